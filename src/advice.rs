@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use crate::terminal::say;
 
-/// What the tables are about, besides forecasts.
+/// Context of the tables, besides the forecasts that they list.
 pub struct Scene<'a> {
     /// The replicas' names.
     pub names: &'a [String],
-    /// What is in force: it is marked.
+    /// The plan and the leader that are in force: their line is marked.
     pub now: Option<(Plan, ReplicaId)>,
-    /// How long writes wait if a holder fails, in s.
+    /// Time for which writes wait if a holder fails, in s.
     pub stall_s: f64,
 }
 
@@ -66,7 +66,7 @@ impl Scene<'_> {
         }
     }
 
-    /// What clients of each site would see.
+    /// Prints a table with the figures that clients of each site would see.
     pub fn sites(&self, forecast: &Forecast) {
         say!(
             "{} led by {}:",

@@ -14,13 +14,13 @@ use leasehold_geo_deploy::standing::Lock;
 
 use crate::terminal::{Interrupted, interrupted, note, runtime, say};
 
-/// Clients are at work for so long in a round, in seconds, unless the whole run is shorter.
+/// Time for which clients send requests in a round, in seconds, unless the whole run is shorter.
 const ROUND_S: f64 = 120.0;
 const ROUND_S_MIN: f64 = 20.0;
-/// How often progress is told where there is no terminal.
+/// Interval at which progress is reported where there is no terminal.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// So many violations of a round are told; all are kept.
+/// Maximum number of violations reported for a round; all are kept.
 const VIOLATIONS_TOLD: usize = 3;
 
 const EXAMPLES: &str = "\
@@ -74,7 +74,7 @@ pub struct ChaosArgs {
     sets: Vec<String>,
 }
 
-/// What is falsified.
+/// Result that a control falsifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ControlArg {
     /// A client reads what was overwritten before
@@ -129,7 +129,7 @@ pub fn run(args: &ChaosArgs) -> anyhow::Result<()> {
     conclude(args, &settings.dir, &summary, ended?)
 }
 
-/// Writes and prints what the rounds have found. Whatever cannot be written, it is printed.
+/// Writes and prints what the rounds have found. It is printed even if it cannot be written.
 fn show(dir: &Path, summary: &Summary) -> anyhow::Result<()> {
     if summary.rounds.is_empty() {
         return Ok(());
@@ -140,7 +140,7 @@ fn show(dir: &Path, summary: &Summary) -> anyhow::Result<()> {
     written.with_context(|| format!("writing {}", path.display()))
 }
 
-/// How many rounds there are, and how long each is, in seconds.
+/// Returns the number of rounds, and the length of each, in seconds.
 fn rounds(minutes: f64) -> (u32, f64) {
     let seconds = minutes * 60.0;
     let length_s = (seconds / 5.0).clamp(ROUND_S_MIN, ROUND_S).min(seconds);

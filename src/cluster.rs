@@ -49,7 +49,7 @@ pub struct WhereArgs {
     pub dir: PathBuf,
 }
 
-/// What of a cluster's state is shown.
+/// Arguments that select the parts of a cluster's state to show.
 #[derive(Args)]
 pub struct StatusArgs {
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub struct StatusArgs {
     credentials: Credentials,
 }
 
-/// Whom a command is about.
+/// Nodes that a command is about.
 #[derive(Args)]
 pub struct NodesArgs {
     /// Sites, or who has a role now: leader, holder (of the hottest key, not the leader), nearest
@@ -284,7 +284,7 @@ fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// How the start of a cluster ended. It is up in either case.
+/// Way in which the start of a cluster ended. The cluster is up in either case.
 #[derive(PartialEq, Eq)]
 enum Started {
     Wanted,

@@ -1,6 +1,7 @@
 //! The command line, frozen: commands, options, values and defaults. Words of help may change.
 //!
-//! `tests/contract/` freezes what else others rely on; `CONTRACT=write cargo test` writes the file anew.
+//! `tests/contract/` freezes what else others rely on; `CONTRACT=write cargo test` writes the file
+//! again.
 
 use std::fmt::Write as _;
 use std::path::Path;

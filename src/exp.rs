@@ -291,7 +291,7 @@ fn run_sim(
     }
 }
 
-/// How real processes are run.
+/// Settings for runs with real processes.
 #[derive(Default)]
 struct Local<'a> {
     /// Where their logs and configuration are kept.

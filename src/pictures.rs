@@ -1,4 +1,4 @@
-//! Plots as PNG and PDF beside their SVG, if that is asked for (`--pictures`).
+//! Plots as PNG and PDF next to their SVG, if that is asked for (`--pictures`).
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Which replicas a command asks: those whose addresses were given, or those of the cluster that
-//! `cluster up` started.
+//! Choice of the replicas that a command asks: those at the given addresses, or those of the
+//! cluster that `cluster up` started.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use leasehold_geo_deploy::standing::{ClientPort, State};
 use leasehold_transport::Secret;
 use leasehold_transport::tls::Trust;
 
-/// How long a replica may take to accept a connection.
+/// Longest time that a replica may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// Whose replicas to talk to, and with whose rights.
+/// Authority of the replicas to talk to, and the token that gives the rights.
 #[derive(Args)]
 pub struct Credentials {
     /// The certificate of the cluster's authority: talks over TLS, and to its replicas alone [default:
@@ -62,7 +62,7 @@ fn named(
     Some((variable, file.into()))
 }
 
-/// Whom operators ask to show or change what is in force in a cluster.
+/// Replicas that operators ask to show or change the settings in force in a cluster.
 #[derive(Args)]
 pub struct Replicas {
     /// Client addresses of replicas: the first that answers is asked, and passes a change on to the leader
@@ -102,22 +102,22 @@ impl Replicas {
     }
 }
 
-/// Where to ask, and of what cluster.
+/// Replicas to ask, and the cluster that they belong to.
 pub struct Place {
-    /// Whom to ask first, and then; and how long to wait for them.
+    /// Addresses to ask, in their order, and the time to wait for an answer.
     pub options: ClientOptions,
     /// The sites of a standing cluster.
     sites: Vec<ClientPort>,
-    /// Whether to ask whoever leads.
+    /// Whether to ask the replica that leads.
     at_leader: bool,
-    /// Told to who finds nobody.
+    /// Error text for a command that no replica answers.
     advice: Option<String>,
 }
 
-/// A connection to whom a command asks.
+/// A connection to the replica that a command asks.
 pub struct Connected {
     pub client: Client,
-    /// The one that was asked who leads, if it does not lead itself.
+    /// Connection to the replica that named the leader, if that replica does not lead itself.
     pub before: Option<Client>,
 }
 
@@ -197,7 +197,7 @@ impl Place {
         })
     }
 
-    /// An address, and whose it is if that is known.
+    /// Returns the address, with the name of its site if that is known.
     pub fn named(&self, address: &str) -> String {
         let mut sites = self.sites.iter();
         match sites.find(|port| port.address.to_string() == address) {
@@ -206,8 +206,8 @@ impl Place {
         }
     }
 
-    /// Connects to whom the arguments name, or else to the replica that leads. Who leads is
-    /// asked of any replica that answers: the one that should may be dead.
+    /// Connects to the replica that the arguments name, or else to the leader. Any replica that
+    /// answers is asked for the leader: the one that should lead may be dead.
     pub async fn connect(&self) -> anyhow::Result<Connected> {
         let client = self.connect_to_first().await?;
         let leader = match self.at_leader {

@@ -103,7 +103,7 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     Ok(served?)
 }
 
-/// A process that stands still cannot see that its standard input was closed. So the kernel
+/// A stopped process cannot see that its standard input was closed. So the kernel
 /// wakes it when the process that started it dies.
 fn wake_when_parent_dies() -> anyhow::Result<()> {
     #[cfg(target_os = "linux")]

@@ -31,7 +31,7 @@ use crate::terminal::{Interrupted, say};
 const SEEDS: u64 = 2000;
 /// In a smaller campaign, in cluster-hours, some faults and checks may be missing.
 const TINY: f64 = 1.0;
-/// How often the state is saved.
+/// Interval at which the state is saved.
 const SAVE_EVERY: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
@@ -188,7 +188,11 @@ fn report_failures(
     }
 }
 
-/// What may be wrong with a campaign without a violation.
+/// Judges a campaign without a violation.
+///
+/// # Errors
+/// If the campaign was interrupted, or if something that it should meet is missing. A campaign of
+/// less than `TINY` cluster-hours may miss something unless `--strict` is given.
 fn verdict(
     args: &SimArgs,
     course: &Course,

@@ -1,4 +1,4 @@
-//! What several commands need of the terminal: the log, Ctrl-C, progress.
+//! Use of the terminal by several commands: the log, Ctrl-C, progress.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
@@ -82,7 +82,7 @@ pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 pub struct Interrupted(pub String);
 
 impl Interrupted {
-    /// What shells report of a process that SIGINT has ended.
+    /// Exit status that shells report for a process that SIGINT has ended.
     pub const STATUS: u8 = 130;
 }
 
@@ -112,8 +112,8 @@ impl std::fmt::Display for TargetMissed {
 
 impl std::error::Error for TargetMissed {}
 
-/// Completes at SIGINT or SIGTERM, and at SIGHUP: a terminal or connection that is gone
-/// ends a run as a Ctrl-C does, with what it has to show.
+/// Completes at SIGINT or SIGTERM, and at SIGHUP: a closed terminal or connection ends a run as a
+/// Ctrl-C does, with the results so far.
 pub async fn interrupted() {
     let terminated = async {
         if let Ok(terminated) = leasehold_node::terminated() {

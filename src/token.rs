@@ -272,7 +272,7 @@ impl Locked {
         self.lock.sync_all().with_context(writing)
     }
 
-    /// The file belongs to whom it belonged to: a node must be able to read it.
+    /// Gives the new file the owner and group of the old one: a node must be able to read it.
     fn keep_owner(&self, new: &File) -> std::io::Result<()> {
         let Ok(old) = std::fs::metadata(&self.file) else {
             return Ok(());

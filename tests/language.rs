@@ -2,7 +2,7 @@
 //!
 //! `.ci/language.toml` has the figures of each package. The test fails if one is above its figure
 //! there, and if one has fallen and the file was not lowered. `LANGUAGE=write cargo test --test
-//! language` writes the file anew.
+//! language` writes the file again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -29,13 +29,13 @@ use leasehold_wire::{
 pub struct Reply {
     /// Never an error: those are [`Error::Refused`].
     pub outcome: Outcome,
-    /// How a read was served; `Log` or `Unspecified` for a write.
+    /// Path by which a read was served; `Log` or `Unspecified` for a write.
     pub path: Path,
     /// The name of the replica that answered.
     pub replica: Arc<str>,
 }
 
-/// What a compare-and-swap did.
+/// Outcome of a compare-and-swap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Swap {
     /// The value is written, under this version.
@@ -85,13 +85,14 @@ impl Client {
         })
     }
 
-    /// What the nearest replica that serves said of itself when its connection was last made.
+    /// Returns the greeting that the nearest serving replica sent when its connection was last
+    /// made.
     pub fn welcome(&self) -> Welcome {
         let nearest = self.inner.replicas.nearest();
         nearest.welcome().unwrap_or_default()
     }
 
-    /// Which replicas are dead, since when, and how often another one had to answer.
+    /// Returns which replicas are dead, since when, and how often another one had to answer.
     pub fn health(&self) -> Health {
         self.inner.replicas.health()
     }
@@ -213,7 +214,7 @@ impl Client {
         self.entries(Op::scan(from, to, limit)).await
     }
 
-    /// What the replica that is asked knows of itself and of its cluster.
+    /// Asks a replica for its status: its view of itself and of its cluster.
     ///
     /// # Errors
     /// As [`Client::execute`].
@@ -221,8 +222,8 @@ impl Client {
         self.status_about(StatusRequest::default()).await
     }
 
-    /// As [`Client::status`], and who holds `key`, or the hottest key that the replica
-    /// knows. The leader knows it, if the strategy counts what clients ask for.
+    /// As [`Client::status`], and the holders of `key`, or of the hottest key that the replica
+    /// knows. The leader knows the hottest key if the strategy counts client requests.
     ///
     /// # Errors
     /// As [`Client::execute`].
@@ -375,7 +376,7 @@ impl Client {
         }
     }
 
-    /// The result of a command, and who gave it.
+    /// Returns the result of a command and the name of the replica that answered.
     async fn result(&self, op: Op) -> Result<(outcome::Result, Arc<str>), Error> {
         let Reply {
             outcome, replica, ..

@@ -2,18 +2,19 @@
 //! the same at every attempt.
 //!
 //! **Why the same write may be sent to several replicas.** A write is known by its (client,
-//! sequence), and all copies are equal: they name the same low-water mark and the same log
-//! time at which the session was opened. Results are part of the replicated state, so it
-//! does not matter which replica brings a copy to the log, nor who leads, nor whether copies
-//! are under way through several replicas at once:
+//! sequence), and all copies are equal: they name the same low-water mark and the same
+//! replicated clock at which the session was opened. Results are part of the replicated state,
+//! so it does not matter which replica brings a copy to the log, which replica leads, or
+//! whether copies are under way through several replicas at once:
 //!
 //! - The first copy in the log decides. A later one finds its result stored, and is answered
 //!   with it (hazard 21). The result stays as long as the session lives and its low-water
-//!   mark is not above the sequence. It is not, while the write is being sent: its ticket is
-//!   settled afterwards. From then on, a late copy is refused (hazard 39).
-//! - Whoever told the log time `opened_ms` had executed up to it. Log time never falls, and
-//!   what is sent afterwards is proposed behind it, through whichever replica. So the session
-//!   is not older than it says, and is not opened again once it may have expired.
+//!   mark is not above the sequence. It is not above it while the write is being sent: the
+//!   write's ticket is released afterwards. From then on, a late copy is refused (hazard 39).
+//! - The replica that reported the replicated clock `opened_ms` had executed up to it. The
+//!   replicated clock never falls, and requests sent afterwards are proposed behind it, through
+//!   any replica. So the session is not older than it says, and is not opened again once it may
+//!   have expired.
 //! - All replicas are of one cluster, or there would be two states: [`Replicas`] connects to
 //!   no other cluster than the first time.
 //!
@@ -46,18 +47,18 @@ use crate::routing::Route;
 use leasehold_wire::request::Body;
 use leasehold_wire::{ErrorCode, Outcome, Response, outcome};
 
-/// A response, and who gave it.
+/// A response, and the replica that gave it.
 pub(crate) struct Answer<'a> {
     pub response: Response,
     pub from: &'a Connection,
 }
 
-/// Which replicas an operation was sent to, each as the place of its address in the options.
+/// Replicas that an operation was sent to. Each is the place of its address in the options.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// Who gave the result, be it a refusal; `None`: nobody.
+    /// The replica that gave the result, even if that is a refusal; `None`: no replica did.
     pub answered: Option<usize>,
-    /// Who was asked and gave none, in the order asked.
+    /// Replicas that were asked and gave no result, in the order asked.
     pub silent: Vec<usize>,
 }
 
@@ -80,7 +81,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Who was asked so far.
+    /// Returns the replicas asked so far.
     pub fn trace(&self) -> Trace {
         self.lock_trace().clone()
     }
@@ -101,7 +102,8 @@ impl<'a> Operation<'a> {
         trace.answered = Some(index);
     }
 
-    /// What was sent so far was refused for good, and leaves no doubt behind.
+    /// Records that all copies sent so far were refused for good, so that none can have taken
+    /// effect.
     pub fn settle(&self) {
         self.sent.store(false, Ordering::Relaxed);
     }
@@ -127,7 +129,7 @@ struct Copies<'a> {
     operation: &'a Operation<'a>,
     replicas: &'a Replicas,
     body: Body,
-    /// Whom to ask first, and whether to ask for a hint.
+    /// The replica to ask first, and whether to ask for a hint.
     route: Route,
     /// Copies that may still be answered, by replica: the first answer counts.
     asked: SmallVec<[(usize, Call<'a>); 1]>,
@@ -143,7 +145,7 @@ struct Copies<'a> {
     unavailable: Option<(Backoff, Instant)>,
     /// Nobody is asked before.
     not_before: Option<Instant>,
-    /// What replicas said that is no result.
+    /// Latest reply of each replica that is not a result, as text.
     said: BTreeMap<usize, String>,
 }
 
@@ -411,7 +413,7 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// What came of each replica that was asked, or could not be.
+    /// Returns, for each replica that was asked or could not be, why there is no result from it.
     fn tried(&self) -> Vec<Tried> {
         let said = |(index, connection): (usize, &Connection)| {
             let is_asked = self.asked.iter().any(|(asked, _)| *asked == index);
@@ -439,7 +441,8 @@ fn refusal(response: Response) -> Result<Response, leasehold_wire::Error> {
     }
 }
 
-/// What a caller is told of a refusal; `resent`: whether other copies may have left before.
+/// Builds the error that reports a refusal to the caller. `resent`: whether other copies may have
+/// left before.
 pub(crate) fn refused(error: &leasehold_wire::Error, resent: bool) -> Error {
     Error::Refused {
         code: error.code(),

@@ -11,7 +11,7 @@ use leasehold_wire::ErrorCode;
 pub struct Tried {
     /// The address as it was given.
     pub address: String,
-    /// What it said, or what the operating system said of it.
+    /// Reason why there is no result: the replica's words, or the operating system's about it.
     pub said: String,
 }
 
@@ -82,7 +82,7 @@ pub enum Error {
     Lost {
         /// Those that were asked, and those known to be dead.
         tried: Vec<Tried>,
-        /// How often the request was sent.
+        /// Number of times that the request was sent.
         attempts: u32,
     },
     /// The server, or the check before sending, refused the command.
@@ -90,7 +90,7 @@ pub enum Error {
     Refused {
         /// The kind of refusal.
         code: ErrorCode,
-        /// What exactly is wrong.
+        /// Description of the problem.
         message: String,
         /// Whether earlier attempts had been sent, which may have taken effect.
         resent: bool,
@@ -102,7 +102,7 @@ pub enum Error {
     Protocol {
         /// The address as it was given.
         address: String,
-        /// What was found, and what the protocol requires.
+        /// Description of the answer, and of what the protocol requires.
         message: String,
     },
     /// The client was closed before the answer came.

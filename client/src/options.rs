@@ -1,5 +1,5 @@
-//! Which replicas a client asks, how long it waits for them, and who is told when one
-//! dies or answers again.
+//! Options of a client: the replicas it asks, its timeouts, and the watcher that is notified when a
+//! replica dies or answers again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use leasehold_transport::Secret;
 use leasehold_transport::is_loopback;
 use leasehold_transport::tls::Trust;
 
-/// How to reach replicas, and how long to wait for them.
+/// Addresses of replicas, and timeouts for them.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
     /// `host:port` of replicas' client ports, the nearest first; at least one. Replicas
@@ -19,33 +19,34 @@ pub struct ClientOptions {
     /// Refuse to talk to any other cluster than this one. Without it, the first replica
     /// that answers decides which cluster it is.
     pub cluster: Option<String>,
-    /// Whose replicas to talk to, over TLS; default: anybody's, in plain text.
+    /// Authorities whose replicas the client talks to, over TLS; default: any replica, in plain
+    /// text.
     pub trust: Option<Trust>,
-    /// Whose rights the client has, if the cluster asks for tokens; default: nobody's.
-    /// Replicas that not only this machine reaches are told it over TLS alone, see `plain_token`.
+    /// Token that gives the client its rights, if the cluster asks for tokens; default: none. It is
+    /// sent over TLS alone, except to replicas that only this machine reaches, see `plain_token`.
     pub token: Option<Secret>,
-    /// Whether to say the token in plain text to others than this machine: whoever reads the
-    /// network can use it then; default: no.
+    /// Whether to send the token in plain text to machines other than this one; default: no. Any
+    /// reader of the network can use it then.
     pub plain_token: bool,
     /// For a connection and its handshake, if there is one address; default 5 s.
     pub connect_timeout: Duration,
-    /// How long a replica may be silent before another is asked, too; default 1 s, and at
-    /// most a third of the request timeout. Also for a connection and its handshake, if
-    /// there are several addresses.
+    /// Timeout after which another replica is asked, too, if one is silent; default 1 s, and at
+    /// most a third of the request timeout. It also limits a connection and its handshake if there
+    /// are several addresses.
     pub attempt_timeout: Duration,
     /// For an operation, all its attempts and the pauses between them included;
     /// default 10 s. While nobody can be connected to, all addresses are tried again
     /// until then. The first connection is not: a mistyped address is told at once.
     pub request_timeout: Duration,
-    /// How often an operation is attempted again after a connection broke, or a replica was
-    /// unavailable or silent; default 32. With 0 an operation leaves at most once.
+    /// Maximum number of times that an operation is attempted again after a connection broke, or a
+    /// replica was unavailable or silent; default 32. With 0 an operation leaves at most once.
     pub retries: u32,
-    /// Which replica an operation is sent to first; default: the nearest.
+    /// Rule for the replica that an operation is sent to first; default: the nearest.
     pub routing: Routing,
     /// With [`Routing::LeaseAware`]: most memory for what is known of keys, in bytes; default
     /// 16 MiB.
     pub hint_bytes_max: usize,
-    /// Who is told when a replica dies or answers again; default: nobody.
+    /// Function that is called when a replica dies or answers again; default: none.
     pub watcher: Watcher,
 }
 
@@ -81,7 +82,7 @@ impl ClientOptions {
         self.addresses.iter().find(|address| !is_loopback(address))
     }
 
-    /// How long a replica may be silent before another is asked.
+    /// Returns the timeout after which another replica is asked if one is silent.
     pub(crate) fn patience(&self) -> Duration {
         self.attempt_timeout.min(self.request_timeout / 3)
     }
@@ -102,21 +103,21 @@ pub struct ReplicaChange {
     pub address: String,
     /// The replica's name, if it has ever said it.
     pub replica: Option<Arc<str>>,
-    /// Which of both.
+    /// The change: whether it died or answers again.
     pub liveness: Liveness,
 }
 
-/// What became of a replica.
+/// Change of a replica's state, as far as the client can tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Liveness {
     /// It is not asked any more, but looked after in the background.
     Dead {
-        /// What it said last, or what the operating system said of it.
+        /// Last reply of the replica, or the operating system's error about it.
         said: String,
     },
     /// It is asked again.
     Back {
-        /// For so long it was not.
+        /// Duration for which it was not asked.
         after: Duration,
     },
 }

@@ -34,7 +34,8 @@ use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{PROBE_KEY, StatusRequest};
 
-/// How far replicas are is measured so often in short succession, then now and then.
+/// Number of measurements of the distance to a replica in short succession; later ones are
+/// occasional.
 const PINGS_AT_FIRST: u64 = 5;
 const PING_SOON: Duration = Duration::from_millis(40);
 const PING_EVERY: Duration = Duration::from_secs(5);
@@ -49,7 +50,7 @@ pub(crate) struct Replicas {
     pub news: Arc<News>,
     /// Operations that were answered by another replica than the first that was asked.
     pub failovers: AtomicU64,
-    /// Who is asked first, if it is not simply the nearest.
+    /// Chooses the replica that is asked first, if that is not simply the nearest.
     pub router: Option<Router>,
     connections: Vec<Connection>,
     /// The cluster that the first one was of.
@@ -368,7 +369,7 @@ impl Replicas {
     }
 }
 
-/// How a client's replicas are.
+/// State of a client's replicas.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Health {
     /// Operations that were answered by another replica than the first that was asked.
@@ -377,7 +378,7 @@ pub struct Health {
     pub replicas: Vec<ReplicaHealth>,
 }
 
-/// How one replica is, as far as its client can tell.
+/// State of one replica, as far as its client can tell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplicaHealth {
     /// The address as it was given.

@@ -1,9 +1,9 @@
-//! Lease-aware routing: which replica is asked first, by what replicas have said of who holds
-//! a key and who leads.
+//! Lease-aware routing: chooses the replica that is asked first, by the hints of replicas about
+//! the holders of a key and the leader.
 //!
-//! Hints are never trusted. They only choose whom to ask first; whoever is asked wrongly
-//! forwards the request. So a stale hint, or nonsense, costs a forward and no wrong answer.
-//! Their memory is bounded: of more keys than fit, some are forgotten at random.
+//! Hints are never trusted. They only choose the replica to ask first; a replica that is asked
+//! wrongly forwards the request. So a stale hint, or nonsense, costs a forward and no wrong
+//! answer. Their memory is bounded: of more keys than fit, some are forgotten at random.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use crate::connection::{Candidate, Connection};
 use leasehold_wire::request::Body;
 use leasehold_wire::{Hint, Path, Read, Response};
 
-/// Which replica an operation is sent to first.
+/// Rule for the replica that an operation is sent to first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Routing {
     /// The nearest that serves.
@@ -32,28 +32,29 @@ pub enum Routing {
     LeaseAware,
 }
 
-/// What is known of a key, or of the leader, is asked for again when it is so old.
+/// Age at which knowledge of a key, or of the leader, is asked for again.
 const REFRESH: Duration = Duration::from_secs(10);
 /// Replicas are as near as the nearest up to twice its round trip and this much more.
 const NEAR: Duration = Duration::from_millis(2);
 /// A replica may have so many calls more under way than the least loaded: a request rather
 /// joins others that are about to leave in one write.
 const SLACK: usize = 8;
-/// What an entry takes beside its key.
+/// Size estimate of an entry without its key, in bytes.
 const ENTRY_BYTES: usize = 160;
-/// While there is no room, of so many reads of unknown keys one asks for a hint.
+/// One in this many reads of unknown keys asks for a hint while there is no free space.
 const ASKS_ONE_IN: usize = 8;
 
 /// Where an operation goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Route {
-    /// Whom to ask first; `None`: the nearest.
+    /// The replica to ask first; `None`: the nearest.
     pub first: Option<usize>,
     /// Whether to ask for a hint, too.
     pub hint: bool,
 }
 
-/// See the module.
+/// Chooses the replica that an operation is sent to first, by the hints that replicas have sent
+/// about the holders of keys and the leader.
 #[derive(Debug)]
 pub(crate) struct Router {
     known: Mutex<Known>,
@@ -112,9 +113,9 @@ fn is_local(path: Path) -> bool {
     matches!(path, Path::Local | Path::Held)
 }
 
-/// Of the replicas in `wanted` that are about as near as the nearest of them, and about as
-/// little loaded as the least loaded of these: the one to which the most is about to leave, or
-/// one whose turn it is.
+/// Chooses among the replicas in `wanted` that are about as near as the nearest of them, and about
+/// as little loaded as the least loaded of these. Returns the one that most unsent calls wait for;
+/// if several are equal, the one with the fewest calls, then round-robin.
 fn choose(
     candidates: impl Iterator<Item = (usize, Candidate)>,
     wanted: u64,
@@ -151,7 +152,7 @@ struct Known {
     keys: Vec<Bytes>,
     bytes: usize,
     bytes_max: usize,
-    /// Who holds some key that is not listed: a guess for keys of which nothing is known.
+    /// Holders of some key that is not listed: a guess for keys of which nothing is known.
     unlisted: u64,
     /// A set of one, or of none.
     leader: u64,
@@ -175,7 +176,7 @@ impl Known {
         }
     }
 
-    /// Who holds a key, as far as is known, and whether to ask for a hint.
+    /// Returns the holders of a key, as far as is known, and whether to ask for a hint.
     fn holders(&mut self, key: &Bytes, now: Instant, turn: usize) -> (u64, bool) {
         let has_room = self.bytes + key.len() + ENTRY_BYTES <= self.bytes_max;
         let Some(entry) = self.entries.get_mut(key) else {
@@ -211,7 +212,7 @@ impl Known {
         self.put(key, Some(hint.holders), Some(now));
     }
 
-    /// What is known of the key was wrong: the next read of it asks for a hint.
+    /// Records that the knowledge of the key was wrong: the next read of it asks for a hint.
     fn doubt(&mut self, key: &Bytes) {
         match self.entries.get_mut(key) {
             Some(entry) => entry.asked = None,

@@ -1,12 +1,12 @@
-//! Sessions: what makes a write happen once however often it is sent.
+//! Sessions: they make a write happen once however often it is sent.
 //!
 //! A command that is sent again keeps its (client, sequence). Replicas store its result
 //! under that identity, until the client says that it will not ask again: with a
-//! low-water mark, below which every sequence was answered or given up.
+//! low-water mark, below which every sequence was answered or abandoned.
 //!
-//! A write that was given up stays on its way. It may be executed until a later write
-//! of the session is, whose mark is above it; from then on it is refused for ever. So
-//! the mark may move as soon as nobody waits for the answer.
+//! A write that was abandoned stays on its way. It may be executed until a later write of
+//! the session with a mark above it is executed; from then on it is refused for ever. So
+//! the mark may move as soon as no caller waits for the answer.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};

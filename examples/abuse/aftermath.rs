@@ -1,4 +1,4 @@
-//! What is looked at when an attack is over, beside latency, elections and memory.
+//! Checks after an attack, besides those of latency, elections and memory.
 
 use std::time::{Duration, Instant};
 
@@ -8,29 +8,29 @@ use crate::judge::Check;
 use crate::stage::Seen;
 use crate::watch::Watch;
 
-/// What a stranger proposes.
+/// Key and value that an unauthenticated peer proposes.
 pub const MADE_UP_KEY: &str = "made-up";
 pub const MADE_UP_VALUE: &[u8] = b"nobody wrote this";
-/// Log time begins at 0 with a cluster, and no cluster here lives so long.
+/// The replicated clock begins at 0 with a cluster, and no cluster here lives so long.
 const LOG_TIME_HOURS_MAX: f64 = 1.0;
-/// What choosing holders may cost each replica in any second, in bytes between peers.
+/// Maximum cost of choosing holders for each replica in any second, in bytes between peers.
 const HOLDERS_BYTES_A_SECOND: f64 = 100_000.0;
 
 /// Something to look at.
 #[derive(Clone, Copy, Debug)]
 pub enum After {
-    /// No refusal tells what the stranger had not said.
+    /// No refusal reveals words that the unauthenticated peer had not said.
     Untold,
     /// All replicas are killed and started again, and serve.
     Restart,
     /// No replica serves the value that nobody wrote.
     NobodyWrote,
-    /// Log time is that of a young cluster.
+    /// The replicated clock is that of a young cluster.
     LogTime,
     /// A figure of the attackers does not exceed this.
     AtMost(&'static str, f64),
-    /// At the end of the attack, while the attackers hold their connections, the replica has
-    /// so many more descriptors open than before at most.
+    /// At the end of the attack, while the attackers hold their connections, the replica has at
+    /// most this number of descriptors more open than before.
     FilesLeft(u64),
     /// A counter of the status is on no replica above this.
     CounterAtMost(&'static str, u64),
@@ -38,7 +38,7 @@ pub enum After {
     CounterAtMostNow(&'static str, u64),
     /// A counter of the status has risen on every replica during the attack.
     Rose(&'static str),
-    /// No round of a replica's thread takes longer, in ms, if the program tells it.
+    /// No event-loop iteration of a replica takes longer, in ms, if the program reports it.
     LongestRound(u64),
     /// Little passes between peers in any second while nobody reads.
     PeerBytes,
@@ -46,7 +46,7 @@ pub enum After {
     EndedByItself,
 }
 
-/// What there is to look at.
+/// Context in which checks look at the cluster.
 pub struct Scene<'a> {
     pub cluster: &'a mut Cluster,
     pub watch: &'a Watch,

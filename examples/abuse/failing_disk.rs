@@ -1,5 +1,5 @@
 //! The last replica's directory becomes read-only again and again, and each time the replica
-//! must end with an error. Once would tell little: whether a program that ends badly is ended
+//! must end with an error. Once would prove little: whether a program that ends badly is ended
 //! by a signal depends on which of its threads is faster.
 
 use std::collections::BTreeMap;
@@ -12,21 +12,21 @@ use tokio::time::sleep;
 use crate::cluster::{Cluster, set_mode};
 use crate::judge::Check;
 
-/// How long a replica whose disk fails has to end.
+/// Longest time in which a replica must end after its disk has failed.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
-/// How long it runs before its disk fails again: it has to have taken a few puts.
+/// Time for which it runs before its disk fails again: it has to have taken a few puts.
 const RUNS_FOR: Duration = Duration::from_secs(1);
-/// So long before the attackers end the disk fails for the last time: without their puts no new
+/// Time from the last failure of the disk to the end of the attackers: without their puts no new
 /// file is begun, and the replica notices nothing.
 const PUTS_FOLLOW: Duration = Duration::from_secs(8);
 /// Between two looks whether it has ended.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);
 
-/// How often the replica ended in which way.
+/// Number of times that the replica ended in each way.
 #[derive(Debug, Default)]
 pub struct Ends {
     ways: BTreeMap<String, u32>,
-    /// What it said when it ended worst.
+    /// Output of the replica when it ended worst.
     words: String,
     bad: bool,
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// Figures by name, in alphabetical order.
 pub type Figures = BTreeMap<String, f64>;
 
-/// Of names that the program itself has.
+/// Makes figures from names that the program itself has.
 pub fn figures<const N: usize>(named: [(&str, f64); N]) -> Figures {
     named.map(|(name, value)| (name.to_owned(), value)).into()
 }

@@ -1,4 +1,4 @@
-//! What an attack may do at most, and whether it did more.
+//! Bounds on the effects of an attack, and whether it exceeded them.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ impl Check {
         }
     }
 
-    /// Something that is told in words.
+    /// A check with a result in words.
     pub fn said(what: &str, found: &str, good: bool) -> Check {
         Check {
             what: what.to_owned(),
@@ -63,7 +63,7 @@ fn plain(value: f64) -> String {
     }
 }
 
-/// What was measured of an attack.
+/// Measurements of an attack.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
     pub name: String,
@@ -74,7 +74,7 @@ pub struct Row {
     #[serde(default)]
     pub program: Program,
     pub figures: Figures,
-    /// What the attackers say that they did.
+    /// Figures that the attackers report of their own work.
     #[serde(default)]
     pub waged: Figures,
     pub checks: Vec<Check>,
@@ -100,7 +100,7 @@ impl Row {
         }
     }
 
-    /// What the attackers did.
+    /// Describes the work of the attackers, in words.
     pub fn attackers(&self) -> String {
         let named = self.waged.iter();
         let named =

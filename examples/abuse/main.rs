@@ -1,5 +1,5 @@
 //! Attacks a cluster of its own, one attack after the other, and judges what a
-//! well-behaved client notices, who leads, and what the replicas take of the machine.
+//! well-behaved client notices, which replica leads, and what the replicas take of the machine.
 //!
 //! Each attack has a fresh cluster of real `leasehold serve` processes on loopback. The
 //! attackers are a process of their own with a lower priority (`nice`), so that on a small

@@ -14,7 +14,7 @@ use crate::attacks::ATTACKS;
 use crate::judge::{Check, Row};
 use crate::provenance::{Program, command, machine};
 
-/// What was measured of one program.
+/// Measurements of one program.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
     pub label: String,
@@ -161,7 +161,7 @@ impl Results {
         text
     }
 
-    /// What was looked at, and what was found in each run.
+    /// Writes a table of the checks, with the result of each run.
     fn details(&self, name: &str, text: &mut String) {
         let labels: Vec<&str> = self.runs.iter().map(|run| run.label.as_str()).collect();
         let _ = writeln!(text, "| | {} |", labels.join(" | "));

@@ -20,16 +20,16 @@ use crate::well_behaved::WellBehaved;
 
 /// Until clients are connected and caches are warm.
 const SETTLES_IN: Duration = Duration::from_secs(2);
-/// How long clients go on after an attack.
+/// Time for which clients go on after an attack.
 const RECOVERS_IN: Duration = Duration::from_secs(3);
-/// The last part of an attack in which bytes between peers are counted, and how often: what
-/// comes in bursts is little in the mean.
+/// Last part of an attack, in which bytes between peers are counted, and the interval between
+/// counts: traffic in bursts is little in the mean.
 const LATE: Duration = Duration::from_secs(8);
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
-/// How long attackers may take beyond the attack, for what they have begun.
+/// Longest time that attackers may take beyond the attack, for what they have begun.
 const OVERTIME: Duration = Duration::from_secs(60);
 
-/// How attacks are measured.
+/// Settings with which attacks are measured.
 pub struct Stage {
     pub binary: PathBuf,
     pub replicas: usize,
@@ -40,7 +40,7 @@ pub struct Stage {
     pub keep: Option<PathBuf>,
 }
 
-/// When was what, and what only the stage sees.
+/// Timestamps of the phases of an attack, and measurements that only the stage makes.
 pub struct Seen {
     pub quiet: Instant,
     pub began: Instant,
@@ -53,7 +53,7 @@ pub struct Seen {
     pub late_bytes_s: Option<f64>,
     /// The same in the busiest second of the last part.
     pub busiest_bytes_s: Option<f64>,
-    /// How the replica ended whose disk failed.
+    /// Ways in which the replica with the failing disk ended.
     pub ends: Ends,
 }
 

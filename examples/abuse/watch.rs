@@ -1,4 +1,4 @@
-//! What each replica takes of the machine, and what it says of itself, over time.
+//! Resources of the machine that each replica takes, and its status, over time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ struct Look {
     at: Instant,
     replica: usize,
     memory_kib: u64,
-    /// The most memory so far, which a look every now and then would miss.
+    /// Peak memory so far, which a look every now and then would miss.
     peak_kib: u64,
     files: u64,
     /// Absent if it did not answer.
@@ -47,7 +47,8 @@ impl Watch {
         Watch { looks, tasks }
     }
 
-    /// How often somebody was seen under another round or another leader than before.
+    /// Number of times that a replica was seen under another ballot round or another leader than
+    /// before.
     pub fn elections(&self, from: Instant, to: Instant) -> u64 {
         let mut last: BTreeMap<u64, String> = BTreeMap::new();
         let looks = self.looks.borrow();
@@ -115,8 +116,7 @@ impl Watch {
         newest.into_values().max()
     }
 
-    /// How far a counter rose on the replica on which it rose least; absent if no replica tells
-    /// it.
+    /// Rise of a counter on the replica on which it rose least; absent if no replica reports it.
     pub fn least_rise(&self, name: &str, from: Instant, to: Instant) -> Option<u64> {
         let looks = self.looks.borrow();
         let mut seen: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
@@ -130,7 +130,7 @@ impl Watch {
                 }
             }
         }
-        // A replica that was started again counts anew.
+        // A replica that was started again counts again from 0.
         let rises = seen.into_values();
         rises
             .map(|(before, after)| after.saturating_sub(before))
@@ -204,7 +204,7 @@ async fn connect(address: &str, authority: Option<&Path>) -> Option<Client> {
     Client::connect(options).await.ok()
 }
 
-/// What a process has in memory, in KiB.
+/// Memory that a process has, in KiB.
 fn memory_kib(process: u32, which: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(which));

@@ -1,6 +1,6 @@
-//! Clients that do nothing wrong: one beside each replica, puts and gets at a fixed rate.
-//! Latency counts from the moment at which an operation should have begun, so that a
-//! replica that stands still is seen by all operations that should have begun meanwhile.
+//! Clients that do nothing wrong: one next to each replica, puts and gets at a fixed rate.
+//! Latency counts from the time at which an operation should have begun. So a replica that does not
+//! respond is seen by all operations that should have begun meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::figures::percentile;
 /// Keys that they use.
 const KEYS: u64 = 1000;
 const VALUE: &[u8] = &[b'v'; 100];
-/// How long an operation may take, all attempts together.
+/// Longest time that an operation may take, all attempts together.
 const GIVE_UP: Duration = Duration::from_secs(5);
 
 /// One operation.
@@ -28,7 +28,7 @@ struct Sample {
     good: bool,
 }
 
-/// What they notice in a while.
+/// Measurements of the well-behaved clients over a period.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Noticed {
     pub put_p50_us: u64,
@@ -52,7 +52,7 @@ pub struct WellBehaved {
 }
 
 impl WellBehaved {
-    /// One client beside each replica, which asks the others if that one fails. Together
+    /// Starts one client next to each replica. It asks the others if that one fails. Together
     /// they put and get `rate` times a second each.
     pub async fn start(cluster: &Cluster, rate: u32) -> anyhow::Result<WellBehaved> {
         let addresses = &cluster.clients;
@@ -91,7 +91,7 @@ impl WellBehaved {
         }
     }
 
-    /// What they noticed of operations that should have begun then.
+    /// Returns the measurements of operations that should have begun between `from` and `to`.
     pub fn noticed(&self, from: Instant, to: Instant) -> Noticed {
         let samples = self.samples.borrow();
         let within = || {
@@ -130,7 +130,7 @@ impl Drop for WellBehaved {
     }
 }
 
-/// Puts and gets by turns, for as long as it is polled.
+/// Puts and gets alternately, for as long as it is polled.
 async fn work(
     client: Client,
     pause: Duration,

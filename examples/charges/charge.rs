@@ -73,7 +73,7 @@ pub fn charge(case: &Case, answered: &Answered) -> f64 {
     (cost.and_answering(*bytes_out, entries(answered)).units() + merging * cost::MERGING) as f64
 }
 
-/// Sizes of the replica's state, as far as its answer tells them.
+/// Sizes of the replica's state, as far as its answer reports them.
 fn sizes(answer: &Response) -> Sizes {
     let status = answer.status.as_ref();
     let leases = status.and_then(|status| status.leases.as_ref());

@@ -19,8 +19,8 @@ const KEYS_AT_ONCE: usize = 500;
 const CHANGES_AT_ONCE: usize = 16;
 /// Longest wait for demand to reach the leader: replicas report some thousand keys a second.
 const DEMAND_WITHIN: Duration = Duration::from_secs(120);
-/// Share of the keys asked whose demand must be known, in hundredths. It is not all of them: keys
-/// with many reads make no room for others.
+/// Share of the keys asked for which demand must be known, in hundredths. Not all are needed: keys
+/// with many reads leave no capacity for others.
 const DEMAND_KNOWN: usize = 95;
 
 /// A cluster of one stage.
@@ -112,8 +112,8 @@ impl Prepared {
         Ok(())
     }
 
-    /// Reads keys until the leader knows the demand of all of them: a part at each replica, for each
-    /// reports only so much a second.
+    /// Reads keys until the leader knows the demand of all of them: a part at each replica, for
+    /// each reports only so much a second.
     pub async fn refresh(&self) -> anyhow::Result<()> {
         let Stage::Demand(keys) = self.stage else {
             return Ok(());

@@ -1,5 +1,5 @@
 //! Measures the processor time that each kind of request takes of a replica, over its range of
-//! sizes, beside what it is charged.
+//! sizes, next to what it is charged.
 //!
 //! Clusters of real `leasehold serve` processes run on loopback. Each case asks one replica, one batch of requests after the
 //! other, for a while; what the replica takes when nobody asks is subtracted. Cases come in

@@ -18,27 +18,27 @@ use tempfile::TempDir;
 /// The cluster's name and the replicas': words that are found nowhere by chance.
 pub const CLUSTER: &str = "quillwort";
 pub const NAMES: [&str; 5] = ["alder", "birch", "cedar", "dogwood", "elm"];
-/// Who leads.
+/// Index of the replica that leads.
 pub const LEADER: usize = 0;
-/// How long a cluster has to get ready.
+/// Longest time in which a cluster must get ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Systems do not give these ports to outgoing connections.
 const PORTS: std::ops::Range<u16> = 12_000..20_000;
 /// A user without privileges, and a group.
 const NOBODY: &str = "65534";
 
-/// What is not the same in all clusters.
+/// Settings that differ between the clusters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Who may read locally.
+    /// Strategy that decides which replicas may read locally.
     pub strategy: &'static str,
-    /// How many files a replica may open.
+    /// Maximum number of files that a replica may open.
     pub files: Option<u32>,
     /// Replicas have no privileges, so that rights of directories count.
     pub unprivileged: bool,
     /// The last replica is started later, by [`Cluster::start_late`].
     pub one_late: bool,
-    /// Replicas prove who they are with certificates, if the program can.
+    /// Replicas prove their identity with certificates, if the program can.
     pub certified: bool,
 }
 
@@ -52,7 +52,7 @@ impl Setting {
     };
 }
 
-/// How all clusters of a run are made.
+/// Settings that all clusters of a run share.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     pub binary: PathBuf,
@@ -73,7 +73,7 @@ pub struct Cluster {
     pub authority: Option<PathBuf>,
 }
 
-/// What a client needs to connect to `address`.
+/// Options with which a client connects to `address`.
 pub fn options(address: &str, authority: Option<&Path>) -> anyhow::Result<ClientOptions> {
     let mut options = ClientOptions::new(address);
     options.trust = authority.map(Trust::load).transpose()?;
@@ -237,7 +237,7 @@ impl Cluster {
             .collect()
     }
 
-    /// How a replica's process has ended, if it has.
+    /// Returns the exit status of a replica's process, if it has ended.
     pub fn ended(&mut self, replica: usize) -> Option<ExitStatus> {
         let child = self.children[replica].as_mut()?;
         child.try_wait().ok().flatten()
@@ -308,7 +308,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.kill();
         if self.setting.unprivileged && self.recipe.keep.is_none() {
-            // Whoever has no right to write in it cannot empty it either.
+            // A process without the right to write in it cannot empty it either.
             for replica in 0..self.children.len() {
                 let _ = set_mode(&self.data(replica), 0o755);
             }
@@ -316,7 +316,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Changes who may do what in a directory.
+/// Changes the permissions of a directory.
 pub fn set_mode(path: &Path, mode: u32) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))

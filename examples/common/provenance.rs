@@ -31,7 +31,7 @@ impl std::fmt::Display for Program {
     }
 }
 
-/// Finds the program of the same build: it lies beside the folder of examples.
+/// Finds the program of the same build: it lies next to the folder of examples.
 pub fn beside() -> anyhow::Result<PathBuf> {
     let this = std::env::current_exe().context("finding this program")?;
     let folder = this.parent().and_then(std::path::Path::parent);

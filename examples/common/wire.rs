@@ -1,4 +1,4 @@
-//! What attackers say, byte by byte: no client library is in their way.
+//! Messages of attackers, byte by byte: no client library is in their way.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use leasehold_wire::{Command, Request, Response, Welcome, decode_greeting, encod
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// How long a replica may take for a handshake before the attacker gives up.
+/// Longest time that a replica may take for a handshake before the attacker abandons it.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection to a replica's client port that was welcomed.
@@ -29,7 +29,8 @@ impl Wire {
         Wire::greet(stream).await
     }
 
-    /// A connection whose own system takes few bytes that nobody reads.
+    /// Opens a connection with a small receive buffer: its own system takes few bytes that nobody
+    /// reads.
     pub async fn connect_narrow(address: &str) -> anyhow::Result<Wire> {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(4 << 10)?;
@@ -97,7 +98,7 @@ pub fn write(id: u64, session: Session, op: Op) -> Request {
     Request::new(id, Some(Body::Command(command)))
 }
 
-/// Whose write it is.
+/// Session and sequence number that identify a write.
 #[derive(Clone, Copy)]
 pub struct Session {
     pub client: u64,

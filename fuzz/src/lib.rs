@@ -1,5 +1,5 @@
-//! What is done to every decoder that reads bytes from outside: frames, messages,
-//! what is on disk, configuration, property files, histories, logs.
+//! Fuzzing of every decoder that reads bytes from outside: frames, messages, rows on disk,
+//! configuration, property files, histories, logs.
 //!
 //! A *body* takes any bytes. It decodes them, and where that succeeds checks that
 //! what was decoded comes back when it is encoded and decoded again, and that
@@ -8,8 +8,8 @@
 //! that decode something sealed (a checksum, compression) also seal the bytes
 //! themselves, or no change would ever get past the seal.
 //!
-//! Two bodies go on where decoders end. `member` has a replica hear what a member says that
-//! has proved who it is, and `session` what a client asks that has said its token.
+//! Two bodies go on where decoders end. `member` gives a replica the messages of a member that has
+//! proved its identity. `session` gives it the requests of a client that has sent its token.
 //!
 //! `tests/bounded.rs` feeds the bodies inputs that [`mutate`] makes of the seeds,
 //! the same in every run. `targets/` holds the same bodies as targets of
@@ -28,7 +28,7 @@ use std::path::Path;
 pub struct Target {
     /// Its name: also of the cargo-fuzz target and of the folders of inputs.
     pub name: &'static str,
-    /// What is done to an input. Panics where a decoder does not keep its promise.
+    /// Runs the decoder over an input. Panics where a decoder does not keep its promise.
     pub body: fn(&[u8]),
     /// Inputs that are well-formed, or wrong in a way that is easy to miss.
     pub seeds: fn() -> Vec<Vec<u8>>,

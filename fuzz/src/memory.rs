@@ -1,4 +1,4 @@
-//! How much memory a decoder may take for its input.
+//! Limit on the memory that a decoder may take for its input.
 //!
 //! No more than in proportion to the bytes that are really there: a length that
 //! somebody claims must not be believed. What the proportion is follows from how a
@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 
-/// What a decoder may take for an input that says nothing: buffers for reading,
+/// Bytes that a decoder may take for an input that says nothing: buffers for reading,
 /// words for an error.
 pub const BASE_BYTES: usize = 64 << 10;
 

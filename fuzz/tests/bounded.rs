@@ -1,5 +1,5 @@
 //! Every body over its seeds and over inputs made of them, the same in every run.
-//! What cargo-fuzz does without end, this does for a moment, wherever the tests run.
+//! cargo-fuzz does this without end; this test does it for a short time, wherever the tests run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

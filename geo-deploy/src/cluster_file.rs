@@ -12,7 +12,7 @@ use crate::backend::Plan;
 use crate::experiment::{AcceptRepliesName, DurabilityName, Timing};
 use crate::throughput::{Case, Throughput};
 
-/// What the file says of a cluster.
+/// Contents of the cluster file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ClusterFile {
     pub cluster: String,
@@ -31,7 +31,7 @@ pub(crate) struct ClusterFile {
     pub node: Vec<Node>,
 }
 
-/// How replicas prove who they are.
+/// Credentials by which replicas prove their identity.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Security {
     /// The directory of their certificates, beside the file.

@@ -51,7 +51,7 @@ const BUILT_IN: [(&str, &str); 14] = [
     ("table2", include_str!("experiments/table2.toml")),
 ];
 
-/// What is run, and where.
+/// An experiment: the cluster, its clients and the strategies to compare.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
@@ -65,19 +65,19 @@ pub struct Experiment {
     /// Everything random follows from it.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// How often each strategy is run, each time with the next seed.
+    /// Number of runs of each strategy, each with the next seed.
     #[serde(default = "default_runs")]
     pub runs: u32,
     /// Lease durations and policy.
     #[serde(default = "lease::default", deserialize_with = "lease::deserialize")]
     pub lease: LeaseSection,
-    /// How replicas watch their leader.
+    /// Times by which replicas watch their leader.
     #[serde(default, skip_serializing_if = "Timing::is_default")]
     pub timing: Timing,
-    /// Who hears acceptors' votes besides the leader.
+    /// Replicas that receive acceptors' votes besides the leader.
     #[serde(default)]
     pub accept_replies: AcceptRepliesName,
-    /// What the clients do.
+    /// Requests of the clients.
     pub workload: Workload,
     /// Faults of the simulated network.
     #[serde(default)]
@@ -85,10 +85,10 @@ pub struct Experiment {
     /// Settings of the backend that runs real processes on this machine.
     #[serde(default)]
     pub local: Local,
-    /// What is done to the cluster on purpose, and when.
+    /// Faults that are injected into the cluster, and their times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fault: Vec<Fault>,
-    /// What is compared, in the order of the report.
+    /// Strategies to compare, in the order of the report.
     pub strategies: Vec<StrategyPlan>,
     /// Sites and round trips.
     #[serde(default = "Topology::paper")]
@@ -107,20 +107,21 @@ fn default_runs() -> u32 {
     1
 }
 
-/// How replicas watch their leader; what is left out is as `serve` has it.
+/// Times by which replicas watch their leader; those that are left out are as `serve` has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timing {
-    /// How often a leader says that it lives, in ms.
+    /// Time between two heartbeats of a leader, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heartbeat_ms: Option<u64>,
     /// Silence of the leader after which another replica campaigns, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub election_timeout_ms: Option<u64>,
-    /// How long a replica waits for an answer of another before it asks again, in ms.
+    /// Time that a replica waits for an answer of another before it asks again, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retransmit_ms: Option<u64>,
-    /// How often a replica writes down what changed in its state, in ms.
+    /// Time between two checkpoints, in which a replica writes down the changes of its state, in
+    /// ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_ms: Option<u64>,
 }
@@ -132,7 +133,7 @@ impl Timing {
     }
 }
 
-/// How keys are drawn at a site.
+/// Distribution from which the keys of a site are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {
@@ -142,13 +143,13 @@ pub enum Distribution {
     Uniform,
 }
 
-/// What the clients do.
+/// Requests of the clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// How many keys there are.
+    /// Number of keys.
     pub keys: u64,
-    /// How they are drawn.
+    /// Distribution from which keys are drawn.
     #[serde(default = "default_distribution")]
     pub distribution: Distribution,
     /// Zipf's exponent.
@@ -162,7 +163,7 @@ pub struct Workload {
     /// Operations of each client, warm-up included; 0 where `seconds` says how long.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub requests: u64,
-    /// Of these, how many at the start only warm up and are not measured.
+    /// Number of these requests, from the start, that only warm up and are not measured.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub warmup: u64,
     /// Open loop: operations a second at each site, due at even distances whether or not
@@ -235,23 +236,23 @@ pub struct Local {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StrategyPlan {
-    /// What tables, plots and files call it; unique within the experiment.
+    /// Label in tables, plots and files; unique within the experiment.
     pub label: String,
     /// The strategy's name.
     pub strategy: String,
-    /// How keys are drawn for it, if not as the workload says.
+    /// Distribution of its keys, if not that of the workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Distribution>,
-    /// Who hears acceptors' votes under it, if not who the experiment says.
+    /// Replicas that receive acceptors' votes under it, if not those that the experiment names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept_replies: Option<AcceptRepliesName>,
-    /// What is done to the cluster under it, if not what the experiment says.
+    /// Faults that are injected under it, if not those of the experiment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fault: Vec<Fault>,
     /// Other strategies that follow it while clients ask, in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub change: Vec<Change>,
-    /// For `fixed`: who holds which part of the key space.
+    /// For `fixed`: the holders of each part of the key space.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<RangePlan>,
 }
@@ -280,7 +281,7 @@ impl StrategyPlan {
         firsts.into_iter().zip(holders).collect()
     }
 
-    /// What is done to the cluster under this strategy.
+    /// Returns the faults that are injected under this strategy.
     pub fn faults<'a>(&'a self, experiment: &'a Experiment) -> &'a [Fault] {
         match self.fault.is_empty() {
             true => &experiment.fault,
@@ -288,12 +289,12 @@ impl StrategyPlan {
         }
     }
 
-    /// Who hears acceptors' votes under this strategy.
+    /// Returns the replicas that receive acceptors' votes under this strategy.
     pub fn accept_replies(&self, experiment: &Experiment) -> AcceptRepliesName {
         self.accept_replies.unwrap_or(experiment.accept_replies)
     }
 
-    /// How keys are drawn for this strategy.
+    /// Returns the distribution of the keys for this strategy.
     pub fn distribution(&self, workload: &Workload) -> Distribution {
         self.distribution.unwrap_or(workload.distribution)
     }

@@ -1,9 +1,9 @@
 //! Faults: what happens to which replicas and links, and when. Experiment files, both
 //! backends and the control of a standing cluster share these types and names.
 //!
-//! A [`Fault`] is written by a person and may name roles (`leader`). When it begins its
-//! roles are resolved against the [`Scene`] of that moment, once: a fault that ends is
-//! undone where it was done, whoever leads by then.
+//! A [`Fault`] is written by a person and may name roles (`leader`). When it begins its roles are
+//! resolved against the [`Scene`] of that time, once: a fault that ends is undone where it was
+//! done, whichever replica leads by then.
 
 mod check;
 mod effect;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub use check::{Refused, TIME_S_MAX, check};
 pub use effect::{Effect, LinkState, Scene};
 
-/// What is done to its targets.
+/// Action on the targets of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
@@ -72,7 +72,7 @@ impl Action {
     }
 }
 
-/// Which way messages of a failing link are concerned.
+/// Direction of the messages that a failing link concerns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -85,12 +85,12 @@ pub enum Direction {
     In,
 }
 
-/// Who is meant: a site, or whoever has a role when the fault begins.
+/// Target of a fault: a site, or the replica that has a role when the fault begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A site by its name.
     Site(String),
-    /// Who leads.
+    /// The replica that leads.
     Leader,
     /// A holder of the hottest key, not the leader: the nearest such to the leader.
     Holder,
@@ -154,9 +154,9 @@ pub struct Fault {
     /// When it ends, likewise; never, if left out.
     #[serde(default, rename = "until_s", skip_serializing_if = "Option::is_none")]
     pub until_s: Option<f64>,
-    /// What is done.
+    /// Action of the fault.
     pub action: Action,
-    /// To whom: one or several.
+    /// Its targets: one or several.
     #[serde(deserialize_with = "one_or_several")]
     pub target: Vec<Target>,
     /// The other ends of failing links; all but the targets, if left out.
@@ -166,7 +166,7 @@ pub struct Fault {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub to: Vec<Target>,
-    /// Which way failing links fail.
+    /// Direction in which failing links fail.
     #[serde(default)]
     pub direction: Direction,
     /// `slow`: how much longer a message takes, one way, in ms.
@@ -193,7 +193,7 @@ impl Fault {
     }
 }
 
-/// What is done to whom, as a person would say it: "partition JP from CA, OR (out)".
+/// The action and its targets, as a person would say it: "partition JP from CA, OR (out)".
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.action.name(), list(&self.target))?;

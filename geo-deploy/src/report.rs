@@ -121,7 +121,7 @@ pub struct Report {
     pub manifest: Manifest,
     /// In the order of the experiment's strategies.
     pub runs: Vec<StrategyRun>,
-    /// What happened but for faults, which each run has itself.
+    /// Events of the runs except faults, which each run has itself.
     pub events: Vec<Event>,
     /// Shortfall of an experiment that was interrupted, in words.
     pub incomplete: Option<String>,

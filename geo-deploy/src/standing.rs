@@ -30,7 +30,7 @@ use supervisor::Supervisor;
 
 /// Replicas have a while to end by themselves.
 const DOWN_WITHIN: Duration = Duration::from_secs(30);
-/// Replicas have a while to say who has which role.
+/// Longest time that replicas may take to report their roles.
 const DONE_WITHIN: Duration = Duration::from_secs(20);
 
 /// The settings of a standing cluster, before the operator changes any.
@@ -58,7 +58,7 @@ pub fn not_up(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a cluster is started with, beside its experiment.
+/// Settings with which a cluster is started, besides its experiment.
 #[derive(Clone, Debug)]
 pub struct Standing {
     /// The program to start as `serve`.
@@ -69,7 +69,7 @@ pub struct Standing {
     pub client_port: Option<u16>,
     /// A replica that died is started again.
     pub restart: bool,
-    /// Nobody proves who it is, and nothing is encrypted.
+    /// No process proves its identity, and nothing is encrypted.
     pub insecure: bool,
 }
 
@@ -211,7 +211,7 @@ pub fn stop(dir: &Path) -> anyhow::Result<Vec<ClientPort>> {
     Ok(state.still_open())
 }
 
-/// What to say of replicas that go on without their cluster.
+/// Returns the message about replicas that go on without their cluster.
 pub fn by_hand(left: &[ClientPort]) -> String {
     if left.is_empty() {
         return String::new();

@@ -1,5 +1,5 @@
-//! Throughput experiments: how many reads and writes a second one site serves, by strategy
-//! and by whether clients know who holds a key, and what processor time each takes.
+//! Throughput experiments: number of reads and writes a second that one site serves, by strategy
+//! and by whether clients know the holders of a key, and the processor time that each takes.
 //!
 //! They need real processes: in virtual time nothing takes processor time. So they have
 //! fields of their own, and no topology.
@@ -22,7 +22,7 @@ const BUILT_IN: [(&str, &str); 1] = [("fig8", include_str!("experiments/fig8.tom
 /// Fields by which its file is told from that of another experiment, which has none of them.
 const TOLD_BY: [&str; 2] = ["cases", "replicas"];
 
-/// What is measured.
+/// A throughput experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Throughput {
@@ -32,19 +32,19 @@ pub struct Throughput {
     pub description: String,
     /// The replicas' names, all on one site.
     pub replicas: Vec<String>,
-    /// Which of them leads.
+    /// The replica that leads.
     pub leader: String,
-    /// How often every case is measured; the report has the medians.
+    /// Number of times that every case is measured; the report has the medians.
     pub runs: u32,
     /// Everything random follows from it.
     pub seed: u64,
     /// When a write is durable. The paper's replicas keep their log in memory.
     #[serde(with = "DurabilityName")]
     pub durability: Durability,
-    /// How often a replica writes down what changed in its state, in ms. It accepts nothing
-    /// meanwhile, and a write that all must accept meets that of every one.
+    /// Time between two checkpoints, in which a replica writes down the changes of its state, in
+    /// ms. It accepts nothing meanwhile, and a write that all must accept meets that of every one.
     pub checkpoint_ms: u64,
-    /// How many keys there are; all are asked for alike.
+    /// Number of keys; all are asked for alike.
     pub keys: u64,
     /// Size of a value.
     pub value_bytes: u32,
@@ -54,14 +54,14 @@ pub struct Throughput {
     pub in_flight: u32,
     /// Threads of the load generator.
     pub cores: u32,
-    /// How long clients read before anything is measured, in s. They ask all replicas alike,
+    /// Time for which clients read before anything is measured, in s. They ask all replicas alike,
     /// so holders spread as these readers do.
     pub warmup_s: f64,
-    /// How long reads are measured, and then writes, in s, each after 3 s that are not.
+    /// Time for which reads are measured, and then writes, in s, each after 3 s that are not.
     pub seconds: f64,
     /// Lease durations and policy.
     pub lease: LeaseSection,
-    /// What is compared.
+    /// Cases to compare.
     pub cases: Vec<Case>,
 }
 
@@ -69,21 +69,21 @@ pub struct Throughput {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// What tables and plots call it.
+    /// Label in tables and plots.
     pub label: String,
     /// The strategy's name.
     pub strategy: String,
-    /// Whether clients know who holds a key.
+    /// Whether clients know the holders of a key.
     pub routing: CaseRouting,
 }
 
-/// Whom clients ask, by the names that `leasehold.routing` has.
+/// Choice of the replica that clients ask, by the names that `leasehold.routing` has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CaseRouting {
     /// Each the replica that it is connected to.
     Local,
-    /// Whoever holds the key, and for writes the leader.
+    /// A holder of the key, and for writes the leader.
     LeaseAware,
 }
 
@@ -97,7 +97,7 @@ impl CaseRouting {
     }
 }
 
-/// What one kind of operation reached in one case.
+/// Throughput of one kind of operation in one case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Rate {
     /// Operations that succeeded, a second.
@@ -127,7 +127,7 @@ impl Rate {
     }
 }
 
-/// What was measured in a case.
+/// Measurements of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measured {
     /// Reads alone.
@@ -159,8 +159,8 @@ impl Throughput {
         Some(Throughput::parse(name, &text).and_then(|it| it.with(sets)))
     }
 
-    /// A file's text. Of one that cannot be read, or is no TOML, nothing is said here: who
-    /// looks for another experiment in it does.
+    /// Returns a file's text. A file that cannot be read, or is no TOML, is not reported here: the
+    /// search for another experiment in it does that.
     fn in_file(name: &str) -> Option<String> {
         if !name.ends_with(".toml") {
             return None;
@@ -410,7 +410,7 @@ mod tests {
         }
     }
 
-    /// What is found in a file of this text.
+    /// Returns the experiment found in a file of this text.
     fn in_file(text: &str) -> Option<Result<Throughput, String>> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mine.toml");

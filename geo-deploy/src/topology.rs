@@ -105,7 +105,7 @@ impl Topology {
         })
     }
 
-    /// How many sites there are.
+    /// Returns the number of sites.
     pub fn len(&self) -> usize {
         self.sites.len()
     }

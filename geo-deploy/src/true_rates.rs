@@ -1,10 +1,10 @@
-//! What a workload's true rates allow: the mean latency if it were known beforehand who
-//! asks for which key how often.
+//! Mean latency that a workload's true rates allow: the latency if the rate of every site's
+//! requests for each key were known beforehand.
 //!
-//! Every key's rate at every site follows from the workload itself, the popularity of the
-//! key there and the site's rate, and from no measurement. For each key all sets of holders
-//! that contain the leader are compared: the *optimum* is the least mean of all. Beside it
-//! stands the mean of the holders that a strategy would choose from the same rates.
+//! Every key's rate at every site follows from the workload itself, the popularity of the key there
+//! and the site's rate, and from no measurement. For each key all sets of holders that contain the
+//! leader are compared: the *optimum* is the least mean of all. The mean of the holders that a
+//! strategy would choose from the same rates is shown next to it.
 //!
 //! Distances alone count ([`crate::run::bound`]). Reads that wait for a write in flight, and disks,
 //! come on top. In a closed loop sites ask as often as they are answered, which nobody can
@@ -27,7 +27,7 @@ const SETS_MAX: usize = 1 << 10;
 /// Most keys that are looked at.
 const KEYS_MAX: u64 = 2_000_000;
 
-/// What a choice of holders costs. Shares are from 0 to 1.
+/// Cost of a choice of holders. Shares are from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Expected {
     /// Mean latency of an operation, in ms.
@@ -53,7 +53,7 @@ struct Costs {
     holders: SiteSet,
     read_ms: Vec<f64>,
     write_ms: Vec<f64>,
-    /// Of reads and writes as the workload mixes them.
+    /// Latency of reads and writes as the workload mixes them.
     mixed_ms: Vec<f64>,
 }
 
@@ -61,7 +61,7 @@ struct Costs {
 pub struct TrueRates<'a> {
     plan: &'a Plan<'a>,
     bounds: Bounds,
-    /// What a client adds, in ms.
+    /// Latency that a client adds, in ms.
     client_ms: f64,
     streams: Vec<SiteStream>,
     /// The probability of each rank of popularity.
@@ -71,7 +71,7 @@ pub struct TrueRates<'a> {
 }
 
 impl<'a> TrueRates<'a> {
-    /// The rates of a plan whose clients add `client_ms` to every operation; `None` if there
+    /// The rates of a plan with clients that add `client_ms` to every operation; `None` if there
     /// are too many keys or sites to look at each.
     pub fn new(plan: &'a Plan<'a>, client_ms: f64) -> Option<TrueRates<'a>> {
         let workload = &plan.experiment.workload;
@@ -187,7 +187,7 @@ impl<'a> TrueRates<'a> {
     }
 }
 
-/// What was chosen so far, weighted by the rates.
+/// Sum of the costs of the choices so far, weighted by the rates.
 struct Sum<'a> {
     of: &'a TrueRates<'a>,
     minimum_ms: Vec<f64>,

@@ -72,7 +72,7 @@ impl Running {
     }
 }
 
-/// What a relay needs: where to listen, where to dial, and both directions.
+/// Plan of a relay: where to listen, where to dial, and both directions.
 struct RelayPlan {
     listener: TcpListener,
     target: SocketAddr,
@@ -264,7 +264,7 @@ impl Wan {
     }
 }
 
-/// What a pair of links is to do, as it is now.
+/// Returns the settings of a pair of links, as they are now.
 fn asked(path: &Path) -> Asked {
     let (forth, back) = (path.forth.settings(), path.back.settings());
     Asked {

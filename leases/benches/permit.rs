@@ -1,5 +1,5 @@
-//! What the lease engine costs on the two paths that run for every operation: a
-//! permit for a local read, and the tag of an acceptance.
+//! Cost of the lease engine on the two paths that run for every operation: a permit for a local
+//! read, and the tag of an acceptance.
 
 use std::hint::black_box;
 

@@ -1,4 +1,5 @@
-//! What a replica's report of demand takes, with as many keys counted as may be: it is one step.
+//! Time that a replica's report of demand takes, with the maximum number of keys counted: it is
+//! one step.
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use leasehold_leases::demand::Tally;

@@ -1,5 +1,5 @@
-//! What a leader's pass over a million keys in demand takes: under 200 ms for each strategy,
-//! spread over 245 steps.
+//! Time that a leader's pass over a million keys in demand takes: under 200 ms for each
+//! strategy, spread over 245 steps.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use leasehold_leases::demand::{Delta, Demand, Report};

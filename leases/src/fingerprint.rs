@@ -1,6 +1,5 @@
-//! Hashing what has no order, for whoever compares states by their fingerprints
-//! (the model checker): two maps with the same entries hash alike, however they
-//! came to be.
+//! Hashing of unordered collections, for code that compares states by their fingerprints (the
+//! model checker): two maps with the same entries hash alike, however they came to be.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 

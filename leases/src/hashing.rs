@@ -1,9 +1,10 @@
-//! How keys are hashed that others choose.
+//! Hashing of keys that others choose.
 //!
-//! Whoever knows how a map hashes can choose keys that all have one hash. Every lookup then
-//! looks at all of them, and a replica that holds 20,000 of them takes seconds for a batch. So
-//! a node draws a secret when it starts, before it makes its first map ([`seed_thread`]).
-//! Simulations and tests keep the known one, so that all their runs are alike.
+//! A client that knows how a map hashes can choose keys that all have one hash. Every lookup
+//! then looks at all of them, and a replica that holds 20,000 of them takes seconds for a
+//! batch. So a node draws a secret when it starts, before it makes its first map
+//! ([`seed_thread`]). Simulations and tests keep the known one, so that all their runs are
+//! alike.
 //!
 //! Entries of a map have another order with another secret. Nothing may depend on it: replicas
 //! of one cluster have different secrets and the same state.
@@ -15,13 +16,13 @@ use std::hash::BuildHasher;
 use foldhash::SharedSeed;
 use foldhash::fast::FoldHasher;
 
-/// What decides the hash of a key.
+/// Secret that decides the hash of a key.
 struct Secret {
     start: u64,
     others: SharedSeed,
 }
 
-/// Of threads that have no other. The numbers are the first digits of pi: any would do.
+/// Secret of threads that have no other. The numbers are the first digits of pi: any would do.
 static KNOWN: Secret = Secret {
     start: 0x243f_6a88_85a3_08d3,
     others: SharedSeed::from_u64(0x1319_8a2e_0370_7344),
@@ -43,7 +44,7 @@ pub fn seed_thread(drawn: [u64; 2]) {
     SECRET.set(Box::leak(Box::new(secret)));
 }
 
-/// Hashes by the secret of the thread that has made it: for maps whose keys come from clients or
+/// Hashes by the secret of the thread that has made it: for maps with keys from clients or
 /// peers.
 #[derive(Clone, Copy)]
 pub struct Seeded(&'static Secret);
@@ -71,7 +72,7 @@ impl Debug for Seeded {
     }
 }
 
-/// What `made` makes by another secret than the known one.
+/// Returns the result of `made`, run with another secret than the known one.
 #[cfg(test)]
 pub(crate) fn by_secret<T>(drawn: [u64; 2], made: impl FnOnce() -> T) -> T {
     let before = SECRET.get();

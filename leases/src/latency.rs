@@ -1,4 +1,4 @@
-//! What distance costs: the least latency of reads and writes, for a leader and the
+//! Cost of distance: the least latency of reads and writes, for a leader and the
 //! holders of a key.
 //!
 //! With `d(a, b)` half the round trip, leader `L`, origin `o` and holders `H`:
@@ -9,14 +9,14 @@
 //!   majority that contains the leader *and* every holder has replied:
 //!   `d(o, L) + min over majorities Q with L in Q of max over i in Q + H of
 //!   d(L, i) + d(i, o)`.
-//! - Without it the replies go to the leader, which tells the origin:
+//! - Without it the replies go to the leader, which notifies the origin:
 //!   `d(o, L) + min over Q of max over i in Q + H of 2 d(L, i) + d(L, o)`.
 //! - An origin with Castro's optimization hears the leader's news too. That is
 //!   earlier only where a detour is shorter than the direct way, so the least
 //!   latency is the smaller of the two.
-//! - A read costs the round trip to the nearest holder, and nothing at a holder. Of a
-//!   key that nobody holds it costs the way to the leader and back, which asks a majority
-//!   meanwhile (read-index).
+//! - A read costs the round trip to the nearest holder, and nothing at a holder. A read of
+//!   a key that nobody holds costs the way to the leader and back. The leader asks a
+//!   majority meanwhile (read-index).
 //!
 //! Latencies are in milliseconds. Clients add the round trip within their site, disks a
 //! fraction of a millisecond; neither is in these figures.
@@ -60,7 +60,7 @@ impl RoundTrips {
         RoundTrips::new(5, |a, b| rows[a][b])
     }
 
-    /// How many replicas there are.
+    /// Number of replicas.
     pub fn n(&self) -> usize {
         self.n
     }
@@ -87,16 +87,16 @@ impl RoundTrips {
     }
 }
 
-/// To whom acceptors reply.
+/// Recipients of the acceptors' replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replies {
     /// To the leader and to the origin (Castro's optimization).
     LeaderAndOrigin,
-    /// To the leader, which tells the origin.
+    /// To the leader, which notifies the origin.
     LeaderOnly,
 }
 
-/// What distance costs under one leader.
+/// Cost of distance under one leader.
 #[derive(Clone, Debug)]
 pub struct Distance {
     rtts: RoundTrips,
@@ -143,7 +143,7 @@ impl Distance {
         &self.rtts
     }
 
-    /// Who leads.
+    /// The leader.
     pub fn leader(&self) -> ReplicaId {
         self.leader
     }

@@ -1,4 +1,4 @@
-//! Who may read locally, and until when.
+//! Rules that decide which replicas may read locally, and until when.
 //!
 //! Leader leases, Megastore's leases on every replica and quorum leases are one
 //! mechanism with different holders. This crate is that mechanism, without I/O,
@@ -26,7 +26,7 @@
 //!
 //! # Units
 //! [`Time`] is a reading of one replica's clock, in ns; readings of two replicas are
-//! never compared. Spans are [`std::time::Duration`]: `t_lease` (how long a promise
+//! never compared. Durations are [`std::time::Duration`]: `t_lease` (how long a promise
 //! lasts), `t_guard` (how long its window is open), `t_grace` (silence after which a
 //! replica is suspected), `t0` (age of the ack that a promise builds on). `rho`, the
 //! bound on clock rates, is in parts per million.

@@ -1,7 +1,7 @@
-//! Who votes, and how many of them decide.
+//! Voters, and the number of them that decides.
 //!
-//! Quorum arithmetic in one place: every question about majorities is asked here.
-//! Members are fixed today: replicas `0..n`.
+//! Quorum arithmetic in one place: every question about majorities is asked here. Members are
+//! fixed today: replicas `0..n`.
 
 use crate::mutants::{Rule, off};
 use crate::types::{ReplicaId, ReplicaSet};
@@ -69,9 +69,8 @@ impl Membership {
         self.voters.minus(ReplicaSet::one(me))
     }
 
-    /// How many others must have promised a voter before it reads locally: with
-    /// itself they are a majority, so every majority that accepts a write has one
-    /// of them.
+    /// Number of other replicas that must have promised a voter before it reads locally: with
+    /// itself they are a majority, so every majority that accepts a write has one of them.
     #[inline]
     pub fn grantors_needed(self) -> usize {
         let needed = self.len() / 2;

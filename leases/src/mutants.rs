@@ -30,7 +30,7 @@ macro_rules! rules {
                 match self { $(Rule::$name => $hazard),* }
             }
 
-            /// What replicas do without it.
+            /// Behaviour of replicas without it.
             pub fn without(self) -> &'static str {
                 match self { $(Rule::$name => $without),* }
             }

@@ -53,7 +53,7 @@ impl fmt::Debug for Time {
     }
 }
 
-/// How far the rates of two clocks may differ.
+/// Maximum difference of the rates of two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClockBound {
     /// The bound on the rate error, in parts per million (`rho` = 0.001 is 1000).
@@ -66,12 +66,12 @@ impl ClockBound {
     /// The largest bound that is accepted: at half the rate no lease makes sense.
     pub const RHO_PPM_MAX: u32 = 500_000;
 
-    /// What this clock must count to be sure that a span measured by another
-    /// clock has passed there: `span (1 + rho) / (1 - rho)`, rounded up.
+    /// Returns the time that this clock must count to be sure that a duration measured by
+    /// another clock has passed there: `span (1 + rho) / (1 - rho)`, rounded up.
     ///
     /// # Panics
-    /// If `rho` is above [`RHO_PPM_MAX`](Self::RHO_PPM_MAX): settings and messages
-    /// with such a bound are refused before.
+    /// If `rho` is above [`RHO_PPM_MAX`](Self::RHO_PPM_MAX): settings and messages with such a
+    /// bound are refused before.
     pub fn outwait(self, span: Duration) -> Duration {
         if !stretches() {
             return span;
@@ -90,8 +90,8 @@ impl ClockBound {
         nanos(stretched)
     }
 
-    /// How long a grantor keeps a grant from *sending* a promise (§3.5, and
-    /// `2 rho t0` for the drift that accrues while a renewal's base ack ages):
+    /// Time for which a grantor keeps a grant from *sending* a promise (§3.5, and `2 rho t0`
+    /// for the drift that accrues while a renewal's base ack ages):
     /// `(t_lease + t_guard + 2 rho t0) (1 + rho) / (1 - rho)`.
     pub fn keep_from_send(self, t_lease: Duration, t_guard: Duration, t0: Duration) -> Duration {
         let aged = (t0.as_nanos() * 2 * u128::from(self.rho_ppm)).div_ceil(Self::MILLION);
@@ -99,8 +99,8 @@ impl ClockBound {
         self.outwait(span)
     }
 
-    /// How long a grantor keeps a grant from receiving the ack of its latest
-    /// promise: `t_lease (1 + rho) / (1 - rho)`.
+    /// Time for which a grantor keeps a grant from receiving the ack of its latest promise:
+    /// `t_lease (1 + rho) / (1 - rho)`.
     pub fn keep_from_ack(self, t_lease: Duration) -> Duration {
         self.outwait(t_lease)
     }

@@ -13,7 +13,7 @@ pub type Key = Bytes;
 pub struct ReplicaId(pub u8);
 
 impl ReplicaId {
-    /// How many replicas can have a name: a [`ReplicaSet`] has one bit for each.
+    /// Maximum number of replicas that can have a name: a [`ReplicaSet`] has one bit for each.
     pub const COUNT_MAX: usize = 64;
 
     /// The index as a `usize`, for tables with one row a replica.
@@ -166,7 +166,7 @@ impl fmt::Debug for Slot {
 pub struct Ballot {
     /// Rises with every attempt at leadership; 0 is "none yet".
     pub round: u64,
-    /// Who leads in this ballot.
+    /// Replica that leads in this ballot.
     pub replica: ReplicaId,
 }
 

@@ -1,11 +1,11 @@
-//! `leasehold cluster status --limits`: what each limit is, what is taken of it, how often it
-//! has acted.
+//! `leasehold cluster status --limits`: each limit, the amount that is taken of it, and the number
+//! of times that it has acted.
 
 use std::collections::BTreeMap;
 
 use leasehold_wire::StatusReply;
 
-/// How a limit is shown.
+/// Description of how one limit is shown.
 struct Row {
     what: &'static str,
     /// The counter that has the limit itself.
@@ -126,7 +126,7 @@ const ROWS: [Row; 14] = [
     },
 ];
 
-/// What else is counted, without a limit that could be set.
+/// Other counters, without a limit that could be set.
 const OTHERS: [(&str, &[(&str, &str)]); 4] = [
     (
         "rounds",

@@ -1,4 +1,5 @@
-//! `leasehold cluster status`: what each replica does, who leads, who may read what.
+//! `leasehold cluster status`: the state of each replica, the leader, and the keys that each
+//! replica may read.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,7 +13,7 @@ use super::limits;
 use crate::place::{Credentials, Place};
 use crate::terminal::{runtime, say};
 
-/// How long a replica may take to answer: one that stands still never does.
+/// Longest time that a replica may take to answer: a paused one never does.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 const LEGEND: &str = "\
@@ -93,7 +94,7 @@ pub fn show_limits(addresses: &[String], credentials: &Credentials) -> anyhow::R
     }
 }
 
-/// What a replica answered; `None` if it was not asked, for it does not run.
+/// Answer of a replica; `None` if it was not asked, for it does not run.
 type Answer = Option<anyhow::Result<StatusReply>>;
 
 async fn ask_all(
@@ -139,7 +140,7 @@ fn say_node(node: &NodeReport, address: SocketAddr, answer: &Answer, n: usize) {
     }
 }
 
-/// What the replica reads by itself.
+/// Describes the keys that the replica may read by itself.
 fn may_read(status: &StatusReply, n: usize) -> String {
     let promised = status.peers.iter().filter(|peer| peer.granted_by).count();
     let unlisted = status.unlisted.contains(&status.replica);
@@ -164,7 +165,7 @@ fn may_read(status: &StatusReply, n: usize) -> String {
     what.to_owned()
 }
 
-/// Who holds keys, as the newest configuration that anybody knows says.
+/// Describes the holders of keys by the newest configuration that any replica knows.
 fn holders(state: &State, answers: &[Answer]) -> Vec<String> {
     let told = answers.iter().flatten().flatten();
     let Some(newest) = told.max_by_key(|status| status.configuration) else {
@@ -194,7 +195,7 @@ fn holders(state: &State, answers: &[Answer]) -> Vec<String> {
     vec![line + ".", demand(answers)]
 }
 
-/// How much demand is remembered, and what reporting it takes.
+/// Describes the amount of demand that is remembered, and the cost of reporting it.
 fn demand(answers: &[Answer]) -> String {
     let most = |name: &str| {
         let told = answers.iter().flatten().flatten();
@@ -211,7 +212,7 @@ fn demand(answers: &[Answer]) -> String {
     )
 }
 
-/// What it means that so many are gone.
+/// Explains that nothing is written, if so many replicas do not run that no majority is left.
 fn standstill(nodes: &[NodeReport]) -> Option<String> {
     let n = nodes.len();
     let gone = nodes.iter().filter(|node| node.state != "up").count();

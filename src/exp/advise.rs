@@ -72,7 +72,7 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long a write waits at most for a holder that has failed.
+/// Longest time that a write waits for a holder that has failed, in s.
 fn stall_s(finished: &Finished) -> f64 {
     let lease = &finished.experiment.lease;
     (lease.grace_ms + lease.t_guard_ms + lease.t_lease_ms) as f64 / 1e3

@@ -169,7 +169,7 @@ fn show(
 }
 
 impl Known {
-    /// What is in force, in words.
+    /// Returns the strategy in force, or those of all key ranges, in words.
     fn in_force(&self) -> String {
         match self.ranges {
             1 => format!("strategy {}", self.strategy),
@@ -180,7 +180,8 @@ impl Known {
         }
     }
 
-    /// What is forecast: also holders as they are now, if no strategy says them.
+    /// Returns the plans to forecast: every strategy, and the present holders if no strategy
+    /// describes them.
     fn plans(&self) -> Vec<Plan> {
         let more = Some(Plan::AsNow).filter(|plan| self.now == *plan);
         Plan::STRATEGIES.into_iter().chain(more).collect()

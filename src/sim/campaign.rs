@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::examine::Failure;
 use crate::terminal::{interrupted, runtime};
 
-/// How often the terminal is brought up to date.
+/// Interval at which the terminal is brought up to date.
 const TICK: Duration = Duration::from_millis(250);
 
 /// When a campaign is over.
@@ -24,7 +24,7 @@ pub enum Goal {
     Hours(f64),
 }
 
-/// How it ended.
+/// Way in which a campaign ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// At its goal, or at a failure.
@@ -33,7 +33,7 @@ pub enum Ended {
     Interrupted,
 }
 
-/// How far a campaign is.
+/// Progress of a campaign.
 pub struct Course {
     pub goal: Goal,
     next: u64,
@@ -73,7 +73,7 @@ impl Course {
         self.done
     }
 
-    /// How many seeds have failed.
+    /// Number of seeds that have failed.
     pub fn failed(&self) -> u64 {
         self.failed
     }

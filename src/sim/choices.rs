@@ -5,7 +5,8 @@ use clap::Args;
 use leasehold_sim::control::Control;
 use leasehold_sim::scenario::{Choices, RATE, strategies};
 
-/// What the simulator's replicas count with, in ppm; a control breaks it tenfold.
+/// Bound on clock drift that the simulator's replicas count with, in ppm; a control breaks it
+/// tenfold.
 const RHO_PPM: u32 = 1000;
 
 #[derive(Args)]

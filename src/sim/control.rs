@@ -51,7 +51,7 @@ pub fn run(asked: &Asked, from: u64, seeds: Option<u64>, threads: usize) -> anyh
     )
 }
 
-/// How many seeds each oracle ended that is not one of the control's judges.
+/// Number of seeds that each oracle ended, for oracles that are not judges of the control.
 type Others = Arc<Mutex<BTreeMap<String, u64>>>;
 
 /// Examines a seed; only what the judges notice counts as found.

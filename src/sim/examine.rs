@@ -19,7 +19,7 @@ thread_local! {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Failure {
     pub seed: u64,
-    /// Who noticed: an oracle, `assertion` (the replica itself), or `determinism`.
+    /// The check that noticed: an oracle, `assertion` (the replica itself), or `determinism`.
     pub oracle: String,
     pub what: String,
 }

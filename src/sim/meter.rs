@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::campaign::{Course, Goal};
 use crate::terminal::note;
 
-/// How often a line is printed without a terminal.
+/// Interval at which a line is printed without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(60);
 
 /// Processor time and elapsed time.
@@ -46,7 +46,7 @@ impl Meter {
 pub struct Show {
     bar: Option<ProgressBar>,
     began: Instant,
-    /// How far it was then, as a share.
+    /// Progress at the time `began`, as a share.
     began_at: f64,
     line: Instant,
 }

@@ -37,7 +37,7 @@ pub fn run(seed: u64, asked: &Asked, lines: Option<usize>) -> anyhow::Result<()>
     }
 }
 
-/// What a run is made of.
+/// Describes the parameters of a run in words.
 pub fn describe(scenario: &Scenario) -> String {
     let (replica, load) = (&scenario.world.replica, &scenario.load);
     let params = &replica.params;
@@ -62,7 +62,7 @@ pub fn describe(scenario: &Scenario) -> String {
     )
 }
 
-/// What the network does to messages, in shares of them.
+/// Describes the faults of the network by the share of messages that each affects.
 fn habits(faults: &Faults) -> String {
     let shares = [
         ("lost", faults.loss),

@@ -147,7 +147,7 @@ fn json(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-/// Writes a file beside the old one, then puts it in its place.
+/// Writes a file next to the old one, then puts it in its place.
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let beside = path.with_extension("tmp");
     let write = || {

@@ -12,10 +12,10 @@ use super::examine::Failure;
 use super::meter::Meter;
 use super::state::SIMULATED;
 
-/// See the module.
+/// Summary of a campaign, in the form in which it is serialized.
 #[derive(Serialize)]
 pub struct Summary {
-    /// What repeats it, and names the simulated code.
+    /// Command that repeats the campaign, and name of the simulated code.
     command: String,
     code: &'static str,
     /// The choices, by flag.
@@ -30,7 +30,7 @@ pub struct Summary {
     /// While clients began operations.
     asked_per_virtual_second: f64,
     answered_per_virtual_second: f64,
-    /// Of every event of every run.
+    /// Digest of every event of every run.
     digest: String,
     /// Whether every seed ran twice, and the runs were compared.
     #[serde(skip)]
@@ -119,7 +119,7 @@ impl Summary {
         ]
     }
 
-    /// What was simulated, and what became of the operations.
+    /// Returns the rows on the seeds simulated and the outcomes of operations.
     fn operations(&self) -> Vec<(String, String)> {
         let totals = &self.totals;
         let seeds = match totals.seeds {
@@ -144,7 +144,7 @@ impl Summary {
         ]
     }
 
-    /// How close reads came to the ends of their leases, the time taken, and the runs'
+    /// Returns the rows on reads close to the ends of their leases, the time taken, and the runs'
     /// digest.
     fn costs(&self) -> Vec<(String, String)> {
         let totals = &self.totals;

@@ -76,7 +76,7 @@ fn a_cluster_says_what_would_do_best_and_does_it() {
     let wanted = told(&cluster, "")["strategy"].as_str().unwrap().to_owned();
     assert!(did.contains(&format!("Best: {wanted} led by JP")), "{did}");
     assert_eq!(in_force(&cluster), (wanted, "JP".to_owned()));
-    // JP has led for a moment, and counts anew.
+    // JP has led for a short time, and counts again from 0.
     advise(&cluster, "--apply").refused(&["nothing was changed", "too little was asked"]);
     cluster.done();
 }

@@ -1,4 +1,4 @@
-//! Mistakes of operators: one error each, that names what is wrong and the mend.
+//! Mistakes of operators: one error each, that names what is wrong and the fix.
 
 use std::fs::File;
 use std::net::TcpListener;

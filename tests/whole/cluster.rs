@@ -244,7 +244,7 @@ fn the_others_elect_another_leader() {
     cluster
         .kv("--timeout 80 --site OR put greeting servus")
         .good();
-    // Without a site it is the leader that is who is asked, not the one that should be.
+    // Without a site the replica that leads is asked, not the one that should lead.
     let told = cluster.kv("--timeout 80 -v get greeting");
     assert!(told.err.contains("does not answer"), "{told:#?}");
     let show = cluster.place.words("leader show --dir c").good();

@@ -152,7 +152,7 @@ fn a_replica_whose_directory_is_taken_away_ends() {
         std::fs::rename(place.path(from), place.path(to)).unwrap();
     };
     for writes in [true, false] {
-        // Alone, it begins anew.
+        // Alone, it begins again without data.
         let delete = |place: &Place| std::fs::remove_dir_all(place.path("data/CA")).unwrap();
         taken_away(delete, |_| {}, writes);
         let moved = |place: &Place| rename(place, "data", "elsewhere");

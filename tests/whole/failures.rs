@@ -148,7 +148,7 @@ fn a_paused_replica_answers_nobody_and_goes_on_or_ends() {
         );
         cluster.perform(Effect::Resume(JP)).unwrap();
         is_served(cluster, JP).await;
-        // The cluster ends with a replica that stands still.
+        // The cluster ends with a paused replica.
         cluster.perform(Effect::Pause(JP)).unwrap();
     })
     .is_deserted();

@@ -1,4 +1,4 @@
-//! Whoever connects to a replica of a running cluster may send what it likes.
+//! Hostile input: a process that connects to a replica of a running cluster may send any bytes.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -31,7 +31,7 @@ fn frame(payload: &[u8]) -> Vec<u8> {
     all
 }
 
-/// What no replica can make sense of, on either port.
+/// Messages that no replica can make sense of, on either port.
 fn garbage() -> Vec<Vec<u8>> {
     let mut all = vec![
         b"GET / HTTP/1.1\r\nHost: leasehold\r\n\r\n".to_vec(),
@@ -80,7 +80,7 @@ fn put(id: u64, key: &str, value: &str) -> BytesMut {
     bytes
 }
 
-/// How a peer introduces itself: OR, or whoever `from` is, to CA.
+/// Hello with which peer `from`, named `from_name`, introduces itself to CA.
 fn peers_hello(from: u8, from_name: &str) -> Vec<u8> {
     let text = |field: u8, text: &str| {
         let mut all = vec![field << 3 | 2, text.len() as u8];
@@ -206,7 +206,7 @@ fn clients_that_vanish_harm_nobody() {
     cluster
         .kv("get vanished")
         .refused(&["there is no such key"]);
-    // Whole requests, whose clients are gone before the answer.
+    // Whole requests of clients that disconnect before the answer.
     for (node, session) in config.nodes.iter().zip(2..) {
         let mut many = greeted(&[]);
         for number in 0..50 {
@@ -234,8 +234,8 @@ fn sockets(process: u32) -> usize {
     targets.filter(is_socket).count()
 }
 
-/// Places for strangers on the peers' port, and as many connections whose handshakes are being
-/// given up.
+/// Places for unauthenticated peers on the peers' port, and as many connections with handshakes
+/// that are being abandoned.
 const STRANGERS: usize = 2 * 48;
 
 #[test]
@@ -255,7 +255,8 @@ fn connections_on_the_peers_port_whose_place_another_has_are_closed() {
     cluster.done();
 }
 
-/// A node of its own whose process may open few files: it raises the soft limit itself.
+/// Starts a node of its own with a process that may open few files: it raises the soft limit
+/// itself.
 fn serve_with_few_files(place: &Place, port: u16) -> std::process::Child {
     let config = format!(
         "cluster = \"test\"\ndata = \"data\"\n[[node]]\nname = \"CA\"\n\
@@ -311,7 +312,7 @@ fn idle_connections_leave_the_storage_its_files() {
         names.any(|name| name.ends_with(".sst"))
     });
     assert!(node.try_wait().unwrap().is_none(), "the node runs");
-    // The last ones were refused: told why, or hung up on.
+    // The last ones were refused: with an error reply, or by a closed connection.
     let mut told = Vec::new();
     let last = idle.last_mut().unwrap();
     last.set_read_timeout(Some(Duration::from_secs(20)))

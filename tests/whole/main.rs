@@ -1,4 +1,4 @@
-//! The real program as a stranger uses it: command lines in, words and files out.
+//! The real program as a new user runs it: command lines in, words and files out.
 //!
 //! One binary for all of these tests: they mostly wait for clusters to elect and
 //! promise, and wait side by side.

@@ -1,4 +1,4 @@
-//! A standing cluster whose replicas die, stand still, and are cut off.
+//! A standing cluster with replicas that die, are paused, and are cut off.
 
 use std::process::Stdio;
 
@@ -126,7 +126,7 @@ fn a_replica_that_died_starts_again_and_one_that_was_killed_does_not() {
     cluster.done();
 }
 
-/// What undoes it, as it is printed.
+/// Returns the command that undoes it, as it is printed.
 fn mend(told: &str) -> &str {
     let found = told.split_once("mend: `leasehold ");
     let found = found.and_then(|(_, rest)| rest.split('`').next());
@@ -407,7 +407,7 @@ fn nothing_that_stands_still_or_is_cut_off_outlives_its_cluster() {
         told(&cluster, "fault partition CA").good();
         match end {
             "down" => drop(cluster.down().good()),
-            // Nobody is left who could wake the replica: the kernel does.
+            // No process is left that could wake the replica: the kernel does.
             name => signal(name, cluster.supervisor()),
         }
         cluster.place.is_deserted();

@@ -1,4 +1,4 @@
-//! Outputs that are gone: a closed pipe, a full disk, a terminal that hung up.
+//! Outputs that fail: a closed pipe, a full disk, a terminal that hung up.
 
 use std::process::Stdio;
 

@@ -29,7 +29,7 @@ fn may_unshare() -> bool {
 }
 
 /// Sends TERM once, while a start reads a log that does not end. The log ends when the replica
-/// has said that it was told, if `goes_on`.
+/// has reported the signal, if `goes_on`.
 fn told_while_it_opens(line: &str, goes_on: bool) -> Ended {
     let place = Place::new();
     place.write("cluster.toml", &alone(ports(2)));

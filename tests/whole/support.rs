@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use leasehold_node::ClusterConfig;
 use tempfile::TempDir;
 
-/// Far beyond what anything here takes: who waits so long waits in vain.
+/// Timeout far beyond what anything here takes: a test that waits so long waits in vain.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
@@ -19,7 +19,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
 pub const NEAR: &str =
     "sites = ['CA', 'OR', 'JP']\n[rtt_ms]\nCA = { OR = 4, JP = 6 }\nOR = { JP = 8 }\n";
 
-/// What a command said, and how it ended.
+/// Output of a command, and its exit status.
 #[derive(Debug)]
 pub struct Ended {
     pub status: ExitStatus,
@@ -44,7 +44,7 @@ impl Ended {
         self.ended(78, parts);
     }
 
-    /// A replica whose data directory was taken away.
+    /// Expects the error of a replica after its data directory was taken away.
     pub fn told_of_loss(self, parts: &[&str]) {
         self.ended(3, parts);
     }
@@ -211,7 +211,7 @@ pub struct Started<'a> {
 }
 
 impl Started<'_> {
-    /// What it has said so far on stderr.
+    /// Returns its output so far on stderr.
     pub fn err(&self) -> String {
         self.place.read(&format!("err-{}.txt", self.number))
     }
@@ -258,7 +258,7 @@ pub fn ports(count: u16) -> u16 {
     }
 }
 
-/// What clients need that know addresses alone, from the place of a cluster.
+/// Option for clients that know addresses alone, from the place of a cluster.
 pub const CA: &str = "--ca c/certificates/ca.pem";
 
 /// A cluster that `cluster up` started in `c` of its place.
@@ -274,7 +274,7 @@ impl Cluster {
         Cluster::up_in(Place::new())
     }
 
-    /// One that whoever connects can talk to without a word of TLS.
+    /// Starts a cluster that any client can talk to without TLS.
     pub fn up_plain() -> Cluster {
         let mut cluster = Cluster::down_yet(Place::new());
         cluster.plain = true;

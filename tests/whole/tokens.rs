@@ -56,7 +56,7 @@ fn a_token_is_made_given_used_and_revoked() {
     }
 
     let serve = [&serve[..], &["--until-stdin-closes"]].concat();
-    // Its log has all that it can tell, and no token.
+    // Its log has all that it can report, and no token.
     let traces = "RUST_LOG=trace exec \"$0\" \"$@\"";
     let mut replica = place.start_in_shell(traces, &serve, Stdio::piped());
     let kv = |line: &str| {

@@ -1,4 +1,4 @@
-//! What one draw costs: the simulator makes hundreds of millions of them.
+//! Cost of one draw: the simulator makes hundreds of millions of them.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use leasehold_ycsb::generator::{Permutation, Random, Scrambled, ZipfExact, Zipfian};

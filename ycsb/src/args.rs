@@ -4,7 +4,7 @@
 use crate::properties::{Properties, PropertyError};
 use crate::runner::Phase;
 
-/// What a command line asks for.
+/// Action that a command line asks for.
 #[derive(Debug)]
 pub enum Parsed {
     /// Carry out a workload.
@@ -20,7 +20,7 @@ pub struct YcsbArgs {
     pub phase: Phase,
     /// The files, then the arguments.
     pub properties: Properties,
-    /// What was ignored, and why.
+    /// Ignored parts of the command line, with the reason.
     pub warnings: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ pub enum ArgsError {
     NoValue {
         /// The option as it was typed.
         option: String,
-        /// What it takes.
+        /// Value that it takes.
         expected: &'static str,
     },
     /// No such option.
@@ -182,7 +182,7 @@ fn parse_options(
     })))
 }
 
-/// What the options so far ask for.
+/// Options parsed so far.
 #[derive(Default)]
 struct Options {
     files: Vec<String>,

@@ -1,5 +1,5 @@
-//! `leasehold ycsb`: connects, carries out the workload, and reports. Whoever calls
-//! it decides where the report goes and what Ctrl-C does.
+//! `leasehold ycsb`: connects, carries out the workload, and reports. The caller decides where
+//! the report goes and what Ctrl-C does.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ pub enum CommandError {
     Export {
         /// Where to.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// Something else that the system refuses.
@@ -137,7 +137,7 @@ fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &Site))> {
     addresses.zip(sites.map(move |site| (index(site), site)))
 }
 
-/// What is to be carried out.
+/// Workload that is to be carried out.
 struct Job<'a> {
     phase: Phase,
     settings: &'a Settings,

@@ -18,10 +18,10 @@ use crate::runner::Cores;
 use crate::settings::{Settings, Site};
 use crate::store::Connection;
 
-/// How long a replica may take to be asked.
+/// Timeout of a query to a replica.
 const ASKED_WITHIN: Duration = Duration::from_secs(2);
 
-/// What an address has said.
+/// Answer from an address.
 #[derive(Clone, Debug)]
 struct Found {
     cluster: String,
@@ -30,7 +30,7 @@ struct Found {
     peers: BTreeMap<String, u64>,
 }
 
-/// What is behind the addresses of a run.
+/// Replicas found behind the addresses of a run.
 #[derive(Debug)]
 pub struct Survey {
     addresses: Vec<ReplicaName>,
@@ -38,7 +38,7 @@ pub struct Survey {
     /// The replica at each address, as far as it can be told.
     replicas: Vec<Option<String>>,
     trust: Option<Trust>,
-    /// What every client proves its rights with.
+    /// Token with which every client proves its rights.
     token: Option<Secret>,
 }
 
@@ -166,7 +166,7 @@ impl Survey {
         Ok(settings.sites.clone())
     }
 
-    /// What should be known before a run begins.
+    /// Warnings that should be seen before a run begins.
     pub fn warnings(&self, sites: &[Site]) -> Vec<String> {
         let all = self.addresses.iter().zip(sites).enumerate();
         let words = all.filter_map(|(place, (address, site))| {
@@ -331,7 +331,7 @@ async fn ask(options: ClientOptions) -> Result<Found, Error> {
     })
 }
 
-/// What an address said, without the address.
+/// Error that an address returned, without the address.
 fn said(error: &Error) -> String {
     match error {
         Error::Connect { tried, .. } => tried.iter().map(|it| it.said.clone()).collect(),

@@ -3,7 +3,7 @@
 
 use leasehold_wire::Path;
 
-/// What the workload asked for, by YCSB's names.
+/// Kind of an operation of the workload, by YCSB's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OpKind {
     /// Reads one record.
@@ -18,7 +18,7 @@ pub enum OpKind {
     ReadModifyWrite,
 }
 
-/// How the operation ended.
+/// Outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
     /// Answered.
@@ -34,11 +34,11 @@ pub enum End {
 pub struct Sample {
     /// Index of the client's site in the topology.
     pub site: u8,
-    /// What was asked.
+    /// Kind of the operation.
     pub kind: OpKind,
-    /// How it was served; `Unspecified` when it failed.
+    /// Path on which it was served; `Unspecified` when it failed.
     pub path: Path,
-    /// How it ended.
+    /// Outcome of the operation.
     pub end: End,
     /// Start, in ns since the run began (virtual time in the simulator).
     pub start_ns: u64,

@@ -1,4 +1,4 @@
-//! What the properties say about a run, apart from its workload.
+//! Settings of a run from its properties, apart from its workload.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -85,8 +85,8 @@ pub struct Settings {
 pub struct Site {
     /// As it is reported.
     pub name: String,
-    /// What decides its order of popularity (`permutation=site`): its name if that
-    /// is a number, otherwise a hash of it.
+    /// Number that decides its order of popularity (`permutation=site`): its name if that is a
+    /// number, otherwise a hash of it.
     pub number: u64,
 }
 
@@ -187,7 +187,7 @@ impl Settings {
         }
     }
 
-    /// What to say if there are fewer threads, or connections, than addresses.
+    /// Warning if there are fewer threads, or connections, than addresses.
     pub fn idle_addresses(&self) -> Option<String> {
         let connections = usize::try_from(self.connections).unwrap_or(usize::MAX);
         let idle = self.addresses.get(connections..)?;

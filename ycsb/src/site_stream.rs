@@ -5,7 +5,7 @@
 use crate::generator::{Permutation, Random, ZipfExact};
 use crate::sample::OpKind;
 
-/// How popular the keys are.
+/// Popularity of the keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Popularity {
     /// All alike.
@@ -14,12 +14,12 @@ pub enum Popularity {
     Zipf(f64),
 }
 
-/// What the clients of all sites ask.
+/// Requests of the clients of all sites.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Requests {
     /// Keys are from 0 up to, and without, this one.
     pub keys: u64,
-    /// How popular each key is; which one is the most popular differs from site to site.
+    /// Popularity of each key; the most popular key differs from site to site.
     pub popularity: Popularity,
     /// The share of the requests that are reads, 0 to 1.
     pub reads: f64,
@@ -60,7 +60,7 @@ impl SiteStream {
         }
     }
 
-    /// What is asked next ([`OpKind::Read`] or [`OpKind::Update`]), and of which key.
+    /// Returns the next request ([`OpKind::Read`] or [`OpKind::Update`]), and its key.
     #[inline]
     #[allow(clippy::should_implement_trait, reason = "the stream has no end")]
     pub fn next(&mut self) -> (OpKind, u64) {

@@ -1,5 +1,5 @@
-//! What is shown while a workload runs: YCSB's status line on stderr, or, on a
-//! terminal, a bar with the latencies so far.
+//! Display while a workload runs: YCSB's status line on stderr, or, on a terminal, a bar with
+//! the latencies so far.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

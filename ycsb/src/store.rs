@@ -1,4 +1,4 @@
-//! What the load generator needs of a store: one operation of the wire protocol at a
+//! Interface that the load generator needs of a store: one operation of the wire protocol at a
 //! time. A trait, so that the generator can be tested without a cluster.
 
 use std::future::Future;
@@ -13,13 +13,13 @@ use crate::measurement::{ReplicaName, Return};
 /// Why an operation has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// How it is reported; never `Ok`.
+    /// Status under which it is reported; never `Ok`.
     pub returned: Return,
-    /// What happened, in words.
+    /// Description of the failure, in words.
     pub message: String,
 }
 
-/// What came of a request. It is one request however many replicas were asked.
+/// Outcome of a request. It is one request however many replicas were asked.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The result, or why there is none.

@@ -1,5 +1,5 @@
-//! What a person is told at the end of a run, apart from the report: outages, dead
-//! replicas, operations that are no results.
+//! Summary that is shown at the end of a run, apart from the report: outages, dead replicas,
+//! operations that are no results.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::runner::Outcome;
 /// Shorter times without an answer are not worth a line; the report has them all.
 const GAP_MIN: Duration = Duration::from_secs(1);
 
-/// What should not be overlooked in a report. `sites` names the sites by index; none if
-/// there is one without a name.
+/// Warnings that should not be overlooked in a report. `sites` names the sites by index; none
+/// if there is one without a name.
 pub fn warnings(outcome: &Outcome, sites: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
     if outcome.account.intended() == 0 {

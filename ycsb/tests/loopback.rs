@@ -422,7 +422,7 @@ async fn operations_wait_for_the_only_replica_to_come_back_and_the_gap_is_told()
     );
 }
 
-/// Refuses the tokens of all who come.
+/// Refuses the token of every client.
 async fn refuse_at(address: &str) {
     let listener = TcpListener::bind(address).await.unwrap();
     while let Ok((socket, _)) = listener.accept().await {

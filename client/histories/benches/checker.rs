@@ -1,6 +1,6 @@
-//! How long the linearizability checker takes for a million operations, and how much
-//! memory: `cargo bench -p client --bench checker`. Not by criterion: a run takes seconds, and half of
-//! what matters is the peak of memory.
+//! Time and memory that the linearizability checker takes for a million operations:
+//! `cargo bench -p client --bench checker`. It does not use criterion: a run takes seconds, and
+//! half of what matters is the peak of memory.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a program: output
 

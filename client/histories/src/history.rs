@@ -1,6 +1,6 @@
-//! The record of a run: who did what to which key, when it began and when the
-//! answer came. It holds no versions and nothing else that the servers claim
-//! about themselves, since it is what they are judged by.
+//! The record of a run: which process did what to which key, when it began and when the answer
+//! came. It holds no versions and nothing else that the servers claim about themselves, since it is
+//! what they are judged by.
 //!
 //! Every write carries a value that no other write carries, named by its
 //! [`ValueId`], so a read tells which write it saw. A write without an answer
@@ -18,17 +18,17 @@ pub use file::HistoryError;
 pub struct ValueId(pub u64);
 
 impl ValueId {
-    /// Names no write: stored bytes that no write of a run makes. Who reads them has found
-    /// a value that nobody wrote, which is a violation, and not an absent key.
+    /// Names no write: stored bytes that no write of a run makes. A process that reads them has
+    /// found a value that was never written. This is a violation, and not an absent key.
     pub const DAMAGED: ValueId = ValueId(u64::MAX);
 
-    /// What is stored for it if a value has eight bytes.
+    /// Returns the bytes that are stored for it if a value has eight bytes.
     pub fn to_bytes(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }
 
-    /// What is stored for it: so many bytes, at least eight. All of them depend on it, and
-    /// the first eight on the length too.
+    /// Returns the bytes that are stored for it if a value has `bytes` bytes, at least eight. All
+    /// of them depend on it, and the first eight on the length too.
     pub fn to_value(self, bytes: usize) -> Bytes {
         let bytes = bytes.max(8);
         let head = (self.0 ^ length_mask(bytes)).to_be_bytes();
@@ -37,8 +37,8 @@ impl ValueId {
         value.into()
     }
 
-    /// Which write stored this value; `None` if none does. Every byte is looked at. One
-    /// that was cut to eight bytes or more has the name of no write, if it has any.
+    /// Returns the write that stored this value; `None` if none does. Every byte is looked at. A
+    /// value that was cut to eight bytes or more has the name of no write, if it has any.
     pub fn from_value(value: &[u8]) -> Option<ValueId> {
         let (head, rest) = value.split_first_chunk::<8>()?;
         let same = |part: &[u8]| part == &head[..part.len()];
@@ -46,7 +46,7 @@ impl ValueId {
         rest.chunks(8).all(same).then_some(id)
     }
 
-    /// Which write stored a value that was read, [`ValueId::DAMAGED`] if none does.
+    /// Returns the write that stored a value that was read, [`ValueId::DAMAGED`] if none does.
     pub fn of_value(value: &[u8]) -> ValueId {
         ValueId::from_value(value).unwrap_or(ValueId::DAMAGED)
     }
@@ -57,17 +57,17 @@ fn length_mask(bytes: usize) -> u64 {
     (bytes as u64 - 8).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// What an operation did, according to its answer; without an answer, what it should do.
+/// Effect of an operation according to its answer; without an answer, its intended effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Found this value, or `None`: no such key.
     Read {
-        /// What was found.
+        /// The value found.
         value: Option<ValueId>,
     },
     /// Wrote whatever was there.
     Write {
-        /// What was written.
+        /// The value written.
         value: ValueId,
     },
     /// Removed the key, if it was there.
@@ -87,11 +87,11 @@ pub enum Action {
 /// One operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Event {
-    /// Who did it; a process does one thing at a time.
+    /// Process that did it; a process does one thing at a time.
     pub process: u32,
-    /// Which key, by its number.
+    /// Number of the key.
     pub key: u64,
-    /// What it did.
+    /// Action on the key, with its result.
     pub action: Action,
     /// When it began, in nanoseconds of one clock for the whole history.
     pub invoke_ns: u64,
@@ -137,7 +137,7 @@ impl History {
         &self.events
     }
 
-    /// How many operations there are.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.events.len()
     }

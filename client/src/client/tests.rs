@@ -19,7 +19,7 @@ use super::*;
 use leasehold_transport::{FrameReader, FrameWriter};
 use leasehold_wire::{Hello, Hint, MAGIC, Request, Response};
 
-/// What happens to one command.
+/// Fault that is injected for one command.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     /// The connection breaks before it is executed.
@@ -56,7 +56,7 @@ struct State {
     token: Option<Bytes>,
     /// The names of all, as servers tell them.
     replicas: Vec<String>,
-    /// What servers answer to whoever asks for a hint, and how often somebody did.
+    /// Hint that servers send to clients that ask for one, and how often one was asked for.
     hint: Hint,
     hinted: usize,
     /// Servers that hold every key: others forward.

@@ -109,7 +109,7 @@ async fn secure(
     })
 }
 
-/// What the operator is told when a port answers with something else.
+/// Describes, for the operator, a port that answers with something other than a greeting.
 fn not_greeted(error: FrameError) -> NoLink {
     NoLink::Failed(match error {
         FrameError::Io(error) if asks_for_certificate(&error) => {

@@ -55,7 +55,7 @@ pub(crate) enum State {
 #[derive(Debug, Clone)]
 pub(crate) struct Dead {
     pub since: Instant,
-    /// What was heard of it last.
+    /// Reason that was reported last.
     pub said: String,
     /// It greets again, but has not answered anything yet, or not for long enough.
     pub greeted: bool,
@@ -95,7 +95,7 @@ struct Table {
     closed: bool,
 }
 
-/// Who has to know that a connection stands otherwise than before.
+/// Tasks and callbacks to notify when the state of a connection changes.
 #[derive(Default)]
 pub(crate) struct News {
     pub changed: Notify,
@@ -115,7 +115,7 @@ pub(crate) struct Candidate {
     pub unsent: u64,
 }
 
-/// What the callers and the connection's task share.
+/// State that the callers and the connection's task share.
 pub(crate) struct Connection {
     pub address: String,
     news: Arc<News>,
@@ -133,12 +133,13 @@ pub(crate) struct Connection {
     missed: [AtomicU32; 2],
 }
 
-/// So many are taken for a sign that a replica answers none, although it answers others: it
-/// may serve reads, and not reach the leader with writes.
+/// Number of missed answers (see `missed`) that are taken for a sign that a replica answers no
+/// reads, or no writes, although it answers others: it may serve reads, and not reach the leader
+/// with writes.
 const MISSED_MAX: u32 = 3;
 
 impl Connection {
-    /// Of a replica that nobody has asked yet.
+    /// Creates the connection of a replica that has not been asked yet.
     pub fn new(address: String, news: Arc<News>) -> Connection {
         let table = Table {
             calls: BTreeMap::new(),
@@ -197,7 +198,7 @@ impl Connection {
         matches!(&self.table().state, State::Dead(dead) if dead.greeted)
     }
 
-    /// What the replica said of itself when the connection was last made.
+    /// Returns the greeting that the replica sent when the connection was last made.
     pub fn welcome(&self) -> Option<Welcome> {
         self.table().welcome.clone()
     }
@@ -291,8 +292,8 @@ impl Connection {
         self.table().calls.len()
     }
 
-    /// What decides whether this replica is asked among several; `None` if it does not serve,
-    /// or its number is not known.
+    /// Returns the facts by which this replica is chosen among several; `None` if it does not
+    /// serve, or its number is not known.
     pub fn candidate(&self) -> Option<Candidate> {
         let table = self.table();
         let number = table.number.filter(|_| matches!(table.state, State::Up))?;
@@ -507,7 +508,7 @@ impl Table {
     }
 }
 
-/// The number of the replica that greets, if it says who all are.
+/// The number of the replica that greets, if its greeting lists all replicas.
 fn number(welcome: &Welcome) -> Option<u32> {
     let mut all = welcome.replicas.iter().take(64);
     let number = all.position(|name| *name == welcome.replica)?;

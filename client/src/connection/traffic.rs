@@ -1,4 +1,4 @@
-//! What goes over one connection, until it ends.
+//! Requests and responses on one connection, until it ends.
 
 use super::{Connection, Link};
 use leasehold_transport::tls::{ReadEnd, WriteEnd};
@@ -87,7 +87,7 @@ impl Connection {
     }
 }
 
-/// What a replica's last words mean.
+/// Returns the meaning of the last outcome that a replica sent.
 fn ended_by(outcome: Option<Outcome>) -> Ended {
     match outcome.as_ref().and_then(|outcome| outcome.result.as_ref()) {
         Some(outcome::Result::Error(error)) if error.code() == ErrorCode::Idle => Ended::Idle,

@@ -1,4 +1,4 @@
-//! Who reaches an address.
+//! Reachability of an address: from this machine only, or from others.
 
 use std::net::IpAddr;
 

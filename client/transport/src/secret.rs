@@ -1,4 +1,4 @@
-//! What must stay secret, and files that only their owner may read.
+//! Values that must stay secret, and files that only their owner may read.
 
 use std::fmt;
 use std::fs::File;
@@ -12,7 +12,7 @@ use leasehold_wire::{TOKEN_BYTES_MAX, TOKEN_MARK};
 
 /// A path that begins like a token and is so long is one, by mistake.
 const LIKE_A_TOKEN_BYTES: usize = 40;
-/// What group and others may do with a file.
+/// Permission bits of a file for group and others.
 const OF_OTHERS: u32 = 0o077;
 
 /// A token. It comes from a file that only its owner may read, and is shown by nothing.

@@ -1,10 +1,10 @@
 //! Frames: a 4-byte big-endian length and one message, the same on both sides.
 //!
 //! The other side may claim any length. So a length is checked before memory is
-//! reserved, and memory then grows with the bytes that arrived, not with the claim. Decoding does not copy: `bytes` fields of a
-//! message share the memory of the buffer that the frame was read into. Whoever
-//! keeps such a field for long (a store, a cache) should copy it, or it keeps
-//! the whole buffer alive.
+//! reserved, and memory then grows with the bytes that arrived, not with the claim.
+//! Decoding does not copy: `bytes` fields of a message share the memory of the buffer
+//! that the frame was read into. Code that keeps such a field for long (a store, a
+//! cache) should copy it, or the field keeps the whole buffer alive.
 
 use std::io;
 
@@ -38,8 +38,8 @@ pub enum FrameError {
     Io(#[from] io::Error),
 }
 
-/// What the prefix may be instead of a length: the first bytes of a TLS record are its type and
-/// version (RFC 8446 §5.1). No frame is so long.
+/// Explains a prefix that is not a length: the first bytes of a TLS record are its type and version
+/// (RFC 8446 §5.1). No frame is so long.
 fn hint(length: usize) -> &'static str {
     match u32::try_from(length).map(u32::to_be_bytes) {
         Ok([0x14..=0x17, 3, ..]) => {
@@ -75,7 +75,7 @@ pub fn split_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
     split_frame_at_most(buffer, FRAME_BYTES_MAX)
 }
 
-/// As [`split_frame`], with another `limit` in bytes: whoever has not said yet who it is may
+/// As [`split_frame`], with another `limit` in bytes: a peer that has not identified itself yet may
 /// send less.
 ///
 /// # Errors

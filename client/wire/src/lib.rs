@@ -29,7 +29,7 @@ pub const MAGIC: u32 = 0x4C48_5301;
 /// Read by clients that ask whether a replica serves, alone in a multi-get. Nobody writes it, and every token may
 /// read it.
 pub const PROBE_KEY: &str = "\0leasehold client: is anybody there?";
-/// Every token begins so, for whoever looks for tokens where none should be.
+/// Prefix of every token, so that a search finds tokens where none should be.
 pub const TOKEN_MARK: &str = "lh_";
 /// Longest token in a `Hello`, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 256;

@@ -1,5 +1,4 @@
-//! What commands and outcomes mean, beside how they are encoded: constructors and
-//! classification.
+//! Meaning of commands and outcomes, next to their encoding: constructors and classification.
 
 use std::fmt;
 
@@ -103,7 +102,7 @@ impl Command {
         Command::decode(Bytes::from(self.encode_to_vec())).unwrap_or(self)
     }
 
-    /// Of a session opened at this log time, in ms, or later.
+    /// Sets the earliest replicated clock, in ms, at which the session may have been opened.
     #[must_use]
     pub fn opened(mut self, log_time_ms: u64) -> Command {
         self.opened_ms = log_time_ms;
@@ -141,7 +140,7 @@ impl Outcome {
         Outcome::of(outcome::Result::Mismatch(Mismatch { actual }))
     }
 
-    /// What a MultiGet or a Scan found.
+    /// Creates the outcome of a MultiGet or a Scan with the entries found.
     pub fn entries(entries: Vec<Entry>) -> Outcome {
         Outcome::of(outcome::Result::Entries(Entries { entries }))
     }
@@ -195,7 +194,7 @@ impl Response {
     }
 }
 
-/// Shows no token: whoever reads a log could use it.
+/// Shows no token: any reader of a log could use it.
 impl fmt::Debug for Hello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hello")

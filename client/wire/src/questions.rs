@@ -9,11 +9,11 @@ use super::{Command, Get, KeyValue, MultiGet, PutFields, Scan};
 /// An operation that changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Read<'a> {
-    /// Of one key.
+    /// Read of one key.
     Get(&'a Get),
-    /// Of several keys.
+    /// Read of several keys.
     MultiGet(&'a MultiGet),
-    /// Of a range of keys.
+    /// Read of a range of keys.
     Scan(&'a Scan),
 }
 
@@ -45,8 +45,8 @@ impl Op {
         }
     }
 
-    /// Returns true if it is a write to one key whose result does not depend on the state, so that
-    /// it may be answered before it is executed.
+    /// Returns true if it is a write to one key that may be answered before it is executed, because
+    /// its result does not depend on the state.
     #[inline]
     pub fn is_blind_write(&self) -> bool {
         match self {

@@ -18,7 +18,7 @@ use super::{COMMAND_PARTS_MAX, Command, Error, NODES_MAX, Request};
 /// acceptable yet: [`super::validate`] says whether its command is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Received {
-    /// What was asked.
+    /// The request, decoded.
     Request(Request),
     /// A command of more parts than any may have; it was not decoded.
     Refused {
@@ -46,7 +46,7 @@ const COMMAND_OPERATIONS: Range<u32> = 4..12;
 /// The fields of operations that are messages: the version that a compare-and-swap expects, the
 /// fields of a PutFields, and the entries of a MultiPut.
 const MESSAGES: [(u32, u32); 3] = [(7, 3), (8, 2), (10, 1)];
-/// What repeats in a change of leases.
+/// The field that repeats in a change of leases.
 const LEASE_HOLDERS: u32 = 4;
 /// The operations of `Command` with parts, and the field of each that repeats.
 const OPERATIONS: [(u32, u32, &str); 3] = [
@@ -79,10 +79,10 @@ pub fn decode_request(frame: Bytes) -> Result<Received, DecodeError> {
     Ok(Received::Request(Request::decode(frame)?))
 }
 
-/// What stands before the key of a Get after the request's id: a command, in it a Get, in
-/// it the key; each is all that is left.
+/// Bytes before the key of a Get and after the request's id: a command, in it a Get, in it the key;
+/// each is all that is left.
 const GET_TAGS: [u8; 3] = [0x12, 0x22, 0x0A];
-/// What ends a request that asks for a hint.
+/// Bytes at the end of a request that asks for a hint.
 const HINT: [u8; 2] = [0x28, 1];
 
 /// The request's id, whether it asks for a hint, and where the key is, if the frame holds a
@@ -132,11 +132,11 @@ fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
     Ok(count.refusal())
 }
 
-/// What a request has, as far as it was counted.
+/// Parts of a request, as far as they were counted.
 struct Count {
-    /// How many fields more are counted.
+    /// Number of fields that may still be counted.
     left: usize,
-    /// Of each of [`OPERATIONS`].
+    /// Number of parts of each of [`OPERATIONS`].
     parts: [usize; OPERATIONS.len()],
     holders: usize,
 }
@@ -222,8 +222,8 @@ impl Count {
     }
 }
 
-/// The id of a request that is refused, 0 if it has none. Whoever sends one encodes it first:
-/// nobody walks through millions of fields for it.
+/// Returns the id of a request that is refused, 0 if it has none. Clients encode the id first:
+/// millions of fields are not searched for it.
 fn request_id(mut request: Bytes) -> Result<u64, DecodeError> {
     let (field, wire_type) = encoding::decode_key(&mut request)?;
     let mut id = 0;

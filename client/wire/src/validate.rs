@@ -19,7 +19,7 @@ pub const COMMAND_PARTS_MAX: usize = 1024;
 /// Maximum number of parts of a command that a replica accepts from another replica or reads from
 /// its disk: older versions accepted that many from clients.
 const LOGGED_PARTS_MAX: usize = 10_000;
-/// How far the sequence of a write may be above its low-water mark: each replica keeps the results
+/// Maximum distance of a write's sequence above its low-water mark. Each replica keeps the results
 /// of all writes in between, 24 bytes each, and writes them down whenever one is added. A client
 /// with more writes in flight has several sessions.
 pub const UNACKNOWLEDGED_MAX: u64 = 64;
@@ -28,9 +28,9 @@ pub const UNACKNOWLEDGED_MAX: u64 = 64;
 /// replicas add when they pass it on.
 pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
-/// Refuses what no replica can ever do for anybody, before it costs anything: commands as
-/// [`validate`] does and those of more than [`COMMAND_PARTS_MAX`] parts, writes whose session would keep too many results, and names and keys that
-/// are too long in what operators ask.
+/// Refuses what no replica can ever do for any client, before it costs anything: commands as
+/// [`validate`] does and those of more than [`COMMAND_PARTS_MAX`] parts, writes whose session would
+/// keep too many results, and names and keys that are too long in what operators ask.
 ///
 /// # Errors
 /// As [`validate`]. Nothing that is too long is quoted.
@@ -377,7 +377,7 @@ mod tests {
         Body::Lease(asked)
     }
 
-    /// What operators ask, in which one field is so many bytes long.
+    /// Returns the requests of operators, each with one field of `bytes` bytes.
     fn asked_with(bytes: usize) -> [(&'static str, Body); 7] {
         let name = "n".repeat(bytes);
         let key = Bytes::from(name.clone());

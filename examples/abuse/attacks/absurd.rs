@@ -1,5 +1,5 @@
-//! A stranger that a cluster without certificates believes to be a replica, and that says what
-//! no replica can mean: rounds, runs, slots, spans and log times of 2^56.
+//! An unauthenticated peer that a cluster without certificates believes to be a replica. It says
+//! what no replica can mean: rounds, runs, slots, durations and replicated clocks of 2^56.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -104,7 +104,8 @@ fn of_round(ballot: Ballot) -> Vec<Message> {
     ]
 }
 
-/// Log times, slots and probes at the ballot of now: one of the links speaks for who leads.
+/// Replicated clocks, slots and probes at the present ballot: one of the links speaks for the
+/// leader.
 fn of_phase_2(ballot: Ballot, slot: Slot) -> Vec<Message> {
     let far = LogNews {
         commit_point: Slot(ABSURD),

@@ -22,20 +22,21 @@ use crate::wire::{Session, Wire, session_number, write};
 /// one round.
 const PAIRS: u64 = 2;
 const MERGES: u64 = 2_000;
-/// How long a round takes at least: without a pause small merges would fill the machine.
+/// Minimum duration of a round: without a pause small merges would fill the machine.
 const ROUND: Duration = Duration::from_secs(2);
 /// The record that a round writes.
 const FIELDS: u64 = 1_000;
 const VALUE_BYTES: usize = 240;
-/// What sets the sessions of calm clients apart from those of the pairs.
+/// Bit that sets the sessions of calm clients apart from those of the pairs.
 const CALM: u64 = 1 << 7;
 /// A frame is a length, and the message.
 const LENGTH_BYTES: usize = 4;
-/// How often a calm client swaps.
+/// Interval at which a calm client swaps.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A round every two seconds, or fewer if one takes longer. Beside them calm clients compare and swap, one at each replica: these
-/// are answered when all before them in the log is executed.
+/// Runs a round every two seconds, or fewer if one takes longer. At the same time calm clients
+/// compare and swap, one at each replica: these are answered when all before them in the log is
+/// executed.
 pub async fn merge(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let calm = target.clients.clone().into_iter().zip(0..);
@@ -69,8 +70,8 @@ pub async fn merge(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Each round has a record of its own, which it deletes in the end. The replica that is asked to write it is asked for half of
-/// the merges.
+/// Runs rounds on one pair of connections. Each round has a record of its own, which it deletes in
+/// the end. The replica that is asked to write it is asked for half of the merges.
 async fn rounds(
     number: u64,
     addresses: &[String; 2],
@@ -133,8 +134,8 @@ fn record() -> anyhow::Result<Bytes> {
     Ok(frame.freeze().split_off(LENGTH_BYTES))
 }
 
-/// How long each compare-and-swap took, in ms, in a thread of its own: the attackers keep theirs
-/// busy.
+/// Returns the time that each compare-and-swap took, in ms. It runs in a thread of its own: the
+/// attackers keep theirs busy.
 fn swaps(address: &str, number: u64, end: Instant) -> anyhow::Result<Vec<u64>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

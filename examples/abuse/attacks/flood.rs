@@ -177,7 +177,7 @@ pub async fn new_files(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("puts_of_1_mib", written)]))
 }
 
-/// How many puts of 1 MiB.
+/// Rate and maximum number of puts of 1 MiB.
 pub struct Puts {
     pub a_second: u32,
     pub most: u64,

@@ -1,4 +1,4 @@
-//! What comes before a handshake, and instead of one.
+//! Traffic before a handshake, and instead of one.
 
 use std::cell::Cell;
 use std::rc::Rc;

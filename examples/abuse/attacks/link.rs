@@ -1,5 +1,5 @@
-//! A connection to a port for peers, on which somebody says that it is a replica. What it must
-//! know of the cluster every client is told.
+//! A connection to a port for peers, on which an attacker says that it is a replica. Every client
+//! is told what the attacker must know of the cluster.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// `None` if the stranger is refused, whichever version it speaks.
+    /// `None` if the unauthenticated peer is refused, whichever version it speaks.
     pub async fn open(target: &Target, from: usize, to: usize) -> anyhow::Result<Option<Link>> {
         for magic in MAGICS {
             let mut stream = TcpStream::connect(&target.peers[to]).await?;
@@ -92,7 +92,7 @@ impl Link {
     }
 }
 
-/// What every replica tells a client.
+/// Returns the status that every replica reports to a client.
 pub async fn statuses(target: &Target) -> anyhow::Result<Vec<StatusReply>> {
     let mut all = Vec::new();
     for address in &target.clients {

@@ -10,7 +10,7 @@ use super::Target;
 use crate::figures::{Figures, figures};
 use crate::wire::{Wire, frame, read};
 
-/// Of some 250 bytes each: a read of 1 MiB.
+/// Number of keys in one read, of some 250 bytes each: a read of 1 MiB.
 const KEYS: usize = 4096;
 const CONNECTIONS: u64 = 4;
 /// Requests of one connection, which then ends.

@@ -17,7 +17,7 @@ use crate::figures::{Figures, figures};
 use crate::wire::{Held, Session, Wire, frame, read, session_number, write};
 
 const MIB: usize = 1 << 20;
-/// So many refusals one after the other mean that a replica takes no more connections.
+/// Number of refusals, one after the other, that mean that a replica takes no more connections.
 const REFUSED_IN_A_ROW: usize = 50;
 
 /// Puts of one connection, as fast as they are answered.
@@ -45,14 +45,14 @@ pub async fn put_all(
     Ok(())
 }
 
-/// Entries of 4 KiB of one scan: an answer has room for no more.
+/// Entries of 4 KiB of one scan: the capacity of an answer.
 const WIDE_ENTRIES: u32 = 960;
 
 fn wide_scan(id: u64) -> Request {
     read(id, Op::scan("wide-", "widf", WIDE_ENTRIES))
 }
 
-/// 24 KB of scans whose answers have 4 MiB each, on one connection that reads nothing.
+/// Sends 24 KB of scans with answers of 4 MiB each, on one connection that reads nothing.
 pub async fn scans_unread(target: &Target) -> anyhow::Result<Figures> {
     let address = &target.clients[0];
     if target.preparing {

@@ -20,8 +20,8 @@ const IN_FLIGHT: u64 = 4_000;
 pub const FEW: u64 = 4;
 pub const MANY: u64 = 64;
 
-/// What a record consists of. Both shapes stay, with the field that is merged, within the
-/// limits of records that take merges: 256 KiB and 1,024 fields.
+/// Number and size of a record's fields. Both shapes stay, with the field that is merged, within
+/// the limits of records that take merges: 256 KiB and 1,024 fields.
 struct Shape {
     name: &'static str,
     fields: usize,
@@ -41,7 +41,8 @@ const SHAPES: [Shape; 2] = [
     },
 ];
 
-/// Shapes take turns, and so do as many records of each.
+/// Key of a record. Successive numbers go round-robin through the shapes, and through `records`
+/// records of each.
 fn key(number: u64, records: u64) -> String {
     let shape = &SHAPES[number as usize % SHAPES.len()];
     let record = number / SHAPES.len() as u64 % records;

@@ -29,9 +29,9 @@ const ASKED_A_SECOND: u64 = 100_000;
 /// Keys of one multi-get.
 pub(super) const ASKED_AT_ONCE: u64 = 500;
 const STEP: Duration = Duration::from_millis(10);
-/// How long all keys are read after a load.
+/// Time for which all keys are read after a load.
 const READING: Duration = Duration::from_secs(12);
-/// How long nothing is read after that, so that what choosing holders costs is seen alone.
+/// Time for which nothing is read after that, so that the cost of choosing holders is seen alone.
 const SILENCE: Duration = Duration::from_secs(10);
 
 fn key(number: u64) -> String {
@@ -86,8 +86,8 @@ async fn load(target: &Target, end: Instant) -> anyhow::Result<u64> {
     Ok(answered * KEYS_AT_ONCE)
 }
 
-/// Reads of many keys at every replica: each looks through all that it remembers of them for
-/// a report every second, and the leader keeps up with who should hold them.
+/// Reads many keys at every replica. For a report every second each replica looks through all that
+/// it remembers of them, and the leader keeps up with the choice of their holders.
 pub async fn demand(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let answered = Rc::new(Cell::new(0));

@@ -1,5 +1,5 @@
-//! The attacks. Each is a function that runs in a process of its own: it is told where the
-//! cluster is, does its worst for a while, and returns figures of what it did.
+//! The attacks. Each is a function that runs in a process of its own: it gets the addresses of the
+//! cluster, does its worst for a while, and returns figures of what it did.
 
 mod absurd;
 mod ahead;
@@ -28,36 +28,36 @@ use crate::aftermath::After;
 use crate::cluster::Setting;
 use crate::figures::Figures;
 
-/// What requests in flight of all clients together may take of a replica's memory, in MiB.
+/// Maximum memory of a replica that requests in flight of all clients together may take, in MiB.
 const IN_FLIGHT_MIB: f64 = 512.0;
 /// The same of one connection, with the answers that it may leave unread.
 const CONNECTION_MIB: f64 = 48.0;
 
-/// How many sessions a replica remembers by default.
+/// Number of sessions that a replica remembers by default.
 const SESSIONS_MAX: u64 = 262_144;
 
 /// One attack, and what it must not do.
 pub struct Attack {
     pub name: &'static str,
-    /// What it does, for the report.
+    /// Description of the attack, for the report.
     pub what: &'static str,
     pub setting: Setting,
     /// Something is done before anything is measured.
     pub prepares: bool,
-    /// How long it lasts, in seconds.
+    /// Duration of the attack, in seconds.
     pub seconds: u64,
-    /// How much memory a replica may take for it, in MiB; 20% more are tolerated.
+    /// Maximum memory that a replica may take for it, in MiB; 20% more are tolerated.
     pub memory_mib: f64,
-    /// Which latency is judged.
+    /// Latency that is judged.
     pub judged: Judged,
-    /// What is looked at when it is over.
+    /// Checks that are made when it is over.
     pub after: &'static [After],
 }
 
-/// Which latency of the well-behaved clients is judged.
+/// Latency of the well-behaved clients that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged {
-    /// The p99 of puts and that of gets, beside those of the quiet time.
+    /// The p99 of puts and that of gets, next to those of the quiet time.
     P99,
     /// The longest put, too.
     LongestPut,
@@ -430,7 +430,7 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// What the attackers are told.
+/// Parameters of an attack, as the attackers' process receives them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Target {
     pub attack: String,
@@ -441,7 +441,7 @@ pub struct Target {
     pub peers: Vec<String>,
     /// The certificate of the cluster's authority, if replicas have certificates.
     pub authority: Option<PathBuf>,
-    /// How many keys are millions.
+    /// Number of keys to load in the attacks with millions of keys.
     pub keys: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A stranger on the peers' ports, who says that it is a replica.
+//! An unauthenticated peer on the peers' ports that says that it is a replica.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,11 +21,11 @@ use crate::aftermath::{MADE_UP_KEY, MADE_UP_VALUE};
 use crate::cluster::{CLUSTER, NAMES};
 use crate::figures::{Figures, figures};
 
-/// What no correct replica ever says.
+/// A number that no correct replica ever says.
 pub(super) const ABSURD: u64 = 1 << 56;
-/// What a replica may say that was away for long.
+/// Distance by which a correct replica's number may exceed the others' after a long absence.
 const FAR: u64 = 1000;
-/// Log time that is far ahead and might be believed: 17 years, in ms.
+/// Replicated clock that is far ahead and might be believed: 17 years, in ms.
 const FAR_MS: u64 = 1 << 39;
 /// Between two rounds of messages.
 pub(super) const EVERY: Duration = Duration::from_millis(200);
@@ -57,8 +57,8 @@ fn wrong_hellos(magic: u32, to: usize, members: usize) -> [proto::Hello; 3] {
     ]
 }
 
-/// How many words a stranger was told that it had not said: the cluster's name, and those
-/// of replicas.
+/// Counts the words that an answer revealed and the unauthenticated peer had not said: the
+/// cluster's name, and those of replicas.
 pub async fn hellos(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let (mut told, mut asked) = (0.0, 0.0);
@@ -124,7 +124,8 @@ pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("delivered", delivered), ("refused", refused)]))
 }
 
-/// What the stranger says as replica `from`, and in which run of it.
+/// Returns the messages that the unauthenticated peer sends as replica `from`, each with the
+/// incarnation that it claims.
 fn forged(attack: &str, from: usize, runs: &[StatusReply], turn: u64) -> Vec<(u64, Message)> {
     let newest = runs.iter().map(|status| status.ballot_round).max();
     let run = runs[from].incarnation;
@@ -168,7 +169,8 @@ fn forged(attack: &str, from: usize, runs: &[StatusReply], turn: u64) -> Vec<(u6
         .collect()
 }
 
-/// Proposals in the leader's name: a value that nobody wrote, or a log time that leaps.
+/// Proposals in the leader's name: a value that nobody wrote, or an out-of-range jump of the
+/// replicated clock.
 pub async fn proposals(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let (mut delivered, mut refused, mut turn) = (0.0, 0.0, 0);
@@ -204,7 +206,7 @@ fn proposal(attack: &str, leader: usize, follower: &StatusReply, turn: u64) -> V
     let log_time_ms = match (attack, turn) {
         ("peer-log-time", 0) => ABSURD,
         ("peer-log-time", _) => FAR_MS,
-        // Log time begins at 0 with a cluster, so this is a moment from now.
+        // The replicated clock begins at 0 with a cluster, so this is a short time from now.
         _ => 60_000,
     };
     let first = follower.committed + 1;

@@ -67,7 +67,7 @@ pub struct Lane {
     pub lane: u64,
     /// The number of the request, which rises.
     pub id: u64,
-    /// The log time that the replica told at the start, in ms.
+    /// The replicated clock that the replica reported at the start, in ms.
     pub opened_ms: u64,
 }
 

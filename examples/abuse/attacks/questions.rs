@@ -1,5 +1,5 @@
-//! Requests of operators, sent far more often than operators send them: status whose contents take
-//! long to find or to encode, and changes of leases.
+//! Requests of operators, sent far more often than operators send them: status with contents that
+//! take long to find or to encode, and changes of leases.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ const BOUND_BYTES: usize = 500;
 const CHANGED_RANGES: u64 = 400;
 /// Longest wait for demand to reach the leader: replicas report some thousand keys a second.
 const DEMAND_WITHIN: Duration = Duration::from_secs(90);
-/// Share of the keys asked whose demand must be known, in hundredths.
+/// Share of the keys asked for which demand must be known, in hundredths.
 const DEMAND_KNOWN: u64 = 95;
 
 /// Reads keys until the leader knows the demand of all of them: a part at each replica, for each

@@ -65,7 +65,7 @@ pub struct Case {
 
 /// Turn of a lane to ask.
 pub struct Turn<'a> {
-    /// Which request of the batch.
+    /// Index of the request in the batch.
     pub lane: usize,
     /// Number of requests that the lane has made before.
     pub number: u64,
@@ -142,7 +142,7 @@ pub fn all() -> Vec<Case> {
 /// Sizes from 1 to a limit, each `STEP` times the one before.
 fn sizes(limit: usize) -> Vec<usize> {
     let mut sizes = vec![1];
-    // A last step of less than half of one tells nothing new.
+    // A last step of less than half of one shows nothing new.
     while sizes[sizes.len() - 1] * STEP * 3 / 2 < limit {
         sizes.push(sizes[sizes.len() - 1] * STEP);
     }

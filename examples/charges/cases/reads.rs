@@ -10,9 +10,9 @@ use leasehold_wire::{
 use super::{BATCH, Case, FOLLOWER, KEYS, bytes, key, long_key, sizes};
 use crate::cluster::LEADER;
 
-/// Entries of scans by bytes have so large values.
+/// Size of the values in entries of scans by bytes.
 const SCANNED_BYTES: usize = 4 << 10;
-/// Most bytes that an entry takes beside its key and its value.
+/// Maximum number of bytes that an entry takes in addition to its key and its value.
 const ENTRY_BYTES: usize = 32;
 
 pub(super) fn cases() -> Vec<Case> {

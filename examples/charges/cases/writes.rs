@@ -9,9 +9,9 @@ use leasehold_wire::{
 
 use super::{Asked, BATCH, Case, bytes, key, long_key, sizes};
 
-/// Values of these kinds are written to so many keys in turn.
+/// Number of keys to which values of these kinds are written in turn.
 const SPREAD: usize = 16;
-/// Most bytes that an entry takes beside its key and its value.
+/// Maximum number of bytes that an entry takes in addition to its key and its value.
 const ENTRY_BYTES: usize = 16;
 /// The largest records into which fields are merged.
 const RECORD_FIELDS: usize = 1_020;
@@ -66,7 +66,7 @@ fn cas(size: usize) -> Case {
     case
 }
 
-/// The version of a key that an answer tells.
+/// The version of a key that an answer reports.
 fn version(answer: &Response) -> Option<Version> {
     match answer.outcome.as_ref()?.result.as_ref()? {
         Answer::Written(version) => Some(*version),

@@ -1,4 +1,4 @@
-//! What a client may send to a replica, and what a replica may answer.
+//! Messages that a client may send to a replica, and those that a replica may answer.
 
 use bytes::BytesMut;
 use leasehold_leases::{Incarnation, ReplicaId};
@@ -19,7 +19,7 @@ const REQUEST_PER_BYTE: usize = per_byte::<KeyValue>();
 /// The largest element of a list in an answer.
 const RESPONSE_PER_BYTE: usize = per_byte::<Entry>();
 
-/// What a client sends: its greeting, and requests.
+/// Decodes what a client sends: its greeting, and requests.
 pub fn client_to_server(input: &[u8]) {
     comes_back::<Hello>(input, REQUEST_PER_BYTE);
     let whole = Request::decode(input);
@@ -59,7 +59,7 @@ fn accepted(command: Command) {
     decode_envelope(sent).expect("a peer takes what a listener takes");
 }
 
-/// What a client hears: a greeting, answers; and a record as it is stored.
+/// Decodes what a client receives: a greeting, answers; and a record as it is stored.
 pub fn server_to_client(input: &[u8]) {
     let _ = memory::sharing(input, RESPONSE_PER_BYTE, decode_greeting);
     let welcome = comes_back::<Welcome>(input, RESPONSE_PER_BYTE);

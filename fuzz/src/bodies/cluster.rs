@@ -23,7 +23,7 @@ use super::samples;
 
 /// The replica that hears what the input says.
 pub const VICTIM: ReplicaId = ReplicaId(0);
-/// The member whose connection the input is.
+/// The member that sends the input over its connection.
 pub const LIAR: ReplicaId = ReplicaId(1);
 /// The third member.
 pub const OTHER: ReplicaId = ReplicaId(2);
@@ -45,16 +45,16 @@ struct Node {
     asked: u64,
 }
 
-/// See the module.
+/// Three replicas with their disks, the messages between them, and a clock that the body moves.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     settings: Settings,
     now: Time,
     nodes: Vec<Node>,
     flying: VecDeque<(ReplicaId, Envelope)>,
-    /// What the liar says to the victim is kept here instead of being delivered.
+    /// Messages from the liar to the victim that are kept here instead of being delivered.
     pub overheard: Option<VecDeque<Envelope>>,
-    /// What clients were answered, and where.
+    /// Answers to clients, and the replica that gave each.
     pub replies: Vec<(ReplicaId, ClientHandle, Outcome)>,
     /// Values that replicas have accepted.
     pub accepted: Vec<Value>,
@@ -64,7 +64,8 @@ pub struct Cluster {
 struct At<'a>(&'a mut Cluster, ReplicaId, Answers);
 
 impl Host for At<'_> {
-    /// Whatever is said can be sent, and its addressee decodes it.
+    /// Sends a message after it was encoded and decoded: every message can be sent, and its
+    /// addressee decodes it.
     fn send(&mut self, to: ReplicaId, envelope: Envelope) {
         let At(cluster, from, _) = self;
         let decoded = Frames::default().pass(envelope);
@@ -112,7 +113,7 @@ impl Host for At<'_> {
     fn event(&mut self, _: Event) {}
 }
 
-/// What is written down can be read at the next start.
+/// Asserts that a record that is written can be read at the next start.
 fn assert_readable(record: &Record) {
     let mut bytes = Vec::new();
     match record {

@@ -99,7 +99,7 @@ fn whole(experiment: &Experiment) {
     }
 }
 
-/// What a standing cluster notes about itself.
+/// State that a standing cluster stores about itself.
 pub fn cluster_state(input: &[u8]) {
     let parse = || serde_json::from_slice::<State>(input);
     let Ok(state) = memory::within(input.len(), JSON_PER_BYTE, parse) else {
@@ -110,7 +110,7 @@ pub fn cluster_state(input: &[u8]) {
     assert_eq!(serde_json::to_vec(&again).ok(), Some(written));
 }
 
-/// What a campaign keeps, which more seeds are added to.
+/// State that a campaign keeps, and to which more seeds are added.
 pub fn campaign_state(input: &[u8]) {
     let Ok(saved) = memory::within(input.len(), JSON_PER_BYTE, || Saved::read(input)) else {
         return;

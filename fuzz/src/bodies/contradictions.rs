@@ -1,4 +1,4 @@
-//! Panics that a member may cause who lies on purpose.
+//! Panics that a member that lies on purpose may cause.
 //!
 //! A message that contradicts what a replica knows to be true may end its process
 //! (SECURITY.md, what is promised, 2). So a body lets these pass, by their words, and no other.
@@ -43,7 +43,8 @@ pub fn may_end(run: impl FnOnce()) -> bool {
     }
 }
 
-/// What is expected is not reported, and libFuzzer, which ends at any panic, is not told.
+/// Keeps expected panics from being reported. libFuzzer, which ends at any panic, is not notified
+/// of them.
 fn keep_quiet() {
     let others = take_hook();
     set_hook(Box::new(move |panic: &PanicHookInfo<'_>| {

@@ -1,4 +1,4 @@
-//! What a restart reads back: rows under a seal, and what is in them.
+//! Data that a restart reads back: rows under a seal, and what is in them.
 
 use bytes::Bytes;
 use leasehold_node::storage::records::{Column, meta, seal, unseal};
@@ -15,7 +15,7 @@ use crate::memory::{self, per_byte};
 /// Values of slots are those of envelopes; sessions hold outcomes.
 const PER_BYTE: usize = peer::PER_BYTE + per_byte::<Entry>();
 
-/// What is in a row, whichever it is.
+/// Decodes the input as the contents of each kind of row.
 pub fn disk_values(input: &[u8]) {
     returns(input, decode_entry, |(ballot, value), out| {
         encode_entry(*ballot, value, out);

@@ -13,8 +13,8 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::memory;
 
-/// A reader makes room for four times what has arrived of a frame, beside that itself; its
-/// buffer doubles at least, and the new one is there beside the old one.
+/// A reader reserves capacity for four times what has arrived of a frame, in addition to that
+/// itself; its buffer doubles at least, and the new one is there next to the old one.
 const PER_BYTE: usize = (1 + 4) * (2 + 1);
 
 /// The first byte says how many bytes arrive at a time.
@@ -47,7 +47,7 @@ pub fn frames(input: &[u8]) {
     check(stream, &by_splitting);
 }
 
-/// The lengths and checksums of the frames that `read` hands over.
+/// The lengths and checksums of the frames that `read` passes to its callback.
 fn collect(stream: &[u8], read: impl FnOnce(&mut dyn FnMut(&Bytes))) -> Vec<(usize, u32)> {
     let mut found = Vec::with_capacity(stream.len() / 4);
     memory::within(stream.len(), PER_BYTE, || {

@@ -1,4 +1,4 @@
-//! What a member may say once it has proved who it is: a replica hears it, whatever it is.
+//! Messages of a member that has proved its identity: a replica hears them, whatever they are.
 
 use std::cell::OnceCell;
 use std::time::Duration;
@@ -15,16 +15,17 @@ use crate::memory;
 
 /// Messages that are heard of one input, at most.
 const FRAMES_MAX: usize = 64;
-/// What three replicas take for a moment that passes and what is asked in it.
+/// Bytes that three replicas take for a step of time and the requests in it.
 const MOMENT_BYTES: usize = 256 << 10;
-/// What a message leaves in logs, queues and disks of two replicas, and in copies on the way, for
-/// each of its bytes.
+/// Bytes that a message leaves in logs, queues and disks of two replicas, and in copies on the
+/// way, for each of its bytes.
 const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
 
-/// Who leads when the liar begins to speak.
+/// Replicas that may lead when the liar begins to speak.
 const LEADERS: [ReplicaId; 3] = [VICTIM, LIAR, OTHER];
 
-/// Where a byte says that an input begins: who leads, and whether the third member is cut off.
+/// Returns the cluster in which an input begins. Its first byte says which replica leads, and
+/// whether the third member is cut off.
 fn scene(byte: u8) -> Cluster {
     thread_local! {
         static READY: [OnceCell<Cluster>; 3] = const { [const { OnceCell::new() }; 3] };
@@ -60,8 +61,8 @@ fn pass(cluster: &mut Cluster, moment: u8) {
     }
 }
 
-/// A byte says where it begins. Then come messages in frames, a byte before each that says what
-/// happens first; an empty frame says nothing.
+/// The first byte gives the context (`scene`). Messages in frames follow, with a byte before each
+/// that says what happens first; an empty frame says nothing.
 pub fn member(input: &[u8]) {
     let Some((&first, rest)) = input.split_first() else {
         return;
@@ -73,7 +74,7 @@ pub fn member(input: &[u8]) {
     memory::within_base(moments * MOMENT_BYTES, rest.len(), PER_BYTE, || {
         contradictions::may_end(|| hear(&mut cluster, &mut stream));
     });
-    // Whatever it was told, a replica starts again from its disk.
+    // A replica starts again from its disk, whatever messages it received.
     cluster.restart(VICTIM);
     cluster.restart(OTHER);
     contradictions::may_end(|| cluster.pass(Duration::from_secs(2)));
@@ -116,11 +117,11 @@ pub mod seeds {
 
     /// A second without anything said.
     const QUIET: u8 = 63;
-    /// Who leads, with and without the third member.
+    /// First bytes for each leader, with and without the third member.
     const SCENES: [u8; 6] = [0, 1, 2, 4, 5, 6];
 
-    /// What an honest member says, and what a wrong one might: numbers are near those that are
-    /// true.
+    /// Messages of an honest member, and those that a wrong one might send: numbers are near those
+    /// that are true.
     pub fn member() -> Vec<Vec<u8>> {
         let talks = SCENES.iter().flat_map(|scene| {
             let moments = [
@@ -143,7 +144,7 @@ pub mod seeds {
         talks.chain(leaves).chain(starts).chain(wrong).collect()
     }
 
-    /// What the liar says while it does not lie.
+    /// Messages of the liar while it does not lie.
     fn honest(first: u8, moments: &[u8], begin: impl FnOnce(&mut Cluster)) -> Vec<u8> {
         let mut cluster = scene(first);
         cluster.overheard = Some(VecDeque::new());

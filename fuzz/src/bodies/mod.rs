@@ -1,4 +1,4 @@
-//! The bodies, and in each room the `seeds` that they begin with.
+//! The bodies, and in each module the `seeds` that they begin with.
 
 pub mod access;
 pub mod client;

@@ -1,4 +1,4 @@
-//! What replicas say to each other.
+//! Messages between replicas.
 
 use bytes::{Bytes, BytesMut};
 use leasehold_replica::codec::{CodecError, decode_envelope, encode_envelope, proto};

@@ -1,5 +1,5 @@
 //! A client's connection, from its first byte after the handshake on: what its token does not
-//! allow is neither done nor told.
+//! allow is neither done nor revealed.
 
 use std::cell::OnceCell;
 use std::path::Path;
@@ -26,7 +26,7 @@ use crate::memory;
 
 /// Requests that are taken of one input, at most.
 const REQUESTS_MAX: usize = 32;
-/// What three replicas take for a request and the time that it is given.
+/// Bytes that three replicas take for a request and the time that it is given.
 const REQUEST_BYTES: usize = 256 << 10;
 /// Copies of a command: in the frame, on its way, in the logs and states of three replicas.
 const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
@@ -65,7 +65,7 @@ const GRANTS: [Grant; 7] = [
     grant("lh_admin", &[], &[], true),
 ];
 
-/// What is stored before the client comes.
+/// Keys that are stored before the client connects.
 const STORED: [&str; 6] = ["a/1", "a/2", "b/1", "b/x1", "c", "open/1"];
 
 /// Replicas with something stored, and the tokens that count there.
@@ -74,7 +74,7 @@ struct Ready {
     cluster: Cluster,
     tokens: Vec<Entry>,
     stored: Vec<(Bytes, Bytes)>,
-    /// What was accepted until then: a new leader proposes some of it again.
+    /// Number of values accepted until then: a new leader proposes some of them again.
     before: usize,
 }
 
@@ -123,7 +123,8 @@ fn token_file() -> String {
     GRANTS.iter().enumerate().map(entry).collect()
 }
 
-/// The first byte says who leads. Then come the frames of a client: its greeting, and requests.
+/// The first byte says which replica leads. The frames of a client follow: its greeting, and
+/// requests.
 pub fn session(input: &[u8]) {
     thread_local! {
         static READY: [OnceCell<Ready>; 2] = const { [const { OnceCell::new() }; 2] };
@@ -145,7 +146,7 @@ pub fn session(input: &[u8]) {
     ready.judge(grant, input);
 }
 
-/// What a node does with the frames. Returns what the client may do, if it is let in.
+/// Handles the frames as a node does. Returns the rights of the client, if it is let in.
 fn talk(ready: &mut Ready, stream: &mut BytesMut) -> Option<&'static Grant> {
     let hello = Hello::decode(next(stream)?).ok()?;
     if hello.magic != MAGIC {
@@ -230,15 +231,15 @@ fn covers(prefixes: &[&str], key: &[u8]) -> bool {
 }
 
 impl Ready {
-    /// What the file of tokens says of this one.
+    /// Returns the rights that the file of tokens gives to this token.
     fn rights(&self, token: &[u8]) -> Option<Rights> {
         let digest = (!token.is_empty()).then(|| Digest::of(token));
         let entry = self.tokens.iter().find(|entry| entry.digest == digest);
         entry.map(Entry::rights)
     }
 
-    /// Whatever the code under judgement has let pass: only what may be written has changed, and
-    /// only what may be read was told.
+    /// Judges the result of the session: only keys that the client may write have changed, and only
+    /// those that it may read were revealed.
     fn judge(&mut self, grant: Option<&Grant>, input: &[u8]) {
         let (read, write) = grant.map_or((&[][..], &[][..]), |it| (it.read, it.write));
         let (before, since) = self.cluster.accepted.split_at(self.before);
@@ -261,7 +262,7 @@ impl Ready {
         assert_eq!(untouched(&now), untouched(&self.stored));
     }
 
-    /// No value is told that may not be read, unless the client knew it.
+    /// Asserts that no value is revealed that may not be read, unless the client knew it.
     fn assert_told(&self, outcome: &Outcome, read: &[&str], input: &[u8]) {
         if let Some(Answer::Entries(found)) = &outcome.result {
             let told = found.entries.iter();

@@ -1,4 +1,4 @@
-//! What the load generator reads: property files, histograms of field lengths,
+//! Input of the load generator: property files, histograms of field lengths,
 //! interval logs.
 
 use std::collections::BTreeMap;

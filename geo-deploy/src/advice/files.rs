@@ -52,7 +52,7 @@ struct Operations {
     mean_ms: f64,
 }
 
-/// What was measured. Means are by operation, in ms; shares from 0 to 1.
+/// Measured means and shares. Means are by operation, in ms; shares are from 0 to 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Means {
     /// All operations.

@@ -1,5 +1,5 @@
-//! What every strategy would give under every leader, computed from the files of a finished
-//! run, beside what was measured.
+//! Forecast for every strategy under every leader, computed from the files of a finished run, next
+//! to the measured figures.
 //!
 //! The demand is that of the clients' histories: counted as replicas count it and learned
 //! as leaders learn it, up to the middle of the measured interval. So a forecast is what
@@ -31,15 +31,15 @@ const KEYS_MAX: usize = 1 << 18;
 /// One run, and what is forecast from its demand.
 #[derive(Clone, Debug)]
 pub struct Advised {
-    /// What the run is called.
+    /// Label of the run.
     pub label: String,
     /// Its strategy.
     pub strategy: String,
-    /// How its holders are forecast; `None`: it has several strategies.
+    /// Plan by which its holders are forecast; `None`: it has several strategies.
     pub plan: Option<Whose>,
-    /// Who led.
+    /// The replica that led.
     pub leader: ReplicaId,
-    /// What was measured.
+    /// Measured means and shares.
     pub measured: Means,
     /// Operations that the demand was counted from.
     pub operations: f64,
@@ -48,7 +48,7 @@ pub struct Advised {
 }
 
 impl Advised {
-    /// What was forecast for the run itself.
+    /// Returns the forecast for the run itself.
     pub fn own(&self) -> Option<&Forecast> {
         let mut all = self.forecasts.iter();
         all.find(|one| Some(one.plan) == self.plan && one.leader == self.leader)
@@ -64,7 +64,7 @@ impl Advised {
 /// A finished run's experiment, and every strategy that was run in it.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// What was run.
+    /// The experiment that was run.
     pub experiment: Experiment,
     /// One for each strategy run, in the report's order.
     pub runs: Vec<Advised>,

@@ -1,4 +1,4 @@
-//! What a leader would know, had it been told a history up to some moment.
+//! Replays a history up to some time, as it would have been reported to a leader.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use leasehold_leases::{ReplicaId, ReplicaSet, StrategySpec, Time};
 
 use crate::backend::{Plan, key_name};
 
-/// How often replicas report.
+/// Time between two reports of a replica.
 const REPORTED_EVERY: Duration = Duration::from_secs(1);
 
-/// The site whose client did it: processes are numbered so.
+/// The site of the client that issued the operation: processes are numbered so.
 pub(super) fn site_of(event: &Event, sites: usize) -> usize {
     event.process as usize % sites
 }
@@ -89,7 +89,7 @@ impl Replay {
         replay
     }
 
-    /// What every site's clients asked since the last report.
+    /// Reports the requests of every site's clients since the last report.
     fn report(&mut self, now: Time, events: &[&Event]) {
         let mut counts: Vec<HashMap<u64, (u32, u32), FixedState>> =
             vec![HashMap::default(); self.n];

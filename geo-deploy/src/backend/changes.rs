@@ -35,7 +35,7 @@ impl Plan<'_> {
         KeyRange::new(from, to).unwrap_or_else(KeyRange::all)
     }
 
-    /// What a change puts in force.
+    /// Returns the strategy that a change puts in force.
     ///
     /// # Errors
     /// If replicas do not know the strategy.
@@ -68,16 +68,16 @@ impl Plan<'_> {
     }
 }
 
-/// For each change of the measured interval, what became of reads that it should not have
-/// touched. `operations` are all of a run, in order of their starts, and `events` what
-/// replicas announced.
+/// For each change of the measured interval, the outcome of reads that it should not have touched.
+/// `operations` are all of a run, in order of their starts, and `events` are those that replicas
+/// announced.
 ///
 /// A *kept* key of a site is one that the site holds under the last configuration before the
-/// change, and under those that follow within a reconfiguration period (or before the next
-/// change): replicas list holders for the new strategy in this time, and choose none anew.
-/// Who holds a key is seen from its reads, on every backend alike: the last one before the
-/// change was local, and the last one of that period was, too. Neither counts if it came so
-/// soon after a configuration that a promise of the one before may have served it.
+/// change, and under those that follow within a reconfiguration period (or before the next change):
+/// replicas list holders for the new strategy in this time, and do not choose any again. The holder
+/// of a key is seen from its reads, in the same way on every backend: the last one before the
+/// change was local, and the last one of that period was, too. Neither counts if it came so soon
+/// after a configuration that a promise of the one before may have served it.
 pub(super) fn switch_reads(
     plan: &Plan<'_>,
     operations: &[(Sample, u64)],
@@ -108,8 +108,8 @@ pub(super) fn switch_reads(
     changes.iter().zip(starts.windows(2)).map(of).collect()
 }
 
-/// `times_ns`: from when on reads show who held a key before the change; the change; from when
-/// on they show who holds it after it; and the end of its settling time.
+/// `times_ns`: the time from which reads show the holder of a key before the change; the change;
+/// the time from which they show its holder after it; and the end of its settling time.
 fn of_change(change: &Change, operations: &[(Sample, u64)], times_ns: [u64; 4]) -> SwitchReads {
     let started = |ns: u64| operations.partition_point(|(sample, _)| sample.start_ns < ns);
     let [before, changed, after, settled] = times_ns.map(started);

@@ -1,4 +1,4 @@
-//! What replicas counted, together.
+//! Counters of all replicas, summed.
 
 use std::collections::BTreeMap;
 

@@ -21,17 +21,17 @@ pub(crate) enum Turn {
     End(usize),
 }
 
-/// Who has which role, and who may hold a lease on which key.
+/// Roles of the replicas, and the replicas that may hold a lease on each key.
 #[derive(Debug)]
 pub(crate) struct Roles {
     pub(crate) leader: Option<usize>,
-    /// Of the hottest key.
+    /// Holders of the hottest key.
     pub(crate) holders: Vec<usize>,
     pub(crate) up: Vec<bool>,
     pub(crate) held: Held,
 }
 
-/// Who may have held a lease on which key when a fault began.
+/// Replicas that may have held a lease on each key when a fault began.
 #[derive(Clone, Debug)]
 pub(crate) enum Held {
     /// Nobody has asked.
@@ -42,7 +42,7 @@ pub(crate) enum Held {
     By(Vec<SiteSet>),
 }
 
-/// See the module.
+/// The faults of one run: those to come, and those that have begun.
 pub(crate) struct Faults<'a> {
     plan: &'a Plan<'a>,
     faults: &'a [Fault],
@@ -58,12 +58,12 @@ struct Begun {
     span: FaultSpan,
 }
 
-/// What became of the faults of a run.
+/// Outcome of the faults of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
     pub(crate) spans: Vec<FaultSpan>,
-    /// Who may have held what when each fault began, and when that was, in ns; in order of
-    /// time. Empty if nobody has asked.
+    /// For each fault, its begin in ns and the replicas that may have held a lease on each key
+    /// then; in order of time. Empty if nobody has asked.
     pub(crate) leases: Vec<(u64, Vec<SiteSet>)>,
     pub(crate) notes: Vec<String>,
 }
@@ -131,7 +131,8 @@ impl<'a> Faults<'a> {
         Ok(effects)
     }
 
-    /// It is known, or will never be, who may have held what when a fault began.
+    /// Notes which replicas may have held a lease on each key when a fault began, or that this will
+    /// never be known.
     pub(crate) fn held(&mut self, index: usize, held: Held) {
         if let Some(begun) = self.begun.iter_mut().find(|begun| begun.index == index) {
             begun.held = held;
@@ -159,7 +160,7 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// What became of them, in a run whose interval was this.
+    /// Returns the outcome of the faults of a run with this measured interval.
     pub(crate) fn passed(self, measured: Measured) -> Passed {
         let begun = |index: usize| self.begun.iter().any(|begun| begun.index == index);
         let never = (0..self.faults.len()).filter(|index| !begun(*index));
@@ -229,7 +230,7 @@ mod tests {
         }
     }
 
-    /// What became of the first fault of `fig7`, with two keys.
+    /// Returns the outcome of the first fault of `fig7`, with two keys.
     fn passed(held: Held, later: Option<Held>) -> Passed {
         let experiment = Experiment::find("fig7").unwrap();
         let experiment = experiment.with(&["keys=2".to_owned()]).unwrap();

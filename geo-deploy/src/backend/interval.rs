@@ -23,7 +23,7 @@ pub(crate) struct Interval {
 }
 
 impl Interval {
-    /// The interval of a plan whose clients begin to ask at `start_ns`.
+    /// The interval of a plan with clients that begin to ask at `start_ns`.
     pub(crate) fn new(plan: &Plan<'_>, start_ns: u64) -> Interval {
         let workload = &plan.experiment.workload;
         let clients = u64::from(workload.clients) * plan.topology().len() as u64;
@@ -84,7 +84,7 @@ impl Interval {
         self.end_ns.is_some_and(|end_ns| now_ns >= end_ns)
     }
 
-    /// How much of the run is done, of how much in all: requests, or ms.
+    /// Returns the part of the run that is done, and all of it: requests, or ms.
     pub(crate) fn progress(&self, now_ns: u64) -> (u64, u64) {
         match (self.window, self.end_ns) {
             (Window::Seconds { .. }, Some(end_ns)) => {

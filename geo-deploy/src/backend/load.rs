@@ -1,5 +1,5 @@
-//! Who asks what, and when: clients that wait for an answer before they ask again, or a
-//! site that asks at a rate.
+//! Requests and their times: clients that wait for an answer before they ask again, or a site that
+//! asks at a rate.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::experiment::Window;
 pub(crate) struct Ask {
     pub(crate) kind: OpKind,
     pub(crate) key: u64,
-    /// What a write would write.
+    /// Value that a write would write.
     pub(crate) value: ValueId,
 }
 
@@ -61,7 +61,7 @@ impl Processes {
     }
 }
 
-/// The requests of a client, or of a site, whose popular keys may change as time goes by.
+/// The requests of a client, or of a site. Their popular keys may change as time goes by.
 pub(crate) struct Requests {
     stream: SiteStream,
     moves: Option<Moves>,
@@ -72,7 +72,8 @@ struct Moves {
     /// When it does so first, and how often.
     first_ns: u64,
     every_ns: u64,
-    /// Whose keys are popular after an even number of exchanges, and after an odd one.
+    /// The sites with the keys that are popular after an even number of exchanges, and after an odd
+    /// one.
     sites: [u64; 2],
     /// Exchanges so far.
     done: u64,
@@ -101,7 +102,7 @@ impl Requests {
         }
     }
 
-    /// What is asked at `now_ns`, which never decreases.
+    /// Returns the request to send at `now_ns`, which never decreases.
     pub(crate) fn next(&mut self, now_ns: u64) -> (OpKind, u64) {
         if let Some(moves) = &mut self.moves {
             let since = now_ns.checked_sub(moves.first_ns);
@@ -138,7 +139,7 @@ pub(crate) struct OpenLoop<T> {
     backlog: VecDeque<Due>,
     /// Requests that waited so.
     pub(crate) held_back: u64,
-    /// What waits for nothing.
+    /// Senders that wait for nothing.
     idle: Vec<T>,
     busy: u32,
     most: u32,
@@ -183,7 +184,7 @@ impl<T> OpenLoop<T> {
         (self.first_ns + self.every_ns * self.due as f64) as u64
     }
 
-    /// The request that is due now, and who is to send it, made by `make` if nobody is idle.
+    /// Returns the request that is due now and its sender, made by `make` if no sender is idle.
     /// `None`: as many as may be are in flight, and it waits.
     pub(crate) fn next(&mut self, make: impl FnOnce() -> T) -> Option<(T, Due)> {
         let due_ns = self.due_ns();
@@ -198,7 +199,8 @@ impl<T> OpenLoop<T> {
         Some((self.idle.pop().unwrap_or_else(make), due))
     }
 
-    /// `who` waits for nothing any more: it sends what waited longest, if anything did.
+    /// Notes that the sender `who` waits for nothing any more: it sends the request that waited
+    /// longest, if any did.
     pub(crate) fn done(&mut self, who: T) -> Option<(T, Due)> {
         if let Some(due) = self.backlog.pop_front() {
             return Some((who, due));
@@ -209,7 +211,7 @@ impl<T> OpenLoop<T> {
     }
 }
 
-/// What a report says of requests that waited at clients; nothing if none did.
+/// Returns a report's note on requests that waited at clients; nothing if none did.
 pub(crate) fn held_back_note(plan: &Plan<'_>, held_back: &[(usize, u64)]) -> Option<String> {
     let names = plan.topology().names();
     let sites = held_back.iter().filter(|(_, count)| *count > 0);

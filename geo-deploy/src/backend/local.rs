@@ -27,7 +27,7 @@ use super::{Around, EndedRuns, Plan, Progress, Ran, node_events};
 use crate::experiment::Experiment;
 use crate::run::Event;
 
-/// How long a replica may take to say what it has counted.
+/// Longest time that a replica may take to report its counters.
 const STATUS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Runs every strategy of an experiment, one after the other. Each run that has ended is in

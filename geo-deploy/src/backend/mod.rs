@@ -32,12 +32,12 @@ pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 /// One strategy's run and what happened in it.
 #[derive(Debug)]
 pub struct Ran {
-    /// What was measured.
+    /// Measurements of the run.
     pub run: StrategyRun,
     /// Elections, configurations, faults.
     pub events: Vec<Event>,
-    /// What clients asked and were answered, warm-up included: what was judged. One of each
-    /// run.
+    /// Requests of the clients and the answers to them, warm-up included: the histories that were
+    /// judged. There is one of each run.
     pub histories: Vec<History>,
 }
 

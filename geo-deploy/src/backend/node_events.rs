@@ -1,4 +1,4 @@
-//! What replica processes wrote down about themselves, as a report's events.
+//! Notes that replica processes wrote down about themselves, as a report's events.
 
 use std::collections::BTreeSet;
 use std::path::Path;

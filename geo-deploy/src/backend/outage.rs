@@ -18,13 +18,13 @@ use crate::fault::{Action, Fault};
 use crate::run::OutageBound;
 use crate::run::bound::{Bounds, Replies, SiteSet};
 
-/// What every bound allows for processing, in s.
+/// Allowance for processing that every bound has, in s.
 const SLACK_S: f64 = 0.1;
-/// How long a client waits for one replica before it asks another, too, in s.
+/// Time that a client waits for one replica before it asks another, too, in s.
 pub(crate) const ATTEMPT_S: f64 = 1.0;
 
-/// What clients at each site are promised of a fault at `failed`, while `leader` led;
-/// empty if nothing is.
+/// Returns the bounds promised to clients at each site for a fault at `failed`, while `leader` led;
+/// empty if nothing is promised.
 pub(crate) fn bounds(
     plan: &Plan<'_>,
     fault: &Fault,
@@ -76,8 +76,8 @@ fn of_site(
     }
 }
 
-/// How long nobody leads after the leader failed, and a leased key is blocked after
-/// another holder failed, in s.
+/// Returns the time without a leader after the leader failed, and the time for which a leased key
+/// is blocked after another holder failed, in s.
 fn durations_s(plan: &Plan<'_>) -> (f64, f64) {
     let params = plan.params();
     let rho = plan.experiment.lease.rho;

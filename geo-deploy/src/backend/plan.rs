@@ -14,7 +14,7 @@ use crate::fault::Fault;
 use crate::run::bound::SiteSet;
 use crate::topology::Topology;
 
-/// How many of each site's most popular keys may be the most popular of all.
+/// Number of each site's most popular keys that may be the most popular of all.
 const CANDIDATES: u64 = 100;
 
 /// One strategy of an experiment: what a backend runs.
@@ -23,7 +23,7 @@ pub struct Plan<'a> {
     pub experiment: &'a Experiment,
     /// The strategy.
     pub strategy: &'a StrategyPlan,
-    /// Which of the strategy's runs, from 0 on.
+    /// Number of the strategy's run, from 0 on.
     pub run: u32,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// What is done to the cluster on purpose.
+    /// Returns the faults that are injected into the cluster.
     pub fn faults(&self) -> &[Fault] {
         self.strategy.faults(self.experiment)
     }
@@ -145,7 +145,7 @@ impl<'a> Plan<'a> {
         Ok(RangeMap::from_starts(starts.into_iter().collect())?)
     }
 
-    /// For `fixed`: who holds a key.
+    /// For `fixed`: returns the holders of a key.
     pub(crate) fn fixed_holders(&self, key: u64) -> SiteSet {
         let starts = self.strategy.range_starts(self.experiment.workload.keys);
         let range = starts.iter().rev().find(|(start, _)| *start <= key);
@@ -175,7 +175,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Who hears acceptors' votes.
+    /// Returns the replicas that receive acceptors' votes.
     pub fn accept_replies(&self) -> AcceptRepliesName {
         self.strategy.accept_replies(self.experiment)
     }

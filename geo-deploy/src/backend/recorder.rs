@@ -24,8 +24,7 @@ const RESERVED_MAX: u64 = 1 << 22;
 /// Clients of a site that read keys at the end of a run with faults.
 pub(crate) const READERS: usize = 10;
 
-/// What a report says of these reads, in the same words after each of several runs: it
-/// says so once.
+/// A report's note on these reads, in the same words after each of several runs: it is shown once.
 pub(crate) const READ_ONCE_MORE: &str = "after the run each key that was written was read \
      once more: the history that was judged includes these reads";
 
@@ -44,7 +43,7 @@ pub(crate) struct Ended<'a> {
     pub(crate) answer: Option<(Path, &'a Outcome)>,
 }
 
-/// What is known of a run beside its operations.
+/// Facts of a run besides its operations.
 pub(crate) struct Around<'a> {
     /// When the backend began with it.
     pub(crate) started: Instant,
@@ -53,7 +52,7 @@ pub(crate) struct Around<'a> {
     pub(crate) virtual_s: Option<f64>,
     pub(crate) events: Vec<run::Event>,
     pub(crate) notes: Vec<String>,
-    /// What was done to the cluster on purpose, if anything was.
+    /// Faults that were injected into the cluster, if any were.
     pub(crate) faults: Option<Faults<'a>>,
     pub(crate) counters: BTreeMap<String, u64>,
     /// As probes found it in the measured interval.
@@ -66,7 +65,7 @@ pub(crate) struct Recorder {
     /// Operations with their keys; warm-up included, as in the history.
     operations: Vec<(Sample, u64)>,
     history: History,
-    /// What a report should say.
+    /// Notes for the report.
     pub(crate) notes: Vec<String>,
 }
 
@@ -145,8 +144,9 @@ impl Recorder {
         }
     }
 
-    /// What perfect bookkeeping would have reached on the operations from the `first` to
-    /// before `after`, those before being known; `None` for a strategy that does not learn.
+    /// Returns the shares that perfect bookkeeping would have reached on the operations from
+    /// `first` to before `after`, those before being known; `None` for a strategy that does not
+    /// learn.
     fn bookkeeping(&self, plan: &Plan<'_>, first: usize, after: usize) -> Option<Bookkeeping> {
         if plan.strategy.strategy != "quorum" {
             return None;
@@ -202,7 +202,8 @@ fn part_of(operations: &[(Sample, u64)], parts: &[u64]) -> Vec<u8> {
     operations.map(|(_, key)| part(*key) as u8).collect()
 }
 
-/// Who held a lease on the key of each operation; empty if that is not known of each.
+/// Returns the holders of a lease on the key of each operation; empty if they are not known for
+/// every operation.
 fn leased_to(operations: &[(Sample, u64)], passed: &Passed) -> Vec<SiteSet> {
     let holders =
         |(sample, key): &(Sample, u64)| passed.leased_to(*key, sample.start_ns + sample.latency_ns);
@@ -211,7 +212,7 @@ fn leased_to(operations: &[(Sample, u64)], passed: &Passed) -> Vec<SiteSet> {
 }
 
 impl Ended<'_> {
-    /// How it ended, and by which path it was served.
+    /// Returns the way in which the operation ended, and the path by which it was served.
     fn end(&self) -> (End, Path) {
         match self.answer {
             Some((path, outcome)) if !matches!(outcome.result, Some(Answer::Error(_)) | None) => {
@@ -270,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// What the history holds of a read that was answered so.
+    /// Returns the value that the history records for a read with this answer.
     fn found(outcome: &Outcome) -> Option<ValueId> {
         let ask = Ask {
             kind: OpKind::Read,

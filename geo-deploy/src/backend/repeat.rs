@@ -95,7 +95,7 @@ fn append(all: &mut Ran, next: Ran) {
         start_s: before.end_s,
         end_s,
     });
-    // Who held what is known of all operations, or of none.
+    // The holders are known for all operations, or for none.
     let known = run.samples.len() == run.leased_to.len()
         && next.run.samples.len() == next.run.leased_to.len();
     run.leased_to.extend(next.run.leased_to);

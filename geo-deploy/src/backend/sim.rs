@@ -27,9 +27,9 @@ use crate::experiment::{Experiment, Network};
 
 use clients::Clients;
 
-/// How long the cluster has to elect its leader and establish leases, in ns.
+/// Time that the cluster has to elect its leader and establish leases, in ns.
 const SETTLE_NS: u64 = 5_000_000_000;
-/// How long a sync takes, in ns.
+/// Duration of a sync, in ns.
 pub(crate) const SYNC_NS: u64 = 100_000;
 /// The longest extra delay of a reordered message, in ns.
 const REORDER_NS: u64 = 300_000_000;

@@ -60,23 +60,23 @@ impl Kind {
     }
 }
 
-/// What a client believes that a key holds; `None`: nothing.
+/// State of a key as a client believes it; `None`: no value.
 pub type Belief = Option<(ValueId, Version)>;
 
 /// An operation that a client is about to send.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// What it does.
+    /// Kind of the operation.
     pub kind: Kind,
     /// To which keys; of a scan, every key of the range, rising, without a gap.
     pub keys: Vec<u64>,
-    /// What writes write: a value for each key.
+    /// Values to write, one for each key.
     pub values: Vec<ValueId>,
-    /// What a compare-and-swap expects.
+    /// State that a compare-and-swap expects.
     pub expected: Belief,
 }
 
-/// What each key was found to hold, or what was done to it.
+/// For each key, the state that was found or the action that was performed.
 pub type Parts = Vec<(u64, Action)>;
 
 /// An answer that no state of the store explains; the message says why.
@@ -114,7 +114,7 @@ impl Ask {
         key_name(self.keys.last().map_or(0, |last| last + 1))
     }
 
-    /// What it may do if it was never answered: its writes.
+    /// Returns the possible effects if it was never answered: its writes.
     pub fn open(&self) -> Parts {
         match self.kind.is_write() {
             true => self.effects(true),
@@ -122,7 +122,7 @@ impl Ask {
         }
     }
 
-    /// What it did, by its answer.
+    /// Returns the effects of the operation, by its answer.
     ///
     /// # Errors
     /// If the answer is not one to this operation, or holds what nobody wrote.

@@ -1,4 +1,4 @@
-//! What a client asks next.
+//! Choice of a client's next operation.
 //!
 //! Three sets of keys. *Hot* keys are few, and everybody works on them. *Cold* keys are
 //! many. *Groups* are a few keys each, on which several clients work with operations on
@@ -29,7 +29,7 @@ const HOT_SHARE: f64 = 0.7;
 /// A client remembers what at most so many keys held.
 const BELIEFS_MAX: usize = 4096;
 
-/// How often a client of hot and cold keys asks for what.
+/// Kinds of operations of a client of hot and cold keys, each with its relative frequency.
 const SINGLE: [(Kind, u32); 7] = [
     (Kind::Get, 44),
     (Kind::Put, 22),
@@ -93,7 +93,7 @@ impl Groups {
         }
     }
 
-    /// How many have begun.
+    /// Returns the number of groups that have begun.
     pub fn begun(&self) -> u64 {
         self.begun
     }
@@ -133,7 +133,7 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    /// Of client number `client`, whose values no other client writes.
+    /// Creates the chooser of client number `client`. No other client writes its values.
     pub fn new(works: Works, client: u32, seed: u64) -> Chooser {
         let values_from = u64::from(client + 1) << 32;
         Chooser {
@@ -145,7 +145,7 @@ impl Chooser {
         }
     }
 
-    /// How long until the next operation, in seconds, if it asks `rate` times a second.
+    /// Returns the time until the next operation, in seconds, for `rate` operations a second.
     pub fn pause_s(&mut self, rate: f64) -> f64 {
         -(1.0 - self.chance.random::<f64>()).ln() / rate
     }

@@ -1,5 +1,5 @@
-//! Carries out a schedule on a cluster: begins each fault when its time has come, and ends
-//! it. It asks who has which role when the fault begins.
+//! Carries out a schedule on a cluster: begins each fault when its time has come, and ends it. It
+//! asks the replicas for their roles when the fault begins.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,17 +11,17 @@ use crate::backend::local::LocalCluster;
 use crate::fault::{Action, Effect, Fault, Target};
 use crate::topology::Topology;
 
-/// See the module.
+/// Carries out the faults of a schedule, and ends them.
 pub struct Conductor<'a> {
     topology: &'a Topology,
     chance: Pcg64Mcg,
     waiting: VecDeque<Fault>,
     active: Vec<Active>,
-    /// What it has done so far.
+    /// Account of the faults so far.
     pub performed: Performed,
 }
 
-/// What was done of a schedule.
+/// Account of the faults of a schedule.
 #[derive(Clone, Debug, Default)]
 pub struct Performed {
     /// Faults that began, by what they did.
@@ -29,7 +29,7 @@ pub struct Performed {
     /// Faults that could not begin, because their targets were down already or nobody had
     /// the role.
     pub skipped: u64,
-    /// What happened when, a line each.
+    /// Log of the events with their times, a line each.
     pub log: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl Active {
 }
 
 impl<'a> Conductor<'a> {
-    /// Of a schedule, by the begin of its faults.
+    /// Creates a conductor for a schedule, sorted by the begin of its faults.
     pub fn new(faults: &[Fault], topology: &'a Topology, seed: u64) -> Conductor<'a> {
         Conductor {
             topology,
@@ -63,7 +63,7 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    /// What fails at the moment, in words.
+    /// Returns the active faults, in words.
     pub fn failing(&self) -> Vec<&str> {
         self.active
             .iter()
@@ -144,7 +144,7 @@ impl<'a> Conductor<'a> {
             .try_for_each(|effect| cluster.perform(effect))
     }
 
-    /// What happens when a fault begins now; else why nothing can.
+    /// Returns the effects of a fault that begins now; otherwise the reason why none is possible.
     async fn effects(
         &mut self,
         cluster: &LocalCluster,
@@ -165,7 +165,7 @@ impl<'a> Conductor<'a> {
         self.performed.log.push(format!("{now_s:9.3} s  {words}"));
     }
 
-    /// The fault, and whom its roles meant.
+    /// The fault in words, with the replicas that its roles meant.
     fn words(&self, fault: &Fault, effects: &[Effect]) -> String {
         let names = self.topology.names();
         let by_name = |target: &Target| matches!(target, Target::Site(_) | Target::All);

@@ -7,12 +7,12 @@ use leasehold_histories::history::{Action, Event, History, ValueId};
 
 use super::record::Record;
 
-/// What is falsified.
+/// Way in which a record is falsified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// A read is added that finds what was overwritten before it began.
     StaleRead,
-    /// What is read at the end is what was there before the last acknowledged write.
+    /// The final read finds the value before the last acknowledged write.
     LostWrite,
 }
 
@@ -83,7 +83,7 @@ impl Overwritten {
         }
     }
 
-    /// Whoever found the new value, at whatever time, finds the old one instead.
+    /// Replaces the new value by the old one in an operation that found it, at whatever time.
     fn lose(&self, event: &Event) -> Event {
         let new = Action::Read {
             value: Some(self.new),

@@ -9,7 +9,7 @@ use super::ran::Ran;
 use super::round::Lived;
 use crate::fault::Fault;
 
-/// What is in the directory of a round that has a violation.
+/// File in the directory of a round that has a violation.
 const VIOLATION: &str = "violation.txt";
 
 /// A directory without anything of an earlier run in it. The evidence of a violation is not

@@ -13,7 +13,7 @@ use super::record::Record;
 /// Most states developed for one group: some seconds.
 const STEPS: usize = 2_000_000;
 
-/// What a round comes to.
+/// Verdict on a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Judged {
     /// Operations on hot and cold keys, counted at each key.
@@ -24,9 +24,9 @@ pub struct Judged {
     pub transactions: usize,
     /// Groups.
     pub groups: usize,
-    /// What took too long to be judged, and why.
+    /// Checks that took too long, and why.
     pub undecided: Vec<String>,
-    /// What contradicts linearizability, in the checkers' words.
+    /// Contradictions to linearizability, in the checkers' words.
     pub violations: Vec<String>,
 }
 

@@ -17,9 +17,9 @@ use crate::backend::key_name;
 use crate::backend::local::LocalCluster;
 use crate::topology::Topology;
 
-/// How long a replica may take until it serves again.
+/// Longest time that a replica may take until it serves again.
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
-/// How long one attempt may take.
+/// Timeout of one attempt.
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// Pause between two attempts, and between two looks after the processes.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -45,7 +45,7 @@ pub struct Last<'a> {
     pub groups: u64,
 }
 
-/// What replicas did that they must not do; the messages say what.
+/// Forbidden actions of replicas, one message each.
 pub type Broken = Vec<String>;
 
 impl Last<'_> {

@@ -22,7 +22,7 @@ use crate::backend::local::Reach;
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// A client that was slow does not make up for more than this.
 const BEHIND_MAX: Duration = Duration::from_millis(500);
-/// How long clients wait for an answer: some are impatient, and leave many operations of
+/// Timeouts of clients that wait for an answer: some are short, and leave many operations of
 /// unknown fate.
 const PATIENCE: [Duration; 3] = [
     Duration::from_millis(600),
@@ -34,16 +34,16 @@ const SESSION_OPERATIONS: u64 = 400;
 /// Groups that are worked on at a time, and the operations of each.
 const GROUPS: u64 = 3;
 const GROUP_OPERATIONS: u32 = 120;
-/// Of the clients of a site, every so manieth works on groups, and every so manieth roams.
+/// One client in this many of a site works on groups, and one in this many roams.
 const GROUPED_EVERY: usize = 4;
 const ROAMING_EVERY: usize = 3;
-/// A client that roams asks another replica, too, after so much of its patience.
+/// A client that roams asks another replica, too, after its timeout divided by this.
 const ROAM_AFTER: u32 = 4;
 
-/// How much is asked, and of whom.
+/// Rate and number of the clients, and the replicas that they ask.
 #[derive(Clone, Debug)]
 pub struct LoadSettings {
-    /// What clients must know of the cluster, beside addresses.
+    /// Settings that clients of the cluster need besides its addresses.
     pub reach: Reach,
     /// For clients of each site, where all replicas are: its own first, then by distance.
     pub addresses: Vec<Vec<SocketAddr>>,
@@ -87,7 +87,7 @@ impl Load {
         Load { shared, tasks }
     }
 
-    /// What happened so far.
+    /// Returns the record so far.
     pub fn record(&self) -> Ref<'_, Record> {
         self.shared.record.borrow()
     }

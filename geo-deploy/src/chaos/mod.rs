@@ -1,5 +1,5 @@
-//! Chaos: replica processes behind the emulated WAN, everything that may go wrong with
-//! them, and clients at every site whose history is judged.
+//! Chaos: replica processes behind the emulated WAN, everything that may go wrong with them, and
+//! clients at every site. The history of the clients is judged.
 //!
 //! A run is a row of *rounds*. Each has a cluster of its own, one strategy, a schedule of
 //! faults that follows from the seed ([`schedule`]), and a load of all kinds of operations.

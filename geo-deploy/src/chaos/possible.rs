@@ -1,5 +1,5 @@
-//! What of a fault can happen at the moment. Roles may mean a replica to which something
-//! happens already.
+//! Chooses those effects of a fault that are possible now. Roles may mean a replica to which
+//! something happens already.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use crate::fault::Effect;
 /// cannot start on a full disk, and says so and ends.
 const OPENED: Duration = Duration::from_secs(3);
 
-/// See the module.
+/// Filter that keeps those effects of a fault that are possible now.
 pub(super) struct Possible<'a> {
     conditions: &'a [Condition],
     active: &'a [Active],

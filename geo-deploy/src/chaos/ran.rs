@@ -1,4 +1,4 @@
-//! What came of a round.
+//! Result of a round.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,16 +9,16 @@ use super::judge::Judged;
 use super::record::{Counts, Record};
 use crate::topology::Topology;
 
-/// What came of a round.
+/// Result of a round.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ran {
-    /// Which one.
+    /// Number of the round.
     pub number: u32,
     /// Its strategy.
     pub strategy: String,
     /// Its seed.
     pub seed: u64,
-    /// How long clients were at work, in seconds.
+    /// Time for which clients were at work, in seconds.
     pub seconds: f64,
     /// Faults that began, by what they did.
     pub faults: BTreeMap<String, u64>,
@@ -37,7 +37,7 @@ pub struct Ran {
     pub memory_bytes: u64,
     /// The verdict on what clients saw.
     pub judged: Judged,
-    /// What replicas did that they must not do.
+    /// Forbidden actions of replicas.
     pub broken: Vec<String>,
     /// Where everything about a violation is kept.
     pub kept: Option<PathBuf>,
@@ -50,7 +50,7 @@ pub struct Outage {
     pub site: String,
     /// When it began, in seconds since the round began.
     pub from_s: f64,
-    /// How long it was, in seconds.
+    /// Duration, in seconds.
     pub seconds: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What clients asked, and how it ended: what a round is judged by.
+//! Operations of clients and how they ended: the record by which a round is judged.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -13,7 +13,7 @@ use super::choose::group_of;
 /// Most answers kept that no state explains; one is a violation.
 const WRONG_MAX: usize = 20;
 
-/// How an operation ended.
+/// Outcome of an operation.
 #[derive(Clone, Debug)]
 pub enum End {
     /// With an answer, which says this.
@@ -53,23 +53,23 @@ impl AddAssign for Counts {
 /// An operation that ended.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// Which client.
+    /// Number of the client.
     pub client: u32,
     /// At which site it asked.
     pub site: usize,
     /// Whether it asks other replicas when its own does not answer.
     pub roams: bool,
-    /// What it was.
+    /// Kind of the operation.
     pub kind: Kind,
     /// When it began and ended, in ns since the round began.
     pub began_ns: u64,
     /// See `began_ns`.
     pub now_ns: u64,
-    /// How.
+    /// Outcome of the operation.
     pub end: End,
 }
 
-/// See the module.
+/// Record of a round: the operations of its clients, and how they ended.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     /// Operations on hot and cold keys, key by key.
@@ -80,10 +80,10 @@ pub struct Record {
     pub counts: BTreeMap<Kind, Counts>,
     /// Answers that no state of the store explains.
     pub wrong: Vec<String>,
-    /// How answers were served.
+    /// Number of answers by the path that served them.
     pub paths: BTreeMap<Path, u64>,
-    /// How long each site went without an answer: its clients that stay with its replica,
-    /// and those that roam.
+    /// Longest time without an answer at each site: for its clients that stay with its replica, and
+    /// for those that roam.
     pub gaps: Vec<[Gap; 2]>,
 }
 
@@ -93,7 +93,7 @@ pub struct Gap {
     last_ns: u64,
     /// When it began, in ns since the round began.
     pub from_ns: u64,
-    /// How long it was, in ns.
+    /// Duration, in ns.
     pub longest_ns: u64,
 }
 
@@ -109,7 +109,7 @@ impl Gap {
 }
 
 impl Record {
-    /// Of clients at so many sites, who begin now.
+    /// Creates the record of clients at this many sites. They begin now.
     pub fn new(sites: usize, now_ns: u64) -> Record {
         let gap = Gap {
             last_ns: now_ns,

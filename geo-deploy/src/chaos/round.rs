@@ -22,7 +22,7 @@ use crate::backend::local::{LocalCluster, LocalSettings};
 use crate::experiment::Experiment;
 use crate::fault::Fault;
 
-/// What is the same for all rounds of a run.
+/// Settings that are the same for all rounds of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The program to start as `serve`; usually this one.
@@ -33,7 +33,7 @@ pub struct Settings {
     pub experiment: Experiment,
     /// Everything random follows from it.
     pub seed: u64,
-    /// How long clients are at work in a round, in seconds, and how often something fails.
+    /// Time for which clients are at work in a round, in seconds, and frequency of faults.
     pub span: Span,
     /// Operations a second that all clients together try for.
     pub rate: f64,
@@ -44,13 +44,13 @@ pub struct Settings {
 /// One round of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Round<'a> {
-    /// What all rounds share.
+    /// Settings that all rounds share.
     pub settings: &'a Settings,
-    /// Which one, from 1.
+    /// Number of the round, from 1.
     pub number: u32,
 }
 
-/// What a round leaves behind for its verdict.
+/// Facts of a round that has ended, for its verdict.
 pub(super) struct Lived {
     pub record: Record,
     pub performed: Performed,

@@ -1,4 +1,4 @@
-//! What goes wrong in a round, and when: a list of faults that follows from a seed alone.
+//! Schedule of the faults of a round, and their times: a list that follows from a seed alone.
 //!
 //! Every fault ends before the round does. At most a minority of the replicas is down or
 //! restarting at once, unless all are killed together; pauses, full disks and cut links
@@ -17,7 +17,8 @@ use crate::topology::Topology;
 const QUIET_S: f64 = 2.0;
 /// A replica that starts is taken as down for so long, in seconds, after its start.
 const STARTING_S: f64 = 1.0;
-/// So many faults are drawn until one may begin at a moment; then nothing begins there.
+/// Maximum number of faults drawn until one may begin at some time; after these nothing begins
+/// then.
 const DRAWS_MAX: usize = 8;
 /// Times in a schedule are whole milliseconds, so that people can read them.
 const PER_SECOND: f64 = 1e3;
@@ -43,10 +44,10 @@ enum Kind {
     Blackout,
 }
 
-/// What a schedule is drawn for.
+/// Length of a schedule, and the frequency of its faults.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// How long it lasts, in seconds.
+    /// Length of the schedule, in seconds.
     pub length_s: f64,
     /// Mean time between the begins of two faults, in seconds.
     pub every_s: f64,
@@ -171,7 +172,7 @@ fn fits(fault: &Fault, before: &[Fault], topology: &Topology) -> bool {
     alone && few && fault::check(&beside, topology).is_ok()
 }
 
-/// How many replicas a fault takes down. Roles count as replicas of their own.
+/// Returns the number of replicas that a fault takes down. Roles count as replicas of their own.
 fn takes_down(fault: &Fault) -> usize {
     match fault.action {
         Action::Kill | Action::Stop | Action::Restart => fault.target.len(),

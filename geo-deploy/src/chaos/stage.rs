@@ -12,22 +12,22 @@ use super::round::Round;
 use crate::backend::local::LocalCluster;
 use crate::fault::Effect;
 
-/// How often processes are looked after, and faults begin and end.
+/// Time between two looks after the processes, and resolution of the begin and end of faults.
 const TICK: Duration = Duration::from_millis(20);
-/// How often progress is shown, and the memory of the replicas is looked at.
+/// Time between two updates of the progress, and between two looks at the memory of the replicas.
 const SHOW_EVERY: Duration = Duration::from_millis(500);
 /// A replica that takes more memory than this, in bytes, takes too much: clients have
 /// written some MiB.
 const MEMORY_MAX: u64 = 1 << 30;
 
-/// How far a round is.
+/// Progress of a round.
 #[derive(Clone, Debug)]
 pub struct Progress<'a> {
-    /// Which one.
+    /// Number of the round.
     pub number: u32,
     /// Its strategy.
     pub strategy: &'a str,
-    /// What is done at the moment.
+    /// Current step of the round.
     pub doing: &'static str,
     /// Since clients began, in seconds.
     pub elapsed_s: f64,
@@ -35,7 +35,7 @@ pub struct Progress<'a> {
     pub faults: u64,
     /// Operations that have ended.
     pub operations: Counts,
-    /// What fails at the moment.
+    /// Faults that hold now.
     pub failing: Vec<&'a str>,
 }
 

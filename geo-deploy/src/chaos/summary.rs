@@ -1,4 +1,4 @@
-//! What came of a run, for people (`text`) and for programs (`summary.json`).
+//! Result of a run, for people (`text`) and for programs (`summary.json`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -38,7 +38,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of these rounds.
+    /// Creates the summary of these rounds.
     pub fn new(seed: u64, rounds: Vec<Ran>) -> Summary {
         let mut summary = Summary {
             seed,

@@ -82,7 +82,7 @@ impl Store {
     }
 }
 
-/// Eight clients whose operations overlap; some are never answered, and of these some are
+/// Eight clients with operations that overlap; some are never answered, and of these some are
 /// executed, at once or much later.
 struct World {
     store: Store,

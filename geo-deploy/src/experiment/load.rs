@@ -1,4 +1,4 @@
-//! How much clients ask, and when that is measured.
+//! Load of the clients, and the interval in which it is measured.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +91,7 @@ impl Workload {
         }
     }
 
-    /// How much is asked at each site, and when it is measured, in words.
+    /// Returns the load at each site and the interval in which it is measured, in words.
     pub fn load_in_words(&self) -> String {
         let clients = self.clients;
         let asked = match &self.rate {

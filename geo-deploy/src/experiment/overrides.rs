@@ -60,8 +60,8 @@ pub(super) fn apply(
     })
 }
 
-/// Whoever sets how long is measured in seconds replaces the experiment's counts of
-/// requests, and the other way round.
+/// An override that sets the measured time in seconds replaces the experiment's counts of requests,
+/// and the other way round.
 fn without_replaced(
     mut experiment: Experiment,
     sets: &[String],

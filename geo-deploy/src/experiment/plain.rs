@@ -1,4 +1,4 @@
-//! What a field accepts, for people: the parser speaks of types of the language.
+//! Values that a field accepts, in words for people: the parser speaks of types of the language.
 
 /// The parser's types, and what to write for them. Longer names first.
 const TYPES: [(&str, &str); 17] = [
@@ -23,7 +23,7 @@ const TYPES: [(&str, &str); 17] = [
 const WHOLE: &str = "a whole number, 0 or more";
 const TEXT: &str = "a text";
 
-/// What the parser found instead.
+/// Values that the parser found instead.
 const FOUND: [(&str, &str); 7] = [
     ("string ", "the text "),
     ("integer ", "the whole number "),
@@ -59,7 +59,7 @@ pub(super) fn words(message: &str) -> String {
     format!("{found} was given, and {expected} is expected")
 }
 
-/// What was found and what is expected, of a message that begins so.
+/// Returns the found and the expected value of a message that begins so.
 fn split<'a>(message: &'a str, begin: &str) -> Option<(&'a str, &'a str)> {
     message.strip_prefix(begin)?.split_once(", expected ")
 }

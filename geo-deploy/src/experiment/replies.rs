@@ -1,9 +1,9 @@
-//! `accept_replies`: who hears acceptors' votes.
+//! `accept_replies`: the replicas that receive acceptors' votes.
 
 use leasehold_replica::settings::AcceptReplies;
 use serde::{Deserialize, Serialize};
 
-/// Who gets an acceptor's vote besides the leader.
+/// Replicas that get an acceptor's vote besides the leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceptRepliesName {

@@ -13,7 +13,7 @@ use crate::topology::Topology;
 pub struct Swap {
     /// Names of the two sites.
     pub sites: [String; 2],
-    /// How often, in s, counted from the beginning of the measured interval.
+    /// Time between two exchanges, in s, counted from the beginning of the measured interval.
     pub every_s: f64,
 }
 

@@ -4,14 +4,14 @@ use super::effect::unknown;
 use super::{Action, Direction, Fault, Target, list};
 use crate::topology::Topology;
 
-/// What is wrong with a list of faults: the field, what it holds, and the mend.
+/// Refusal of a list of faults: the field, the value that it holds, and the fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The field, as in `fault.2.until_s`; faults are counted from 1.
     pub field: String,
-    /// What it holds.
+    /// Value of the field.
     pub found: String,
-    /// What to do.
+    /// Fix for the field.
     pub mend: String,
 }
 
@@ -94,8 +94,8 @@ fn whom(field: &'static str, targets: &[Target], topology: &Topology) -> Result<
     Ok(())
 }
 
-/// Whoever is on both sides has no link to itself. Roles are compared by name: whether
-/// one is a site that is named, too, shows when the fault begins.
+/// A site on both sides has no link to itself. Roles are compared by name: whether one is a site
+/// that is named, too, is known only when the fault begins.
 fn two_sides(fault: &Fault) -> Result<(), Problem> {
     let everyone = fault.target.contains(&Target::All);
     need(
@@ -141,8 +141,8 @@ fn of_links(fault: &Fault) -> Result<(), Problem> {
     need(good, "loss", fault.loss, mend)
 }
 
-/// Two faults of processes may not overlap at a replica: what a pause of a dead process
-/// would mean, nobody could say. Roles are compared by name: who has one is not known yet.
+/// Two faults of processes may not overlap at a replica: a pause of a dead process would have no
+/// meaning. Roles are compared by name: the replica that has one is not known yet.
 fn beside(fault: &Fault, other: &Fault, number: usize) -> Result<(), Problem> {
     if fault.action.is_of_links() || other.action.is_of_links() {
         return Ok(());

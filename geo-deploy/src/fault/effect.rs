@@ -1,4 +1,4 @@
-//! What a fault does, once it is known who is meant.
+//! Effects of a fault, once its targets are known.
 
 use rand::seq::IndexedRandom as _;
 use rand_pcg::Pcg64Mcg;
@@ -29,7 +29,7 @@ pub enum Effect {
         from: usize,
         /// The site that they are for.
         to: usize,
-        /// How it fails.
+        /// Failure of the link.
         how: LinkState,
     },
     /// One direction of a link fails in this way no more.
@@ -38,7 +38,7 @@ pub enum Effect {
         from: usize,
         /// The site that they are for.
         to: usize,
-        /// How it failed.
+        /// Failure that ends.
         how: LinkState,
     },
     /// The disk has no more room.
@@ -47,20 +47,19 @@ pub enum Effect {
     FreeDisk(usize),
 }
 
-/// How one direction of a link fails.
+/// Failure of one direction of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkState {
     /// Nothing passes.
     pub cut: bool,
-    /// How much longer a message takes, in ms.
+    /// Extra delay of a message, in ms.
     pub delay_ms: f64,
     /// The probability that a message is lost, 0 to 1.
     pub loss: f64,
 }
 
 impl LinkState {
-    /// What several faults at once come to: any cut cuts, delays add up, and a message
-    /// must survive each loss.
+    /// Combines several faults: any cut cuts, delays add up, and a message must survive each loss.
     pub fn of(all: impl IntoIterator<Item = LinkState>) -> LinkState {
         let both = |a: LinkState, b: LinkState| LinkState {
             cut: a.cut || b.cut,
@@ -71,18 +70,18 @@ impl LinkState {
     }
 }
 
-/// Who has which role at the moment.
+/// Roles of the replicas now.
 #[derive(Debug)]
 pub struct Scene<'a> {
     /// Where the replicas are.
     pub topology: &'a Topology,
-    /// Who leads, if anybody does.
+    /// The site that leads, if any does.
     pub leader: Option<usize>,
-    /// Who holds a lease on the hottest key.
+    /// Sites that hold a lease on the hottest key.
     pub holders: Vec<usize>,
-    /// Whose process runs.
+    /// For each site, whether its process runs.
     pub up: Vec<bool>,
-    /// Decides who is meant by `random`.
+    /// Chooses the target that `random` means.
     pub chance: &'a mut Pcg64Mcg,
 }
 
@@ -142,7 +141,7 @@ impl Scene<'_> {
     }
 }
 
-/// What to say of a site that there is not.
+/// Returns the message about a site that does not exist.
 pub(super) fn unknown(name: &str, topology: &Topology) -> String {
     format!(
         "there is no site {name:?}; name one of {}, or a role: {}",
@@ -169,7 +168,8 @@ impl Fault {
         })
     }
 
-    /// "kill OR (holder)": who it was, and why. `named` is the same by name.
+    /// "kill OR (holder)": the target, and the role by which it was meant. `named` is the same by
+    /// name.
     pub fn in_words(&self, named: &Fault) -> String {
         match list(&self.target) == list(&named.target) {
             true => named.to_string(),
@@ -177,7 +177,7 @@ impl Fault {
         }
     }
 
-    /// What happens when it begins.
+    /// Returns the effects of its begin.
     ///
     /// # Errors
     /// If nobody has a role that it names.
@@ -235,7 +235,7 @@ impl Fault {
 }
 
 impl Effect {
-    /// What undoes it; `None` if nothing needs to.
+    /// Returns the effect that undoes it; `None` if nothing needs to.
     pub fn undone(self) -> Option<Effect> {
         match self {
             Effect::Kill(site) | Effect::Stop(site) => Some(Effect::Start(site)),
@@ -246,7 +246,7 @@ impl Effect {
         }
     }
 
-    /// The sites whose replicas it concerns: the sender and the addressee, for a link.
+    /// The sites of the replicas that it concerns: the sender and the addressee, for a link.
     pub fn sites(self) -> Vec<usize> {
         match self {
             Effect::Fail { from, to, .. } | Effect::Mend { from, to, .. } => vec![from, to],

@@ -187,7 +187,7 @@ fn whom_a_fault_means_is_named_once_and_has_another_side() {
         let (field, found) = (format!("fault.1.{field}"), found.to_owned());
         assert_eq!((refused.field, refused.found), (field, found), "{text}");
     }
-    // Who leads is not known yet, and another side is left.
+    // The leader is not known yet, and another side is left.
     for rest in [
         "target = [\"JP\", \"leader\"]",
         "target = \"JP\"\nto = [\"JP\", \"CA\"]",

@@ -8,7 +8,7 @@ use super::{Report, StrategyRun};
 use crate::backend::Plan;
 use crate::true_rates::{Expected, TrueRates};
 
-/// What the true rates allow a run.
+/// Mean latencies that the true rates allow a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Allowed {
     /// The holders that the strategy would choose if it knew the rates.
@@ -124,7 +124,7 @@ fn rows(of: &str, optimum: &Expected) -> [Vec<String>; 3] {
     ]
 }
 
-/// How to read both.
+/// Returns an explanation of the figures that true rates allow.
 pub(super) fn prose(summary: &Summary) -> Vec<String> {
     let mut runs = summary.runs.iter();
     let Some(allowed) = runs.find_map(|run| run.true_rates.as_ref()) else {

@@ -1,5 +1,5 @@
-//! How a run went over time: means of stretches of a few seconds, and how soon a strategy is
-//! as good as before when what clients ask for changes.
+//! Course of a run over time: means of stretches of a few seconds, and the time until a strategy is
+//! as good as before when the requests of clients change.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ const PERIODS_MAX: f64 = 2.0;
 pub(super) struct Mark {
     /// In s since the measured interval began.
     pub at_s: f64,
-    /// What a picture writes beside it.
+    /// Text that a picture writes next to it.
     pub text: String,
 }
 
@@ -59,7 +59,7 @@ impl Stretch {
     }
 }
 
-/// How soon a strategy was as good as before a change of what clients ask for.
+/// Time until a strategy was as good as before a change of the clients' requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Adapting {
     /// When it changed, in s since the measured interval began.
@@ -82,7 +82,7 @@ pub(super) fn is_shown(report: &Report) -> bool {
     report.runs.iter().any(|run| !marks(report, run).is_empty())
 }
 
-/// What was done in a run, in order of time.
+/// Returns the deliberate changes in a run, in order of time.
 pub(super) fn marks(report: &Report, run: &StrategyRun) -> Vec<Mark> {
     let start_s = run.measured.unwrap_or_default().start_s;
     let of_run = |event: &&Event| event.run.as_ref() == Some(&run.label);
@@ -135,7 +135,7 @@ pub(super) fn stretches(report: &Report, run: &StrategyRun) -> Vec<Stretch> {
     all
 }
 
-/// How a run adapted to each change of what clients ask for.
+/// Returns the adaptation of a run to each change of the clients' requests.
 pub(super) fn adapting(report: &Report, run: &StrategyRun) -> Vec<Adapting> {
     let stretches = stretches(report, run);
     let swaps = report
@@ -185,7 +185,7 @@ fn of_change(before: &[&Stretch], after: &[&Stretch]) -> Option<Adapting> {
     })
 }
 
-/// Of all operations of several stretches.
+/// Mean latency of all operations of several stretches, in ms.
 fn mean_ms(stretches: &[&Stretch]) -> Option<f64> {
     let operations: u64 = stretches.iter().map(|s| s.operations).sum();
     let sum: f64 = stretches.iter().map(|s| s.sum_ms).sum();
@@ -245,7 +245,7 @@ pub(super) fn csv(report: &Report) -> String {
     csv
 }
 
-/// How to read the picture and the table.
+/// Returns an explanation of the picture and the table.
 pub(super) fn prose(report: &Report) -> Vec<String> {
     let width_s = STRETCH_S.min(period_s(report) / 2.0);
     let picture = format!(

@@ -9,22 +9,22 @@ use super::summary::Summary;
 use super::table::{Table, grouped, ms, percent};
 use super::{Report, StrategyRun};
 
-/// What a run's replicas did, and how long they held reads back.
+/// Work of a run's replicas, and the time for which they held reads back.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Effort {
-    /// Who hears votes besides the leader.
+    /// Replicas that receive votes besides the leader.
     pub accept_replies: &'static str,
     /// Reads that were local but waited for a write in flight.
     pub held: u64,
     /// Their share of all reads that were answered.
     pub held_fraction: f64,
-    /// How long they waited, on average.
+    /// Mean time for which they waited.
     pub held_mean_ms: f64,
     /// Median.
     pub held_p50_ms: f64,
     /// 99th percentile.
     pub held_p99_ms: f64,
-    /// What holding cost a read on average, of all that were answered.
+    /// Mean time that holding cost a read, over all reads that were answered.
     pub held_ms_per_read: f64,
     /// Messages between replicas for each operation of the whole run, warm-up included.
     pub messages_per_op: Option<f64>,

@@ -84,7 +84,7 @@ fn usual_look(strategy: &str) -> usize {
     }
 }
 
-/// What a legend shows beside a name.
+/// Symbol that a legend shows next to a name.
 enum Key {
     Line(Stroke),
     Box(Ink),

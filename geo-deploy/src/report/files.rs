@@ -38,7 +38,7 @@ pub(super) fn cdf_csv(report: &Report, digests: &[Digest]) -> String {
     csv
 }
 
-/// Of steps that differ by less than half a percent, keeps the last.
+/// Keeps the last of steps that differ by less than half a percent.
 pub(super) fn thinned(steps: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let mut kept: Vec<(f64, f64)> = Vec::new();
     let mut group_start = f64::NEG_INFINITY;
@@ -74,7 +74,7 @@ struct Bucket {
     started: u64,
     failed: u64,
     timed_out: u64,
-    /// Of the operations that started here and were answered, in ns.
+    /// Latencies of the operations that started here and were answered, in ns.
     latencies: Vec<u64>,
     /// Successes that ended here.
     answered: u64,

@@ -93,8 +93,8 @@ fn unknown() -> String {
     "unknown".to_owned()
 }
 
-/// Of the working copy that this was built from, wherever the command runs; nothing
-/// if it is no longer there.
+/// Runs git in the working copy that this was built from, wherever the command runs; returns
+/// nothing if it is no longer there.
 fn git(arguments: &[&str]) -> Option<String> {
     let built_from = ["-C", env!("CARGO_MANIFEST_DIR")];
     let command = Command::new("git")

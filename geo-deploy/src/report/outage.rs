@@ -38,14 +38,14 @@ pub(super) use rows::table;
 
 use super::{FaultSpan, OutageBound, Report, StrategyRun};
 
-/// What a fault meant to one group of operations.
+/// Effect of a fault on one group of operations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outage {
     /// The number of the run, from 1, if there are several.
     pub run: Option<usize>,
     /// The fault's number in its run, from 1.
     pub fault: usize,
-    /// What was done.
+    /// The fault, in words.
     pub text: String,
     /// The clients' site.
     pub site: String,
@@ -143,8 +143,8 @@ fn numbered(run: &StrategyRun, index: usize) -> (Option<usize>, usize) {
     (of_run, same + 1)
 }
 
-/// Operations and who held a lease on their keys: reads of the first site, its writes,
-/// reads of the second site, and so on.
+/// Operations and the holders of a lease on their keys: reads of the first site, its writes, reads
+/// of the second site, and so on.
 fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(Op, Option<SiteSet>)>> {
     let known = run.leased_to.len() == run.samples.len();
     let mut all = vec![Vec::new(); sites * 2];
@@ -239,8 +239,8 @@ impl Window {
         }
     }
 
-    /// What was seen; `None` if nothing was due. Who saw it, and the site's medians, are for
-    /// the caller to say.
+    /// Returns the observed outage; `None` if nothing was due. The caller adds the group that saw
+    /// it, and the site's medians.
     fn judge(&self, ops: &[Op]) -> Option<Outage> {
         let in_time = |op: &&Op| op.end > self.start && op.start < self.end;
         let due: Vec<Op> = ops.iter().filter(in_time).copied().collect();
@@ -275,9 +275,9 @@ impl Window {
         (before, median_ms(ops, third, self.end))
     }
 
-    /// See the module's definition of an outage.
+    /// Returns the duration of the outage by the module's definition, in ns.
     fn longest_without_success(&self, due: &[Op]) -> u64 {
-        // Ends go first where times are equal: who asks again at once was not waiting.
+        // Ends go first where times are equal: a client that asks again at once was not waiting.
         let mut moments: Vec<(u64, bool, bool)> = Vec::with_capacity(due.len() * 2);
         for op in due {
             moments.push((op.start.max(self.start), true, false));
@@ -304,7 +304,7 @@ impl Window {
     }
 }
 
-/// Of the answered operations that started from `from` on and before `to`.
+/// Median latency in ms of the answered operations that started at `from` or later and before `to`.
 fn median_ms(ops: &[(Op, Option<SiteSet>)], from: u64, to: u64) -> Option<f64> {
     let meant = ops
         .iter()

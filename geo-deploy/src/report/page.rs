@@ -57,7 +57,8 @@ fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
     sections
 }
 
-/// What the experiment asked for: latencies, local reads and fast writes.
+/// Returns the sections on the measurements that the experiment asked for: latencies, local reads
+/// and fast writes.
 fn results(report: &Report, summary: &Summary) -> [Section; 5] {
     [
         Section {

@@ -1,4 +1,4 @@
-//! What the paper reports, where a run repeats one of its experiments.
+//! Figures that the paper reports, where a run repeats one of its experiments.
 
 use super::{Report, StrategyRun};
 use crate::topology::Topology;
@@ -34,8 +34,8 @@ pub(super) fn writes_at_minimum(report: &Report, run: &StrategyRun) -> Option<f6
     (repeated(report, run)? == "fig6").then_some(WRITES_AT_MINIMUM)
 }
 
-/// Which of the paper's experiments a run of quorum leases repeats: its place,
-/// leader and workload must be the paper's, or the figures say nothing.
+/// Returns the experiment of the paper that a run of quorum leases repeats: its place, leader and
+/// workload must be the paper's, or the figures say nothing.
 fn repeated<'a>(report: &'a Report, run: &StrategyRun) -> Option<&'a str> {
     let experiment = &report.experiment;
     let reads = match experiment.name.as_str() {

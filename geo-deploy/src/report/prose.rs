@@ -63,7 +63,7 @@ fn words_of(report: &Report, run: &RunSummary) -> String {
     }
 }
 
-/// What the faults of a run meant to clients at the sites that did not fail, or at all of
+/// Returns the effect of a run's faults on clients at the sites that did not fail, or at all of
 /// them if each failed; `None` without faults.
 fn of_outages(run: &RunSummary) -> Option<String> {
     let first = run.outages.first()?;
@@ -111,7 +111,7 @@ fn of_outages(run: &RunSummary) -> Option<String> {
     ))
 }
 
-/// How many bounds were broken by faults of a run, and the worst of them.
+/// Returns the number of bounds that faults of a run broke, and the worst of them.
 fn broken_bounds(run: &RunSummary) -> Option<String> {
     let excess = |o: &Outage| {
         o.bound_s
@@ -133,7 +133,7 @@ fn broken_bounds(run: &RunSummary) -> Option<String> {
     ))
 }
 
-/// What the figures of the network mean.
+/// Returns the meaning of the network's figures.
 pub(super) fn network(report: &Report) -> Vec<String> {
     match tables::has_measured(report) {
         false => Vec::new(),
@@ -163,7 +163,7 @@ pub(super) fn setting(report: &Report) -> String {
     )
 }
 
-/// What was checked, and the runs' own notes.
+/// Returns the results of the checks, and the runs' own notes.
 pub(super) fn notes(report: &Report) -> Vec<String> {
     let mut notes = Vec::new();
     for run in &report.runs {
@@ -182,7 +182,7 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
     notes
 }
 
-/// What must not be overlooked: a history that is not linearizable, operations
+/// Returns findings that must not be overlooked: a history that is not linearizable, operations
 /// that failed, a network that was not as asked, and the runs' own notes.
 pub(super) fn warnings(report: &Report, summary: &Summary) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -245,7 +245,7 @@ fn off_links(report: &Report, run: &StrategyRun) -> Option<String> {
     })
 }
 
-/// How often holders were chosen anew, for each run in which they were.
+/// Returns the number of times that holders were chosen again, for each run in which they were.
 pub(super) fn configurations(report: &Report) -> Vec<String> {
     let of_run = |run: &StrategyRun| {
         let changes = report.events.iter().filter(|event| {
@@ -257,7 +257,7 @@ pub(super) fn configurations(report: &Report) -> Vec<String> {
     report.runs.iter().filter_map(of_run).collect()
 }
 
-/// How the distributions are to be read.
+/// Returns an explanation of the distributions.
 pub(super) fn reading_the_curves(report: &Report) -> Vec<String> {
     vec![
         "Each panel is one site. A curve shows which share of the operations (up) was answered \
@@ -280,7 +280,7 @@ pub(super) fn reading_the_curves(report: &Report) -> Vec<String> {
     ]
 }
 
-/// What an outage is, and what its groups are.
+/// Returns the definition of an outage and of its groups.
 pub(super) fn reading_the_outages() -> Vec<String> {
     vec![
         "An outage is the longest time, from a fault to the next one or to the end of the run, in \

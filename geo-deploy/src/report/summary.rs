@@ -30,7 +30,7 @@ pub struct Summary {
     pub backend: String,
     /// The seed used.
     pub seed: u64,
-    /// How far above its bound a write still counts as at its minimum, in words.
+    /// Largest excess over its bound with which a write still counts as at its minimum, in words.
     pub minimum_tolerance: String,
     /// One per strategy.
     pub runs: Vec<RunSummary>,
@@ -40,7 +40,7 @@ pub struct Summary {
 /// of the measured phase; what failed or timed out is counted beside them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunSummary {
-    /// What tables and plots call it.
+    /// Label in tables and plots.
     pub label: String,
     /// The strategy's name.
     pub strategy: String,
@@ -52,9 +52,9 @@ pub struct RunSummary {
     pub failed: u64,
     /// Operations not answered in time.
     pub timed_out: u64,
-    /// How long the run took, in s.
+    /// Duration of the run, in s.
     pub wall_s: f64,
-    /// How long it took in virtual time, in s.
+    /// Duration of the run in virtual time, in s.
     pub virtual_s: Option<f64>,
     /// The interval in which operations are counted, the same for all sites.
     pub measured: Option<Measured>,
@@ -75,7 +75,7 @@ pub struct RunSummary {
     pub min_latency_fraction: f64,
     /// The mean that the workload's true rates allow the strategy, and the least of all.
     pub true_rates: Option<Allowed>,
-    /// How soon it was as good as before, whenever what clients ask for changed.
+    /// Times until it was as good as before, for each change of the clients' requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub adapting: Vec<Adapting>,
     /// Local reads that changes of strategy should not have touched.
@@ -88,7 +88,7 @@ pub struct RunSummary {
     pub effort: Effort,
     /// `yes`, `no` or `unchecked`.
     pub linearizable: &'static str,
-    /// What was checked, found, or why nothing was.
+    /// Result of the check: its extent and its findings, or the reason why there was none.
     pub linearizable_text: String,
     /// The outages that clients saw because of faults, one by one: `outages.csv`.
     #[serde(skip)]
@@ -152,12 +152,12 @@ pub struct ReadSummary {
     pub local_fraction: f64,
     /// Share answered so, but held back by a write in flight (`held` alone).
     pub held_fraction: f64,
-    /// What the policy of quorum leases would have reached with perfect bookkeeping.
+    /// Share that the policy of quorum leases would have reached with perfect bookkeeping.
     pub bookkeeping_fraction: Option<f64>,
     /// Share that took less than 10 ms, however served.
     pub under_10ms_fraction: f64,
-    /// What distance alone costs, where the strategy decides it: one value for
-    /// each set of holders. Empty where holders are learned.
+    /// Latency due to distance alone, where the strategy decides it: one value for each set of
+    /// holders. Empty where holders are learned.
     pub bounds_ms: Vec<f64>,
     /// Mean.
     pub mean_ms: f64,
@@ -169,7 +169,7 @@ pub struct ReadSummary {
     pub p99_ms: f64,
     /// Longest.
     pub max_ms: f64,
-    /// How many were served how.
+    /// Number of reads by the path that served them.
     pub by_path: BTreeMap<&'static str, u64>,
 }
 
@@ -184,7 +184,7 @@ pub struct WriteSummary {
     pub timed_out: u64,
     /// Share at `bound_ms`, with the tolerance that the summary names.
     pub min_latency_fraction: f64,
-    /// What perfect bookkeeping would have reached.
+    /// Share that perfect bookkeeping would have reached.
     pub bookkeeping_fraction: Option<f64>,
     /// The leader-lease bound: the least any strategy allows at this site.
     pub bound_ms: f64,
@@ -270,7 +270,7 @@ fn of_run(report: &Report, run: &StrategyRun, digest: &Digest) -> RunSummary {
     }
 }
 
-/// Of the sites that were answered at all.
+/// Mean of the sites' mean latencies in ms, over the sites that were answered at all.
 fn mean_by_site_ms(sites: &[SiteSummary]) -> f64 {
     let answered = || sites.iter().filter(|site| site.all.count > 0);
     let sum: f64 = answered().map(|site| site.all.mean_ms).sum();

@@ -7,7 +7,7 @@
 
 use std::fmt::{Display, Write};
 
-/// What a colour is for.
+/// Purpose of a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ink {
     Text,
@@ -22,7 +22,7 @@ pub(super) enum Ink {
     Shade,
 }
 
-/// How many series can be told apart.
+/// Number of series that can be distinguished.
 pub(super) const SERIES: usize = 6;
 
 /// Colour-blind safe (after Okabe and Ito), darkened where text or a thin line
@@ -34,7 +34,7 @@ pub(super) const SERIES_DARK: [&str; SERIES] = [
     "#5ab4f0", "#ff8a4c", "#35c9a3", "#e79acb", "#f0c04a", "#a7b0bd",
 ];
 
-/// How much of its series' colour a pale one has.
+/// Percentage of its series' colour in a pale one.
 const PALE_PERCENT: u32 = 45;
 
 /// The pale form of a colour `#rrggbb` on white.
@@ -95,7 +95,7 @@ impl Stroke {
     }
 }
 
-/// Which point of a text is put at its place.
+/// Point of a text that is put at its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Anchor {
     Start,

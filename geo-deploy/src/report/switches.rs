@@ -51,7 +51,7 @@ pub(super) fn table(report: &Report) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// How to read it.
+/// Returns an explanation of the table.
 pub(super) fn prose(report: &Report) -> Option<String> {
     let switched = report.runs.iter().any(|run| !run.switches.is_empty());
     switched.then(|| {

@@ -10,11 +10,11 @@ pub(super) struct Table {
     pub rows: Vec<Vec<String>>,
     /// All columns are text, not figures.
     pub words: bool,
-    /// So many of the first columns are text.
+    /// Number of first columns that are text.
     pub words_first: usize,
 }
 
-/// What stands where there is no figure.
+/// Sign in place of a missing figure.
 const DASH: &str = "–";
 
 impl Table {

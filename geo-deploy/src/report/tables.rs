@@ -1,4 +1,4 @@
-//! Which tables there are, and what stands in them.
+//! The tables of a report, and their contents.
 
 use super::paper;
 use super::summary::{RunSummary, SiteSummary, Summary};
@@ -218,7 +218,7 @@ pub(super) fn minimum(report: &Report, summary: &Summary) -> Table {
     table.without_empty_columns()
 }
 
-/// What bookkeeping would have left at the minimum, over all sites.
+/// Returns the share of writes that bookkeeping would have left at the minimum, over all sites.
 pub(super) fn bookkeeping_minimum(run: &RunSummary) -> Option<f64> {
     let mut sum = 0.0;
     let mut count = 0;
@@ -321,7 +321,7 @@ fn probed(report: &Report, pairs: &[Pair], networks: &[(&String, &Network)]) -> 
     table
 }
 
-/// What happened, in order, configurations apart; the first ones if there are many.
+/// Returns the events in order, without configurations; only the first ones if there are many.
 pub(super) fn events(report: &Report) -> Table {
     let mut events = report.happened();
     events.retain(|event| event.kind != Event::CONFIGURATION);

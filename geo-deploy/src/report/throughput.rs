@@ -14,7 +14,7 @@ use super::table::{Table, grouped, percent};
 use super::{page, render};
 use crate::throughput::{Case, Measured, Rate, Throughput};
 
-/// What the paper reports (Fig. 8): reads and writes a second, in thousands.
+/// Figures that the paper reports (Fig. 8): reads and writes a second, in thousands.
 const PAPER: [(&str, bool, f64, Option<f64>); 4] = [
     ("leader", true, 149.0, Some(132.0)),
     ("all", true, 617.0, Some(125.0)),
@@ -39,7 +39,7 @@ struct Row {
     runs: Vec<Measured>,
 }
 
-/// What a throughput experiment has measured.
+/// Measurements of a throughput experiment.
 #[derive(Clone, Debug)]
 pub struct ThroughputReport {
     experiment: Throughput,
@@ -73,7 +73,7 @@ fn median(runs: &[Measured], rate: impl Fn(&Measured) -> Rate) -> Rate {
 }
 
 impl ThroughputReport {
-    /// Of cases and what was measured in each of their runs.
+    /// Creates the report from the cases and the measurements of each of their runs.
     pub fn new(
         experiment: Throughput,
         manifest: Manifest,
@@ -335,7 +335,7 @@ impl ThroughputReport {
     }
 }
 
-/// How two cases compare: as measured, and by the processor time of the busiest replica.
+/// Compares two cases: as measured, and by the processor time of the busiest replica.
 fn compared(what: &str, row: &Row, other: &Row, rate: impl Fn(&Row) -> Rate) -> String {
     let (mine, its) = (rate(row), rate(other));
     let against = |value: Value| {

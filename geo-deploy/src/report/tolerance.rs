@@ -2,7 +2,7 @@
 
 use super::Report;
 
-/// How far above its bound a write may be: the greater of the two.
+/// Largest excess of a write over its bound: the greater of the two.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tolerance {
     ms: f64,

@@ -1,4 +1,4 @@
-//! What one policy gets with perfect bookkeeping: the share of reads that it would have
+//! Shares that one policy reaches with perfect bookkeeping: the share of reads that it would have
 //! served locally, and of writes that it would have left at their minimum.
 //!
 //! No strategy knows reads that have not happened yet. So even one that learns of every
@@ -32,8 +32,8 @@ pub struct Issued {
     pub measured: bool,
 }
 
-/// What perfect bookkeeping would have reached; shares from 0 to 1, per site,
-/// 0 where nothing was measured.
+/// Shares that perfect bookkeeping would have reached, from 0 to 1, per site; 0 where nothing was
+/// measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bookkeeping {
     /// Share of the site's reads that it would have served itself.

@@ -1,4 +1,4 @@
-//! What a backend hands over of one run: operations, events, faults.
+//! Facts that a backend reports of one run: operations, events, faults.
 //!
 //! All times of a run count from the same moment, *the beginning of the run*: starts of
 //! samples, events, faults and the measured interval.
@@ -32,7 +32,8 @@ impl Verdict {
         }
     }
 
-    /// What was checked, found, or why nothing was.
+    /// Returns the result of the check: its extent and its findings, or the reason why there was
+    /// none.
     pub fn text(&self) -> &str {
         match self {
             Verdict::Yes(text) | Verdict::No(text) | Verdict::Unchecked(text) => text,
@@ -93,11 +94,11 @@ pub struct FaultSpan {
     pub at_s: f64,
     /// When it ended, likewise; `None` if it lasted to the end of the run.
     pub until_s: Option<f64>,
-    /// The sites whose replicas or links failed, by index in the topology.
+    /// The sites at which replicas or links failed, by index in the topology.
     pub sites: SiteSet,
-    /// What was done to whom, as "kill OR". Faults of the same text are counted together.
+    /// The action and its targets, as "kill OR". Faults of the same text are counted together.
     pub text: String,
-    /// What clients at each site are promised, by the site's index; empty if nothing is.
+    /// Bounds promised to clients at each site, by the site's index; empty if there are none.
     pub bounds: Vec<OutageBound>,
 }
 
@@ -118,7 +119,7 @@ pub struct OutageBound {
 /// One strategy, measured.
 #[derive(Clone, Debug)]
 pub struct StrategyRun {
-    /// What tables and plots call it.
+    /// Label in tables and plots.
     pub label: String,
     /// The strategy's name.
     pub strategy: String,
@@ -143,11 +144,11 @@ pub struct StrategyRun {
     /// If it was run several times: the measured interval of each run, as they follow each
     /// other. Empty if it was run once.
     pub repeats: Vec<Measured>,
-    /// What was done to the cluster on purpose, in order of time.
+    /// Faults that were injected into the cluster, in order of time.
     pub faults: Vec<FaultSpan>,
-    /// How long the run took, in s, warm-up included.
+    /// Duration of the run, in s, warm-up included.
     pub wall_s: f64,
-    /// How long it took in virtual time, in s.
+    /// Duration of the run in virtual time, in s.
     pub virtual_s: Option<f64>,
     /// Whether its history was linearizable.
     pub linearizable: Verdict,
@@ -155,13 +156,13 @@ pub struct StrategyRun {
     pub bookkeeping_local: Option<Vec<f64>>,
     /// Per site, the share of writes (0 to 1) that the same bookkeeping leaves at their minimum.
     pub bookkeeping_minimum: Option<Vec<f64>>,
-    /// What the reader should know about this run.
+    /// Notes for the reader of this run.
     pub notes: Vec<String>,
     /// Counters of the replicas, summed.
     pub counters: BTreeMap<String, u64>,
     /// Median round trips as probes found them in the measured interval, in ms.
     pub measured_rtt_ms: Option<Vec<Vec<f64>>>,
-    /// What probes found of the network, beside what was asked for.
+    /// Network as probes found it, compared with the one asked for.
     pub network: Option<Network>,
 }
 
@@ -172,7 +173,7 @@ impl StrategyRun {
         (begun > 0).then_some(begun)
     }
 
-    /// Of several runs, the one with this number alone, from 1; its times as they are.
+    /// Returns the run with this number alone, from 1, of several runs; its times stay as they are.
     ///
     /// # Panics
     /// If there is no such run.
@@ -249,6 +250,6 @@ pub struct SwitchReads {
     pub to: String,
     /// Reads of such keys in the settling time.
     pub reads: u64,
-    /// How many of them were not local.
+    /// Number of these reads that were not local.
     pub lost: u64,
 }

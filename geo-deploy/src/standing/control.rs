@@ -1,5 +1,5 @@
-//! How a supervisor is asked: one line of JSON on a port of this machine, and one line back.
-//! Whoever asks must know the token, which only the user can read who started the cluster.
+//! Requests to a supervisor: one line of JSON on a port of this machine, and one line back. A
+//! client must know the token. Only the user that started the cluster can read it.
 
 use std::io::{self, BufRead as _, Write as _};
 use std::net::SocketAddr;
@@ -15,16 +15,16 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::fault::{Fault, Target};
 
-/// How long either side may take with its line. The supervisor does not listen while it
-/// starts replicas.
+/// Timeout for the line of either side. The supervisor does not listen while it starts replicas.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// So many are heard at a time; others wait. The descriptors are needed for the WAN.
+/// Maximum number of connections that are served at a time; others wait. The descriptors are needed
+/// for the WAN.
 const HEARD_AT_ONCE: usize = 64;
 /// The longest line: a fault that names every site of the largest cluster fits.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What a supervisor is asked.
+/// Request to a supervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
@@ -32,13 +32,13 @@ pub enum Request {
     Here,
     /// To end the replicas, and itself.
     Down,
-    /// What its replicas do, and which faults there are.
+    /// To report the state of its replicas, and the current faults.
     Status,
     /// To begin with a fault now. It ends by itself at `until_s`, counted from now.
     Begin {
-        /// What is to happen.
+        /// The fault to begin.
         fault: Fault,
-        /// Whose holder is meant by `holder`; the hottest key's, if there is none.
+        /// Key with the holder that `holder` means; the hottest key, if there is none.
         key: Option<String>,
     },
     /// To start replicas that are down.
@@ -49,19 +49,19 @@ pub enum Request {
     Heal(Vec<u64>),
 }
 
-/// What it answers.
+/// Answer of a supervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Response {
     /// It is done. Each line says something of it.
     Done(Vec<String>),
-    /// How the cluster is.
+    /// State of the cluster.
     Status(Overview),
     /// It is not done, and why.
     Refused(String),
 }
 
-/// How a standing cluster is.
+/// State of a standing cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overview {
     /// In the topology's order.
@@ -70,7 +70,7 @@ pub struct Overview {
     pub faults: Vec<FaultReport>,
 }
 
-/// What a replica's process does.
+/// State of a replica's process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeReport {
     /// The site.
@@ -90,7 +90,7 @@ pub struct NodeReport {
 pub struct FaultReport {
     /// To name it by.
     pub number: u64,
-    /// What is done to whom; roles that were asked for in brackets.
+    /// The action and its targets; roles that were asked for in brackets.
     pub text: String,
     /// For how long it has held, in s.
     pub for_s: f64,
@@ -130,7 +130,7 @@ pub(super) fn ask(
     Ok(serde_json::from_str(&answer)?)
 }
 
-/// Somebody who knows the token asks for something.
+/// Request of a client that knows the token.
 pub(super) struct Asked {
     pub request: Request,
     pub reply: Reply,
@@ -140,7 +140,7 @@ pub(super) struct Asked {
 pub(super) struct Reply(OwnedWriteHalf);
 
 impl Reply {
-    /// Whoever asked may have gone: no error.
+    /// Sends the answer. It is no error if the client has disconnected.
     pub async fn send(mut self, response: &Response) {
         let mut line = serde_json::to_vec(response).unwrap_or_default();
         line.push(b'\n');
@@ -148,7 +148,7 @@ impl Reply {
     }
 }
 
-/// Hears everyone who connects, for ever. Who does not know the token gets no answer.
+/// Accepts every connection, for ever. A client without the token gets no answer.
 pub(super) async fn listen(control: TcpListener, token: String, asks: mpsc::Sender<Asked>) {
     let places = Arc::new(Semaphore::new(HEARD_AT_ONCE));
     loop {

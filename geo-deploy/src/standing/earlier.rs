@@ -17,7 +17,7 @@ use crate::cluster_file::ClusterFile;
 /// of the data in `dir`, if there is any. Says whether there is.
 ///
 /// # Errors
-/// What differs and how to mend it; or the configuration cannot be read.
+/// The differences and how to fix them; or the configuration cannot be read.
 pub(super) fn check(plan: &Plan<'_>, dir: &Path) -> anyhow::Result<Data> {
     let path = dir.join("cluster.toml");
     if !dir.join("data").exists() || !path.exists() {

@@ -24,7 +24,8 @@ pub(super) struct Restarts {
 }
 
 impl Restarts {
-    /// Of a replica that starts now. Without `wanted` it is never started again.
+    /// Creates the restarts of a replica that starts now. Without `wanted` it is never started
+    /// again.
     pub fn new(wanted: bool, now: Instant) -> Restarts {
         Restarts {
             wanted,
@@ -66,7 +67,7 @@ impl Restarts {
         due
     }
 
-    /// What becomes of a replica that has died, for people.
+    /// Returns the plan for a replica that has died, in words for people.
     pub fn words(&self, now: Instant, site: &str) -> String {
         match self.due {
             Some(due) => {

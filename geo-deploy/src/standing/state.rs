@@ -17,8 +17,8 @@ use super::control::{self, ANSWER_WITHIN, Request, Response};
 use crate::backend::Plan;
 use crate::backend::local::LocalCluster;
 
-/// Replicas whose supervisor has died end in this time: a planned end takes 2 s at most, and
-/// then the storage is closed.
+/// Longest time after which replicas end if their supervisor has died: a planned end takes 2 s at
+/// most, and then the storage is closed.
 const ORPHANS_END_WITHIN: Duration = Duration::from_secs(4);
 
 /// Where the clients of a site connect.
@@ -30,14 +30,14 @@ pub struct ClientPort {
     pub address: SocketAddr,
 }
 
-/// What a running cluster tells about itself.
+/// Description that a running cluster publishes of itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct State {
     /// The cluster's name.
     pub cluster: String,
     /// The strategy it was started with.
     pub strategy: String,
-    /// Who should lead.
+    /// The site that should lead.
     pub leader: String,
     /// Where clients connect: the sites in the topology's order.
     pub clients: Vec<ClientPort>,
@@ -46,12 +46,12 @@ pub struct State {
     pub ca: Option<PathBuf>,
     /// Where the supervisor listens.
     pub control: SocketAddr,
-    /// Whoever asks it for something must send this.
+    /// Token that a client must send with each request to the supervisor.
     pub token: String,
 }
 
 impl State {
-    /// Of a cluster whose supervisor listens at `control`.
+    /// Describes a cluster with a supervisor that listens at `control`.
     pub(super) fn of(cluster: &LocalCluster, plan: &Plan<'_>, control: SocketAddr) -> State {
         let names = plan.topology().names();
         let ports = names.iter().zip(cluster.client_addresses());
@@ -92,7 +92,7 @@ impl State {
         dir.join("state.json")
     }
 
-    /// Of the cluster in `dir`.
+    /// Loads the description of the cluster in `dir`.
     ///
     /// # Errors
     /// If none is up there, or another user's is.
@@ -159,7 +159,7 @@ impl State {
         }
     }
 
-    /// Replicas whose ports are still open, though no supervisor holds them.
+    /// Replicas with ports that are still open, though no supervisor holds them.
     pub(super) fn still_open(&self) -> Vec<ClientPort> {
         let open = |port: &&ClientPort| {
             TcpStream::connect_timeout(&port.address, Duration::from_secs(1)).is_ok()
@@ -185,7 +185,7 @@ fn unread(error: io::Error, dir: &Path, path: &Path) -> anyhow::Error {
     }
 }
 
-/// Held by whoever starts or holds the cluster of a directory.
+/// Lock of the process that starts or holds the cluster of a directory.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "the lock is held while the file is open")] File);
 

@@ -15,13 +15,13 @@ use crate::backend::local::{Happened, Life, LocalCluster, Why};
 use crate::fault::{self, Action, Effect, Fault, Target};
 use crate::topology::Topology;
 
-/// How often processes and faults are looked after.
+/// Time between two looks after processes and faults.
 const TICK: Duration = Duration::from_millis(50);
 
 /// A fault that holds, and what undoes it.
 struct Active {
     number: u64,
-    /// What is done to whom, and by which role.
+    /// The action, its targets, and the role by which they were meant.
     text: String,
     effects: Vec<Effect>,
     began: Instant,
@@ -39,7 +39,7 @@ pub(super) struct Supervisor<'a> {
     chance: Pcg64Mcg,
 }
 
-/// Lines for whoever asked, or why not.
+/// Lines for the client that asked, or the reason for a refusal.
 type Told = Result<Vec<String>, String>;
 
 impl<'a> Supervisor<'a> {
@@ -245,7 +245,7 @@ impl<'a> Supervisor<'a> {
         Ok(lines)
     }
 
-    /// What was undone by hand is not undone again at its fault's end.
+    /// Forgets an effect that was undone by hand: it is not undone again at its fault's end.
     fn forget(&mut self, undone: Effect) {
         for active in &mut self.faults {
             active
@@ -302,7 +302,7 @@ impl<'a> Supervisor<'a> {
         lines
     }
 
-    /// What to say if there is no majority any more.
+    /// Returns the message if there is no majority any more.
     fn majority_lost(&self) -> Option<String> {
         let conditions = self.cluster.conditions();
         let n = conditions.len();
@@ -379,7 +379,7 @@ fn is_of_link(effect: Effect) -> bool {
     matches!(effect, Effect::Fail { .. } | Effect::Mend { .. })
 }
 
-/// What undoes what was done to a process.
+/// Returns the command that undoes an action on a process.
 fn mend(action: Action, sites: &str) -> String {
     let nodes = sites.replace(", ", " ");
     match action {
@@ -400,7 +400,7 @@ fn check(fault: &Fault, topology: &Topology) -> Result<(), String> {
         ));
     }
     let mut alone = fault.clone();
-    // Whoever asks can undo it at any time, so a fault without an end is no lost majority.
+    // The client can undo it at any time, so a fault without an end is no lost majority.
     if alone.action != Action::Restart && alone.until_s.is_none() {
         alone.until_s = Some(1.0);
     }

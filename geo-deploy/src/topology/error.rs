@@ -1,8 +1,8 @@
-//! What can be wrong with a topology.
+//! Errors of a topology.
 
 use super::{RTT_MS_MAX, SITES_MAX};
 
-/// What is wrong with a topology, and how to mend it.
+/// Error of a topology, and its fix.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum TopologyError {
@@ -18,7 +18,7 @@ pub enum TopologyError {
         path: String,
         source: Box<toml::de::Error>,
     },
-    /// What it says makes no topology.
+    /// The contents of the file make no topology.
     #[error("topology file {path}: {source}")]
     Wrong {
         path: String,

@@ -13,7 +13,7 @@ const PACKET_BYTES: usize = 1_460;
 /// A packet is given up as lost this often in a row at most.
 const LOSSES_MAX: u32 = 16;
 
-/// How one direction of a link behaves.
+/// Settings of one direction of a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSettings {
     /// From arrival to departure.
@@ -24,7 +24,7 @@ pub struct LinkSettings {
     pub bytes_per_second: Option<u64>,
     /// Probability that a packet is lost, from 0 to 1, and sent again.
     pub loss: f64,
-    /// How much later a packet arrives for each time it was lost.
+    /// Extra delay of a packet for each time it was lost.
     pub retransmit: Duration,
     /// Nothing passes; bytes are held until the link is mended.
     pub cut: bool,
@@ -51,7 +51,7 @@ impl LinkSettings {
 pub struct Link {
     settings: watch::Sender<LinkSettings>,
     state: Mutex<State>,
-    /// How often the settings were changed.
+    /// Number of changes of the settings.
     changes: AtomicU64,
 }
 
@@ -74,7 +74,7 @@ impl Link {
         }
     }
 
-    /// How the link behaves now.
+    /// Returns the current settings of the link.
     pub fn settings(&self) -> LinkSettings {
         self.settings.borrow().clone()
     }
@@ -85,7 +85,7 @@ impl Link {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often it was changed.
+    /// Returns the number of changes of the settings.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
@@ -133,7 +133,7 @@ impl Link {
 }
 
 impl State {
-    /// How often in a row some packet of a chunk was lost.
+    /// Returns the number of times in a row that some packet of a chunk was lost.
     fn losses(&mut self, loss: f64, bytes: usize) -> u32 {
         if loss <= 0.0 {
             return 0;

@@ -20,9 +20,9 @@ const PROBES_MIN: usize = 20;
 pub struct Network {
     /// Every pair of sites with a probe.
     pub pairs: Vec<Pair>,
-    /// How late probes of all pairs were, in ms, beyond delay and jitter.
+    /// Lateness of the probes of all pairs, in ms, beyond delay and jitter.
     pub late: Late,
-    /// What follows from it.
+    /// Conclusion from it.
     pub verdict: Verdict,
 }
 
@@ -45,7 +45,7 @@ pub struct Pair {
     pub p99_ms: f64,
 }
 
-/// How much later than asked for probes came back, in ms.
+/// Lateness of probes, compared with the time asked for, in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Late {
     /// Probes of all pairs.
@@ -68,7 +68,7 @@ pub enum Verdict {
     Unknown,
 }
 
-/// Of a pair: the sites, the delays of both directions without faults, and their jitters.
+/// Settings of a pair: the sites, the delays of both directions without faults, and their jitters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub pair: (usize, usize),
@@ -77,7 +77,7 @@ pub(super) struct Asked {
 }
 
 impl Network {
-    /// What these probes found between these pairs.
+    /// Returns the findings of these probes between these pairs.
     pub(super) fn of(asked: &[Asked], probes: &[Probe]) -> Network {
         let pairs = asked.iter().filter_map(|asked| pair(asked, probes));
         let mut excess: Vec<f64> = probes.iter().filter_map(excess_ms).collect();
@@ -109,7 +109,7 @@ impl Network {
         rows
     }
 
-    /// What a reader of the run must know; nothing if all is well.
+    /// Returns the warning for a reader of the run; nothing if all is well.
     pub fn warning(&self) -> Option<String> {
         let Late {
             probes,
@@ -144,7 +144,7 @@ fn judge(late: Late) -> Verdict {
     }
 }
 
-/// Of the probes whose links had the delays of a pair without faults.
+/// Evaluates the probes over links that had the delays of a pair without faults.
 fn pair(asked: &Asked, probes: &[Probe]) -> Option<Pair> {
     let of_pair = |probe: &&Probe| probe.pair == asked.pair && probe.asked == asked.delay;
     let took = probes.iter().filter(of_pair).filter_map(|probe| probe.took);

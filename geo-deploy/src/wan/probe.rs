@@ -19,11 +19,11 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::link::Link;
 
-/// How often each pair of sites is probed: some hundred times in half a minute, at a cost
-/// of a few wakes a second.
+/// Time between two probes of a pair of sites: some hundred in half a minute, at a cost of a few
+/// wakes a second.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// What is probed: a pair of sites, by way of a relay that leads to the echo.
+/// Target of a probe: a pair of sites, by way of a relay that leads to the echo.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
     pub pair: (usize, usize),
@@ -39,11 +39,11 @@ pub(super) struct Probe {
     pub sent: Instant,
     /// The delays of both directions when it was sent, without jitter.
     pub asked: Duration,
-    /// How often either direction was changed before it was sent.
+    /// Number of changes of either direction before it was sent.
     changes: u64,
     /// No direction was cut or lossy when it was sent.
     sound: bool,
-    /// How long it took; `None` while it is under way.
+    /// Round-trip time; `None` while it is under way.
     pub took: Option<Duration>,
 }
 

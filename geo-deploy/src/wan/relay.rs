@@ -127,7 +127,7 @@ struct Chunk {
     bytes: Vec<u8>,
 }
 
-/// What one direction of one connection has in flight.
+/// Bytes in flight in one direction of one connection.
 #[derive(Default)]
 struct Queue {
     chunks: RefCell<VecDeque<Chunk>>,

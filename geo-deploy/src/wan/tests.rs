@@ -178,7 +178,7 @@ fn wrong_numbers_of_targets_are_refused() {
     );
 }
 
-/// What probes find from now on, when there are enough of them.
+/// Returns the findings of probes from now on, when there are enough of them.
 fn probed(wan: &Wan, enough: impl Fn(&Network) -> bool) -> Network {
     let from = Instant::now();
     wan.probe().unwrap();

@@ -1,4 +1,4 @@
-//! What holders cost, added up over keys.
+//! Costs of sets of holders, added up over keys.
 
 use std::collections::HashMap;
 
@@ -8,11 +8,11 @@ use super::{AT_MINIMUM_SLACK_MS, Asked, Conditions, Forecast, Plan, SiteForecast
 use crate::latency::Distance;
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// What one set of holders means at every origin. Times in ms.
+/// Latencies with one set of holders, for every origin. Times in ms.
 struct OfHolders {
     /// Reads, without waiting for writes.
     read_ms: Vec<f64>,
-    /// Who serves them under a lease; `None`: the leader confirms them.
+    /// Replica that serves the reads under a lease; `None`: the leader confirms them.
     served_by: Vec<Option<ReplicaId>>,
     write_ms: Vec<f64>,
     at_minimum: Vec<bool>,
@@ -43,8 +43,8 @@ impl OfHolders {
         }
     }
 
-    /// How long a read waits at `holder` on average, for writes of one key that come so
-    /// often, a second, from every origin.
+    /// Mean time, in ms, that a read waits at `holder`. `writes` are writes a second of one
+    /// key, by origin.
     fn wait_ms(&self, holder: ReplicaId, writes: &[f32]) -> f64 {
         let rates = writes.iter().map(|rate| f64::from(*rate) / 1e3);
         let held = rates.zip(&self.held_ms[holder.index()]);
@@ -58,8 +58,8 @@ impl OfHolders {
     }
 }
 
-/// What is left, on average, of the newest of many spans of this length that begin at
-/// random so often; 0 where none is open.
+/// Mean remaining time of the newest of many intervals of this length that begin at random at
+/// this rate; 0 where none is open.
 fn residual(rate: f64, length: f64) -> f64 {
     length + (-rate * length).exp_m1() / rate
 }
@@ -69,7 +69,7 @@ pub(super) struct Sum<'a> {
     distance: &'a Distance,
     conditions: &'a Conditions,
     known: HashMap<ReplicaSet, OfHolders, FixedState>,
-    /// Of each origin; its latencies and shares are sums until the end.
+    /// Forecast by origin; its latencies and shares are sums until the end.
     sites: Vec<SiteForecast>,
     /// By replica: writes a second of keys that it holds.
     stalled: Vec<f64>,

@@ -31,8 +31,9 @@ impl Gathering {
         }
     }
 
-    /// Looks at up to `keys` more keys; `holders` says who holds a key. Returns whether those
-    /// were all. Keys that come and go between two slices may be missed, or be counted twice.
+    /// Looks at up to `keys` more keys; `holders` returns the holders of a key. Returns whether
+    /// those were all. Keys that come and go between two slices may be missed, or be counted
+    /// twice.
     pub fn look(
         &mut self,
         demand: &Demand,
@@ -49,8 +50,8 @@ impl Gathering {
         end == demand.len()
     }
 
-    /// The profile, once all keys were looked at. There are `keys` in all; who holds those
-    /// that nobody has asked are `holders`.
+    /// Returns the profile, once all keys were looked at. There are `keys` in all. `holders`
+    /// hold the keys that nobody has asked.
     pub fn finish(self, demand: &Demand, keys: usize, holders: ReplicaSet) -> Profile {
         let keys = keys.saturating_sub(demand.len()).max(UNASKED_MIN) as f32;
         let together = self.estimator.unasked();

@@ -1,4 +1,4 @@
-//! Which holders a strategy would choose.
+//! Holders that a strategy would choose.
 
 use std::cmp::Reverse;
 
@@ -8,7 +8,7 @@ use crate::membership::majority;
 use crate::strategy::Costs;
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Who chooses holders.
+/// Rule by which holders are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Plan {
     /// Nobody holds anything.
@@ -83,7 +83,7 @@ impl Chooser {
         }
     }
 
-    /// Of a key that was asked.
+    /// Returns the holders of a key that was asked.
     pub(super) fn asked(&mut self, asked: &Asked) -> ReplicaSet {
         let read = asked.reads.iter().any(|reads| *reads > 0.0);
         match self.plan {
@@ -97,7 +97,7 @@ impl Chooser {
         }
     }
 
-    /// Of a key that nobody has read.
+    /// Returns the holders of a key that nobody has read.
     pub(super) fn unasked(&mut self, asked: &Asked) -> ReplicaSet {
         let alone = ReplicaSet::one(self.leader);
         match (self.plan, self.unlisted) {

@@ -1,9 +1,9 @@
-//! What every strategy would give under every leader: expected latencies, shares, and who
-//! would stall writes.
+//! Forecast of every strategy under every leader: expected latencies, shares, and the replicas
+//! that would stall writes.
 //!
-//! The forecast takes distances ([`Distance`]), what keys will be asked ([`Profile`]), and
-//! the holders that a strategy would choose from that. Reads that wait for a write in
-//! flight are part of it. Queues, lost messages and processors are not.
+//! The forecast takes distances ([`Distance`]), the expected demand by key ([`Profile`]), and
+//! the holders that a strategy would choose from that. Reads that wait for a write in flight
+//! are part of it. Queues, lost messages and processors are not.
 
 mod expected;
 mod gathering;
@@ -26,30 +26,30 @@ use crate::types::{ReplicaId, ReplicaSet};
 /// their minimum.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
-/// What a forecast is made from, besides demand.
+/// Conditions that a forecast is made from, besides demand.
 #[derive(Clone, Debug)]
 pub struct Conditions {
     /// Round trips between all replicas.
     pub rtts: RoundTrips,
-    /// Who hears of acceptances.
+    /// Recipients of the acceptors' replies.
     pub replies: Replies,
-    /// What is added to every operation: the way between a client and its replica, in ms.
+    /// Time added to every operation: the way between a client and its replica, in ms.
     pub client_ms: f64,
-    /// How long a disk takes to make a write durable, in ms.
+    /// Time that a disk takes to make a write durable, in ms.
     pub sync_ms: f64,
-    /// Who holds keys that nobody has read, under `quorum`.
+    /// Holders of keys that nobody has read, under `quorum`.
     pub unlisted: Unlisted,
-    /// What counts for `cost`, besides distance.
+    /// Preference that counts for `cost`, besides distance.
     pub preference: Preference,
 }
 
-/// What to expect of one plan under one leader. Means are over operations, in ms; shares
-/// are from 0 to 1; what nobody asks is 0.
+/// Forecast for one plan under one leader. Means are over operations, in ms. Shares are from 0
+/// to 1. Where nothing is asked the value is 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
-    /// Who chooses holders.
+    /// Rule by which holders are chosen.
     pub plan: Plan,
-    /// Who leads.
+    /// The leader.
     pub leader: ReplicaId,
     /// All operations.
     pub mean_ms: f64,
@@ -86,14 +86,15 @@ pub struct SiteForecast {
 }
 
 impl Forecast {
-    /// The replica whose failure stalls most writes, and their share; `None` if none stalls any.
+    /// Returns the replica whose failure stalls most writes, and their share; `None` if none
+    /// stalls any.
     pub fn worst_stall(&self) -> Option<(ReplicaId, f64)> {
         let all = self.stalled.iter().enumerate();
         let worst = all.max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)))?;
         (*worst.1 > 0.0).then_some((ReplicaId(worst.0 as u8), *worst.1))
     }
 
-    /// How many replicas besides the leader may fail without stalling a write.
+    /// Number of replicas besides the leader that may fail without stalling a write.
     pub fn spare(&self) -> usize {
         let unharmful = self.stalled.iter().filter(|share| **share == 0.0).count();
         unharmful.saturating_sub(1)

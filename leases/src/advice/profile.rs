@@ -1,9 +1,10 @@
-//! What a cluster is asked, small enough for one message.
+//! Demand of a cluster, small enough for one message.
 //!
-//! The busiest keys are all there. Of the others a sample is, drawn with a chance in
-//! proportion to how much a key is asked, and each key of the sample stands for so many
-//! that sums over the profile are right on average (priority sampling: Duffield, Lund and
-//! Thorup). The draw depends on the key alone, so the same demand gives the same profile.
+//! The busiest keys are all there. The others are represented by a sample. A key is drawn with
+//! a chance in proportion to how much it is asked. Each key of the sample stands for a number
+//! of keys such that sums over the profile are right on average (priority sampling: Duffield,
+//! Lund and Thorup). The draw depends on the key alone, so the same demand gives the same
+//! profile.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -24,14 +25,14 @@ const NUMBERS_MAX: usize = 1 << 18;
 /// Keys that are asked alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
-    /// How many keys it stands for.
+    /// Number of keys that this stands for.
     pub keys: f32,
-    /// What each of them will be asked, in operations a second: the reads of every
-    /// origin, then the writes of every origin.
+    /// Expected rates of each of them, in operations a second: the reads of every origin, then
+    /// the writes of every origin.
     pub rates: Rates,
     /// Reads of every origin so far, by which `quorum` chooses.
     pub reads: SmallVec<[f32; 5]>,
-    /// Who holds it now.
+    /// Current holders.
     pub holders: ReplicaSet,
 }
 
@@ -42,7 +43,7 @@ impl Asked {
     }
 }
 
-/// What a cluster of `n` replicas is asked.
+/// Demand of a cluster of `n` replicas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     n: usize,
@@ -95,7 +96,7 @@ impl Profile {
         })
     }
 
-    /// How many replicas there are.
+    /// Number of replicas.
     pub fn n(&self) -> usize {
         self.n
     }
@@ -110,7 +111,7 @@ impl Profile {
         &self.unasked
     }
 
-    /// How many operations the profile was made from, as far as they are remembered.
+    /// Number of operations that the profile was made from, as far as they are remembered.
     pub fn operations(&self) -> f64 {
         self.operations
     }
@@ -148,8 +149,7 @@ impl ProfileBuilder {
         }
     }
 
-    /// Adds a key: what it was asked by every origin, what it will be asked, and who holds
-    /// it now.
+    /// Adds a key: operations counted so far by origin, expected rates, and current holders.
     pub fn add(
         &mut self,
         key: &[u8],

@@ -109,8 +109,9 @@ fn keys_that_nobody_has_read_have_default_holders() {
     close(read_ms(&conditions, Plan::Quorum), 85.4);
 }
 
-/// Demand on both sides of the Atlantic, led from Japan: somebody else should lead. Who, and
-/// what that gives, is found by trying every leader with every set of holders of every key.
+/// Demand is on both sides of the Atlantic, and Japan leads: another replica should lead.
+/// Trying every leader with every set of holders of every key finds the best leader and its
+/// latencies.
 #[test]
 fn the_best_leader_is_found_whoever_leads_now() {
     let conditions = conditions(RoundTrips::paper());
@@ -148,7 +149,7 @@ fn the_best_leader_is_found_whoever_leads_now() {
     assert_eq!(mean_ms(&more), mean_ms(&found));
 }
 
-/// Of every key's holders `cost` chooses the best, so no other plan has a lower mean.
+/// `cost` chooses the best holders of every key, so no other plan has a lower mean.
 #[test]
 fn no_plan_beats_cost_where_reads_wait_for_nobody() {
     let conditions = conditions(RoundTrips::paper());

@@ -1,4 +1,4 @@
-//! What an entry of the configuration log says.
+//! Contents of an entry of the configuration log.
 
 use super::params::LeaseParams;
 use super::ranges::KeyRange;
@@ -8,7 +8,7 @@ use crate::types::{Key, ReplicaSet};
 /// One entry of the configuration log. What is `None` or empty stays as it was.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ConfigChange {
-    /// What changes for whole ranges, one after the other, before `keys` is applied.
+    /// Changes for whole ranges, one after the other, before `keys` is applied.
     pub ranges: Vec<RangeChange>,
     /// Holders of single keys, grouped by quorum.
     pub keys: Vec<(ReplicaSet, Vec<Key>)>,
@@ -18,7 +18,7 @@ pub struct ConfigChange {
     pub params: Option<LeaseParams>,
 }
 
-/// What changes for all keys of a range. What is `None` stays as it was.
+/// Changes for all keys of a range. A field that is `None` stays as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RangeChange {
     /// The keys.
@@ -48,7 +48,7 @@ impl ConfigChange {
         }
     }
 
-    /// What changes for just the keys of `range`; nothing yet, if that is new.
+    /// Returns the change for just the keys of `range`; it changes nothing yet, if it is new.
     pub fn of_range(&mut self, range: &KeyRange) -> &mut RangeChange {
         let known = self.ranges.iter().position(|change| change.range == *range);
         let index = known.unwrap_or_else(|| {

@@ -1,5 +1,5 @@
-//! How many listed keys have which holders: what is true of all of them is then known
-//! without a look at each.
+//! Number of listed keys for each set of holders. So a property of all of them is known without
+//! a look at each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ impl Counts {
         self.0.is_empty()
     }
 
-    /// How many keys are counted.
+    /// Number of keys counted.
     pub(super) fn total(&self) -> u64 {
         self.0
             .values()
             .fold(0, |sum, keys| sum.saturating_add(*keys))
     }
 
-    /// Who holds every key that is counted; `None`: there is none.
+    /// Replicas that hold every counted key; `None`: no key is counted.
     pub(super) fn common(&self) -> Option<ReplicaSet> {
         self.0.keys().copied().reduce(ReplicaSet::intersection)
     }
 
-    /// Who holds some key that is counted.
+    /// Replicas that hold at least one counted key.
     pub(super) fn anybody(&self) -> ReplicaSet {
         self.0
             .keys()

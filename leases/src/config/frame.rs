@@ -90,13 +90,13 @@ impl Frame {
         self.excluded = excluded;
     }
 
-    /// What is said of `key` as one of its range.
+    /// Policy of the range of `key`.
     #[inline]
     pub(super) fn policy(&self, key: &[u8]) -> &Policy {
         self.policies.get(key)
     }
 
-    /// All listed keys are counted: who holds every key follows.
+    /// Called when all listed keys are counted: derives the replicas that hold every key.
     pub(super) fn counted(&mut self) {
         let ranges = self.policies.iter().map(|(_, policy)| policy.universal());
         let everywhere = ranges.reduce(ReplicaSet::intersection);

@@ -72,15 +72,15 @@ pub struct KeyView<'a> {
 }
 
 impl KeyView<'_> {
-    /// Whether the contents of configuration `id` are kept here. Without them
-    /// nobody can tell whom a grant under it protects.
+    /// Whether the contents of configuration `id` are kept here. Without them nobody can tell
+    /// which replicas a grant under it protects.
     #[inline]
     pub fn knows(&self, id: ConfigId) -> bool {
         self.configs.frame(id).is_some()
     }
 
-    /// Who holds the key under configuration `id`. Nobody, if `id` is older
-    /// than everything that is kept.
+    /// Holders of the key under configuration `id`. Empty, if `id` is older than everything
+    /// that is kept.
     #[inline]
     pub fn holders(&self, id: ConfigId) -> ReplicaSet {
         let Some(frame) = self.configs.frame(id) else {
@@ -99,8 +99,8 @@ impl KeyView<'_> {
     }
 }
 
-/// H12: a configuration has its own default holders, by name. Those of the newest
-/// would leave out an older leader, whose lease goes on.
+/// H12: a configuration has its own default holders, by name. The default holders of the newest
+/// configuration would leave out an older leader that still has a lease.
 #[inline]
 fn names_defaults<'a>(frame: &'a Frame, configs: &'a Configs) -> &'a Frame {
     match off(Rule::H12NamedLeader) {
@@ -128,7 +128,7 @@ impl Configs {
         self.last().id
     }
 
-    /// The oldest configuration whose contents are kept here.
+    /// The oldest configuration with its contents kept here.
     #[inline]
     pub fn oldest_kept(&self) -> ConfigId {
         self.frames[0].id
@@ -140,20 +140,21 @@ impl Configs {
         &self.frame(id).unwrap_or(&self.frames[0]).params
     }
 
-    /// What the newest configuration says by key range.
+    /// Policies of the newest configuration by key range.
     pub fn policies(&self) -> &RangeMap<Policy> {
         &self.last().policies
     }
 
-    /// What it will say by key range after these changes.
+    /// Policies by key range after these changes.
     pub fn policies_after(&self, changes: &[RangeChange]) -> RangeMap<Policy> {
         let mut policies = RangeMap::clone(&self.last().policies);
         self.change_further(&mut policies, changes);
         policies
     }
 
-    /// Adds further changes of the next configuration to what [`Configs::policies_after`] returned for
-    /// the changes before them. Takes one pass over the ranges, however many changes came before.
+    /// Adds further changes of the next configuration to what [`Configs::policies_after`]
+    /// returned for the changes before them. Takes one pass over the ranges, however many
+    /// changes came before.
     pub fn change_further(&self, policies: &mut RangeMap<Policy>, changes: &[RangeChange]) {
         let next = ConfigId(self.last().id.0 + 1);
         policies.apply(changes, next, self.members.voters());
@@ -171,8 +172,8 @@ impl Configs {
         self.last().wants_demand
     }
 
-    /// Who holds, under the newest configuration, a key of the range of `key` that is not
-    /// listed.
+    /// Holders, under the newest configuration, of a key that is not listed and is in the range
+    /// of `key`.
     pub fn unlisted(&self, key: &[u8]) -> ReplicaSet {
         self.last().policy(key).defaults.minus(self.excluded())
     }
@@ -197,7 +198,7 @@ impl Configs {
         }
     }
 
-    /// Who holds `key` under the newest configuration.
+    /// Holders of `key` under the newest configuration.
     pub fn holders(&self, key: &[u8]) -> ReplicaSet {
         self.view(key).holders(self.newest())
     }
@@ -208,23 +209,23 @@ impl Configs {
         self.listed_at(place).map(|(_, holders)| holders)
     }
 
-    /// The key at a place below [`listed_len`](Self::listed_len), and its own holders in
-    /// the newest configuration, if it is listed there. While configurations are forgotten
-    /// the last key may come to a lower place: who looks at all begins with the last.
+    /// The key at a place below [`listed_len`](Self::listed_len), and its own holders in the
+    /// newest configuration, if it is listed there. While configurations are forgotten the last
+    /// key may come to a lower place. So a caller that looks at all keys begins with the last.
     pub fn listed_at(&self, place: usize) -> Option<(&Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index(place)?;
         let (since, holders) = *versions.last()?;
         (since >= self.last().policy(key).cleared).then_some((key, holders))
     }
 
-    /// How many keys of each range have holders of their own in the newest configuration.
+    /// Number of keys of each range that have holders of their own in the newest configuration.
     /// For a while after a range was split, each part may count keys of the other.
     pub fn listed_by_range(&self) -> Vec<u64> {
         let ranges = self.policies().iter();
         ranges.map(|(_, policy)| policy.listed.total()).collect()
     }
 
-    /// How many keys have holders of their own in some configuration kept here.
+    /// Number of keys that have holders of their own in some configuration kept here.
     pub fn listed_len(&self) -> usize {
         self.keys.len()
     }
@@ -312,8 +313,8 @@ impl Configs {
         self.forget_superseded(self.frames[0].id);
     }
 
-    /// Of each key that a configuration up to `oldest` changed, the version that
-    /// `oldest` sees is the first that anybody can see.
+    /// Drops superseded versions of each key that a configuration up to `oldest` changed. The
+    /// version that `oldest` sees is the first that any configuration can see.
     fn forget_superseded(&mut self, oldest: ConfigId) {
         while self.changed.front().is_some_and(|(id, _)| *id <= oldest) {
             let (_, keys) = self.changed.pop_front().unwrap_or_default();

@@ -8,17 +8,17 @@ use crate::time::ClockBound;
 /// replicas count with the same ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseParams {
-    /// How long a promise lasts at its holder, from its receipt.
+    /// Duration of a promise at its holder, from its receipt.
     pub t_lease: Duration,
-    /// How long after an ack was sent the promise that builds on it may arrive.
+    /// Time after an ack was sent within which the promise that builds on it may arrive.
     pub t_guard: Duration,
-    /// How often a grantor renews.
+    /// Interval at which a grantor renews.
     pub renew: Duration,
-    /// How long a replica may stay silent before it is suspected.
+    /// Time for which a replica may stay silent before it is suspected.
     pub t_grace: Duration,
     /// Past this age of the newest ack a grantor establishes anew.
     pub t0_cap: Duration,
-    /// How far clock rates may differ.
+    /// Maximum difference of clock rates.
     pub clock: ClockBound,
 }
 
@@ -73,8 +73,8 @@ impl LeaseParams {
         pauses && self.clock.rho_ppm <= ClockBound::RHO_PPM_MAX
     }
 
-    /// How long a restarted replica must assume that grants it has forgotten
-    /// are still alive: `(t_guard + t_lease + 2 rho t0_cap)(1+rho)/(1-rho)`.
+    /// Time for which a restarted replica must assume that grants it has forgotten are still
+    /// alive: `(t_guard + t_lease + 2 rho t0_cap)(1+rho)/(1-rho)`.
     ///
     /// # Panics
     /// If `rho` is above [`ClockBound::RHO_PPM_MAX`]: [`check`](Self::check) first.
@@ -85,8 +85,8 @@ impl LeaseParams {
 }
 
 impl LeaseParams {
-    /// What a cluster starts with, unless it is told otherwise: as short as a world-wide
-    /// network permits without false suspicion (`results/durations`).
+    /// Durations that a cluster starts with, unless it is configured otherwise: as short as a
+    /// world-wide network permits without false suspicion (`results/durations`).
     pub fn for_sites() -> LeaseParams {
         LeaseParams {
             t_lease: Duration::from_millis(1000),

@@ -1,4 +1,4 @@
-//! What a configuration says of all keys of a range.
+//! Policy of a configuration for all keys of a range.
 
 use super::change::RangeChange;
 use super::counts::Counts;
@@ -14,15 +14,15 @@ pub const RANGES_MAX: usize = 1024;
 /// of the configuration log can name all of them.
 pub const STARTS_BYTES_MAX: usize = 512 << 10;
 
-/// What a configuration says of a range.
+/// Policy of a configuration for one range.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// Who chooses the holders.
+    /// Strategy that chooses the holders.
     pub strategy: StrategySpec,
     /// Holders of keys that are not listed; exclusions are not applied.
     pub defaults: ReplicaSet,
-    /// The newest configuration that cleared the listed keys of the range: who was listed
-    /// before it is listed no more.
+    /// The newest configuration that cleared the listed keys of the range: a key listed before
+    /// it is listed no more.
     pub(super) cleared: ConfigId,
     /// The listed keys of the range. After a range was split both parts count the keys of
     /// both, until all were looked at: never too few.
@@ -45,13 +45,13 @@ impl Policy {
         !self.listed.is_empty()
     }
 
-    /// Whether a key of the range may have holders of its own who lack `replica`.
+    /// Whether a key of the range may have holders of its own that do not include `replica`.
     pub fn any_listed_without(&self, replica: ReplicaId) -> bool {
         let common = self.listed.common();
         common.is_some_and(|common| !common.contains(replica))
     }
 
-    /// Whoever holds some key of the range; exclusions are not applied.
+    /// Replicas that hold at least one key of the range; exclusions are not applied.
     pub(super) fn anybody(&self) -> ReplicaSet {
         self.defaults.union(self.listed.anybody())
     }

@@ -25,13 +25,13 @@ pub enum StrategySpec {
     All,
     /// Per key, the leader and the N/2 others that read it most (the paper).
     Quorum {
-        /// Who holds keys that nobody has read yet.
+        /// Holders of keys that nobody has read yet.
         unlisted: Unlisted,
     },
     /// The operator's choice.
     Fixed {
-        /// Who holds every key. `None`: the leader and the N/2 replicas nearest to it, as
-        /// with [`Unlisted::Nearest`]; for keys that the operator's ranges leave out.
+        /// Holders of every key. `None`: the leader and the N/2 replicas nearest to it, as with
+        /// [`Unlisted::Nearest`]; for keys that the operator's ranges leave out.
         holders: Option<ReplicaSet>,
     },
     /// Per key, the replicas that make its operations wait least (protocol §5).
@@ -41,7 +41,7 @@ pub enum StrategySpec {
 /// Settings of `cost`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CostSettings {
-    /// How much reads count against writes, in thousandths: 500 is both alike.
+    /// Weight of reads against writes, in thousandths: at 500 both count the same.
     read_weight_pm: u16,
     /// At least so many replicas hold no lease on a key: these may fail, and no write to
     /// it waits for a lease to end.
@@ -71,7 +71,7 @@ impl CostSettings {
         }
     }
 
-    /// What is not as by default, in words.
+    /// Describes in words the settings that differ from the defaults.
     fn in_words(&self) -> String {
         let usual = CostSettings::default();
         let weight = format!("read weight {}", self.read_weight());
@@ -82,12 +82,12 @@ impl CostSettings {
         parts.join(", ")
     }
 
-    /// How much reads count against writes, in thousandths.
+    /// Weight of reads against writes, in thousandths.
     pub fn thousandths(&self) -> u32 {
         u32::from(self.read_weight_pm)
     }
 
-    /// How much reads count against writes: 0 to 1, 0.5 is both alike.
+    /// Weight of reads against writes, from 0 to 1: at 0.5 both count the same.
     pub fn read_weight(&self) -> f64 {
         f64::from(self.read_weight_pm) / 1000.0
     }

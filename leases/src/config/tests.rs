@@ -1,4 +1,4 @@
-//! What each configuration sees, of several alive at once.
+//! Views of several configurations that are alive at once.
 
 use super::*;
 
@@ -112,7 +112,7 @@ fn ranges_reach_up_to_the_next() {
     assert_eq!(configs.universal(ConfigId(1)), set(0b001));
 }
 
-/// What is cleared is cleared for the keys of the range, whoever was listed there.
+/// Clearing a range clears all keys of the range, whichever replicas were listed there.
 #[test]
 fn a_range_that_is_cleared_leaves_the_lists_of_its_neighbours() {
     let mut configs = Configs::new(3);
@@ -246,7 +246,7 @@ fn assert_counted(configs: &Configs) {
     assert_eq!(configs.universal(configs.newest()), universal);
 }
 
-/// What is cleared is forgotten some keys at a time, and what is listed meanwhile stays.
+/// Cleared keys are forgotten some at a time, and keys that are listed meanwhile stay.
 #[test]
 fn cleared_keys_are_forgotten_in_steps() {
     let keys = 5 * sweep::KEYS_A_STEP;
@@ -317,7 +317,8 @@ fn the_keys_of_a_range_that_is_split_are_counted_anew() {
 }
 
 proptest::proptest! {
-    /// Whatever is listed, cleared, split and forgotten: what is counted is what there is.
+    /// After any sequence of listing, clearing, splitting and forgetting, the counts equal the
+    /// keys that exist.
     #[test]
     fn counts_follow_the_keys(
         changes in proptest::collection::vec((0u8..4, 0u64..8, 0usize..6, 0usize..6), 1..60),

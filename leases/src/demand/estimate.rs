@@ -14,26 +14,25 @@ const BUCKETS: usize = ENDS.len() + 2;
 /// Fewer operations than this say nothing of an origin.
 const OBSERVED_MIN: f32 = 50.0;
 
-/// How much the latest pass moves what is asked of keys that are not remembered.
+/// Weight of the latest pass in the rate of keys that are not remembered.
 const LATEST: f32 = 0.3;
 
 /// A count that has faded to less than this is none.
 const NONE_BELOW: f32 = 1e-3;
 
-/// What is believed of a bucket before anything was observed weighs as much as this many
-/// observed operations.
+/// Weight of the prior of a bucket, in observed operations: it is believed before anything was
+/// observed.
 const BELIEVED: f32 = 3.0;
 
 /// Most operations that the rate of keys is taken from which an origin had not asked.
 /// Only the latest count: the busiest of these keys are soon asked, and the rest are idler.
 const ENOUGH: f32 = 1000.0;
 
-/// What a key is believed to be asked that was not asked yet, in operations within the
-/// time that counts remember.
+/// Prior of a key that was not asked yet, in operations within the time that counts remember.
 const UNASKED: f32 = 0.02;
 
-/// How many operations of a key count as much as the share of reads of all its origin's
-/// operations.
+/// Weight of the share of reads among all operations of a key's origin, in operations of the
+/// key.
 const MIX_PRIOR: f32 = 16.0;
 
 fn bucket(count: f32) -> usize {
@@ -43,7 +42,7 @@ fn bucket(count: f32) -> usize {
     }
 }
 
-/// How many keys of an origin are in each bucket, and their counts together.
+/// Number of keys of an origin in each bucket, and their counts together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histogram {
     keys: [f32; BUCKETS],
@@ -63,14 +62,14 @@ impl Histogram {
     }
 }
 
-/// What keys of one origin were asked, by how often they had been asked before.
+/// Operations on keys of one origin, by how often the keys had been asked before.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calibration {
     /// As of the last pass over all keys.
     keys: Histogram,
     /// Operations on keys of each bucket.
     asked: [f32; BUCKETS],
-    /// How many these operations would have been, had every key been asked at the rate of
+    /// Number that these operations would have been, had every key been asked at the rate of
     /// its count. The same count is a lower rate when counts remember a longer time.
     expected: [f32; BUCKETS],
     /// For how many seconds keys of the lowest bucket were observed, added up over keys.
@@ -122,7 +121,7 @@ impl Calibration {
         self.asked_unknown += operations;
     }
 
-    /// What was observed fades, as counts do.
+    /// Lets the observations fade, as counts do.
     pub(super) fn fade(&mut self, factor: f32) {
         self.window *= factor;
         self.uncounted_for *= factor;
@@ -213,11 +212,11 @@ impl Curve {
     }
 }
 
-/// What a key will be asked: operations a second, the reads of every origin, then the
-/// writes of every origin.
+/// Expected rates of a key, in operations a second: the reads of every origin, then the writes
+/// of every origin.
 pub type Rates = SmallVec<[f32; 16]>;
 
-/// What counts say of the future, as of one moment.
+/// Forecast from the counts, as of one timestamp.
 #[derive(Clone, Debug)]
 pub struct Estimator {
     origins: Vec<OfOrigin>,
@@ -258,13 +257,13 @@ impl Estimator {
             .any(|origin| origin.observed >= OBSERVED_MIN)
     }
 
-    /// What a key with these counts will be asked.
+    /// Returns the expected rates of a key with these counts.
     #[inline]
     pub fn rates(&self, row: Row<'_>) -> Rates {
         self.of(row.counts())
     }
 
-    /// What all keys together will be asked that no origin has asked yet.
+    /// Returns the expected rates of all keys together that no origin has asked yet.
     pub fn unasked(&self) -> Rates {
         let reads = |origin: &OfOrigin| origin.unknown_rate * origin.reads;
         let writes = |origin: &OfOrigin| origin.unknown_rate * (1.0 - origin.reads);
@@ -317,8 +316,8 @@ mod tests {
         }
     }
 
-    /// 1,000 keys of which 10 are asked once a second and the others never: who has been
-    /// asked will be asked so often, who has not will not.
+    /// There are 1,000 keys, of which 10 are asked once a second and the others never. Keys
+    /// that were asked are expected to be asked at that rate, and the others are not.
     #[test]
     fn the_forecast_is_what_keys_of_the_same_count_were_asked() {
         let mut calibration = Calibration::default();
@@ -373,7 +372,7 @@ mod tests {
         assert!(off.abs() < 0.1, "{found} for {expected}");
     }
 
-    /// Of 20,000 keys that an origin has not asked it asks 20 a second, later 2.
+    /// An origin asks 20 operations a second, later 2, of 20,000 keys that it has not asked.
     #[test]
     fn what_was_asked_long_ago_says_nothing_of_keys_that_are_still_not_asked() {
         let mut calibration = Calibration::default();

@@ -1,14 +1,15 @@
-//! Who reads and writes what, in bounded memory, and what that says of the future.
+//! Reads and writes by key and origin, in bounded memory, and the forecast that follows from
+//! them.
 //!
-//! Every replica counts its own clients' operations ([`Tally`]) and reports them to the
-//! leader, which keeps them by key and origin ([`Demand`]). Counts fade with a half-life;
-//! those of an origin whose clients turn to other keys are dropped at once (`shift.rs`).
+//! Every replica counts its own clients' operations ([`Tally`]) and reports them to the leader,
+//! which keeps them by key and origin ([`Demand`]). Counts fade with a half-life; those of an
+//! origin whose clients turn to other keys are dropped at once (`shift.rs`).
 //!
 //! A count is not yet a forecast. A key that a site has asked once will hardly be asked as
-//! often as all others of its kind together, and a key that it has not asked yet may be.
-//! So the leader observes what keys of each count are asked next, and reads the forecast
-//! off that curve ([`Estimator`]). This is empirical Bayes estimation, as by Good and
-//! Turing, with real observations in the place of their smoothing.
+//! often as all others of its kind together, and a key that it has not asked yet may be. So the
+//! leader observes how often keys of each count are asked next, and reads the forecast off that
+//! curve ([`Estimator`]). This is empirical Bayes estimation, as by Good and Turing, with real
+//! observations in the place of their smoothing.
 
 mod estimate;
 mod room;
@@ -33,7 +34,7 @@ pub struct Delta {
     pub writes: u32,
 }
 
-/// What one origin reports of its clients' operations.
+/// Counts that one origin reports of its clients' operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Report {
     /// By key.
@@ -50,13 +51,13 @@ impl Report {
         self.deltas.is_empty() && self.rare_reads == 0 && self.rare_writes == 0
     }
 
-    /// How much of a message the report takes, in bytes.
+    /// Size of the report in a message, in bytes.
     pub fn bytes(&self) -> usize {
         self.deltas.iter().map(|delta| bytes_of(&delta.key)).sum()
     }
 }
 
-/// What a key takes of a report, in bytes: itself, its counts, and how they are framed.
+/// Size of a key in a report, in bytes: the key itself, its counts, and their framing.
 fn bytes_of(key: &[u8]) -> usize {
     key.len() + 12
 }

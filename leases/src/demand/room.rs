@@ -1,7 +1,7 @@
-//! Bounded memory for keys. When it is full, the rarest of the next few keys makes room for a
+//! Bounded memory for keys. When it is full, the rarest of the next few keys is evicted for a
 //! new one.
 
-/// Of so many keys the rarest makes room.
+/// Number of keys that are compared: the rarest of them is evicted.
 const COMPARED: usize = 8;
 
 /// Memory for keys, as far as it grows with them, in bytes.
@@ -43,7 +43,7 @@ impl Room {
         self.used -= bytes;
     }
 
-    /// The places, of `len`, of the next few keys: the rarest of them makes room.
+    /// The places, of `len`, of the next few keys: the rarest of them is evicted.
     pub(super) fn compared(&mut self, len: usize) -> impl Iterator<Item = usize> + use<> {
         let first = self.hand;
         self.hand = (first + COMPARED) % len.max(1);

@@ -7,13 +7,13 @@
 /// Operations that are judged together.
 const WINDOW: u32 = 128;
 
-/// So many windows pass before the first judgement: until then memories are too young.
+/// Number of windows before the first judgement: until then memories are too young.
 const UNJUDGED: u32 = 4;
 
 /// Habits have changed when the keys asked are remembered by a quarter of the usual count.
 const DROP_LOG2: f32 = 2.0;
 
-/// How much the latest window moves what is usual.
+/// Weight of the latest window in the mean of what is usual.
 const LATEST: f32 = 0.2;
 
 /// Watches one origin.
@@ -21,7 +21,8 @@ const LATEST: f32 = 0.2;
 pub(super) struct Watch {
     /// Since the last judgement.
     operations: u32,
-    /// Of these: log2 of the share that their keys had of all that is remembered, summed.
+    /// Sum, over these operations, of log2 of the share that their keys had of all that is
+    /// remembered.
     log2_shares: f32,
     /// Judgements since the counts began.
     windows: u32,

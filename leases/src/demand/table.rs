@@ -15,15 +15,15 @@ use crate::types::ReplicaId;
 /// An operation counts half as much after this long.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
-/// Counts of an origin whose clients have turned to other keys are divided by this.
+/// Divisor of the counts of an origin after its clients have turned to other keys.
 const FORGET: f32 = 256.0;
 
 /// Counts are scaled when an operation of today counts more than this: far below what
 /// the numbers can hold.
 const WEIGHT_MAX: f32 = 1e15;
 
-/// What a key takes of memory besides its own bytes and its counts: its place, its hash,
-/// and what the allocator adds.
+/// Memory that a key takes besides its own bytes and its counts: its place, its hash, and the
+/// allocator's overhead.
 const ENTRY_BYTES: usize = 72;
 
 /// Operations.
@@ -95,10 +95,10 @@ impl Row<'_> {
     }
 }
 
-/// What is known of one origin.
+/// State of one origin.
 #[derive(Clone, Debug)]
 struct Origin {
-    /// What an operation counts now. It grows, so that what was counted before fades.
+    /// Current weight of an operation. It grows, so that earlier counts fade.
     weight: f32,
     /// All operations, also on keys that were forgotten; in this weight.
     total: Count,
@@ -120,7 +120,7 @@ pub struct Demand {
     aged: Time,
 }
 
-/// How many keys have which count: gathered key by key, then told to [`Demand::age`].
+/// Number of keys for each count: gathered key by key, then passed to [`Demand::age`].
 #[derive(Clone, Debug, Default)]
 pub struct Census {
     by_origin: Vec<Histogram>,
@@ -272,7 +272,7 @@ impl Demand {
         }
     }
 
-    /// What counts say of the future, as of now.
+    /// Returns the estimator of future demand from the current counts.
     pub fn estimator(&self) -> Estimator {
         let origins = self.origins.iter();
         Estimator::new(origins.map(|origin| (&origin.calibration, origin.total)))
@@ -286,7 +286,7 @@ impl Demand {
         })
     }
 
-    /// How many keys are remembered.
+    /// Number of keys remembered.
     pub fn len(&self) -> usize {
         self.rows.len()
     }

@@ -8,8 +8,8 @@ use crate::growing::GrowingIndexMap;
 use crate::hashing::Seeded;
 use crate::types::Key;
 
-/// What a key takes of memory besides its own bytes: its place, its counts, its hash, and
-/// what the allocator adds.
+/// Memory that a key takes besides its own bytes: its place, its counts, its hash, and the
+/// allocator's overhead.
 const ENTRY_BYTES: usize = 72;
 
 /// Most keys that are counted at a time: a report looks at each, which then takes about a
@@ -125,7 +125,7 @@ impl Tally {
         }
     }
 
-    /// What all keys would take of a report.
+    /// Size of all keys in a report, in bytes.
     fn reported_bytes(&self) -> usize {
         let len = self.counts.len();
         self.room.used() - len * ENTRY_BYTES + len * bytes_of(&[])

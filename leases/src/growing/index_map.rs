@@ -1,4 +1,4 @@
-//! A map whose entries have places, and which grows a part at a time.
+//! A map that numbers its entries by places, and that grows a part at a time.
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher as _, Hash};
@@ -8,9 +8,9 @@ use super::chunks::Chunks;
 use super::table::Table;
 use crate::hashing::Seeded;
 
-/// A hash map whose entries are numbered from 0 in the order of insertion. When an entry is
-/// removed, the last one takes its place. So a pass over all entries may stop at a place and
-/// go on there later. No insertion moves more than some thousands of entries.
+/// A hash map that numbers its entries from 0 in the order of insertion. When an entry is
+/// removed, the last one takes its place. So a pass over all entries may stop at a place and go
+/// on there later. No insertion moves more than some thousands of entries.
 #[derive(Clone, Debug)]
 pub struct GrowingIndexMap<K, V> {
     places: Table<Place>,
@@ -36,7 +36,7 @@ impl<K, V> Default for GrowingIndexMap<K, V> {
 }
 
 impl<K, V> GrowingIndexMap<K, V> {
-    /// How many keys there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -23,7 +23,7 @@ impl<K, V> Default for GrowingMap<K, V> {
 }
 
 impl<K, V> GrowingMap<K, V> {
-    /// How many keys there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.table.len()
     }

@@ -20,8 +20,9 @@
 //! maps. To drop a large map is a long step.
 //!
 //! # Limits
-//! Keys whose hashes agree share a segment, which then grows as a standard map does. Nobody can
-//! choose such keys who does not know the secret by which a map hashes ([`crate::hashing`]).
+//! Keys whose hashes agree share a segment, which then grows as a standard map does. A client
+//! that does not know the secret by which a map hashes cannot choose such keys
+//! ([`crate::hashing`]).
 
 mod chunks;
 mod index_map;

@@ -10,7 +10,7 @@ pub(super) const MEAN: usize = 800;
 /// and the highest seven tell entries of neighbouring places apart (`hashbrown`).
 const SEGMENT_BIT: u32 = 24;
 
-/// Entries by their hashes. Whoever uses it knows the hash of each entry.
+/// Entries by their hashes. The caller knows the hash of each entry.
 #[derive(Clone, Debug)]
 pub(super) struct Table<T> {
     /// None at first.

@@ -16,7 +16,7 @@ thread_local! {
     static HASHED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts how often keys are hashed: whoever moves a key to another place of a table hashes
+/// Counts how often keys are hashed: code that moves a key to another place of a table hashes
 /// it.
 #[derive(PartialEq, Eq)]
 struct Counting(u64);
@@ -53,7 +53,7 @@ fn no_insertion_moves_more_than_one_segment() {
     assert!((MEAN..=MOST).contains(&most), "{most} moved");
 }
 
-/// What a map with an order moves are its places, and their hashes are kept.
+/// A map with an order moves only its places, and their hashes are kept.
 #[test]
 fn an_insertion_into_a_map_with_places_hashes_its_key_alone() {
     let mut map = GrowingIndexMap::default();
@@ -179,7 +179,7 @@ fn keys_of(block: u16) -> impl Iterator<Item = u16> {
     (0..16).map(move |i| block.wrapping_mul(16).wrapping_add(i))
 }
 
-/// What a map with places must do, by a list.
+/// Reference model of a map with places: a list.
 #[derive(Default)]
 struct Plain(Vec<(u16, u8)>);
 

@@ -1,5 +1,5 @@
-//! What one grantor has promised: the windows in which it may promise again, and
-//! the chain of its promises with their barriers.
+//! Promises of one grantor: the windows in which it may promise again, and the chain of its
+//! promises with their barriers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const WINDOWS_MAX: usize = 1024;
 /// blocked. Dropping an expired record is safe: the next one's barrier is higher.
 const RECORDS_MAX: usize = 32;
 
-/// What the grantor promised under one configuration.
+/// Promises of the grantor under one configuration.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Record {
     config: ConfigId,
@@ -30,7 +30,7 @@ struct Record {
     barrier: Slot,
 }
 
-/// What one run of a grantor has promised.
+/// Promises of one run of a grantor.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Chain {
     incarnation: Incarnation,
@@ -56,8 +56,8 @@ impl Chain {
         }
     }
 
-    /// Opens the window of `sequence`, whose ack is sent at `now`; `None` if it is
-    /// refused.
+    /// Opens the window of `sequence`. Its ack is sent at `now`. Returns `None` if the window
+    /// is refused.
     pub(super) fn take(&mut self, sequence: u64, now: Time) -> Option<()> {
         if !rules::is_new(sequence, self.taken) {
             return None;

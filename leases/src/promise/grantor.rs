@@ -14,7 +14,7 @@ use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 
-/// What the grantor needs to know at the moment it promises.
+/// Context that the grantor needs when it promises.
 pub struct PollContext<'a> {
     /// The configurations known here.
     pub configs: &'a Configs,
@@ -28,7 +28,7 @@ pub struct PollContext<'a> {
     pub quiet_after: Duration,
 }
 
-/// What this replica has promised to the others.
+/// Promises that this replica has made to the others.
 #[derive(Clone, Debug, Hash)]
 pub struct Grantor {
     me: ReplicaId,
@@ -177,8 +177,9 @@ impl Grantor {
         peer.promise_due = false;
         // §3.7: a peer that stays silent for t_grace is suspected, and not promised.
         peer.suspected |= now.since(peer.last_reply) >= newest.t_grace;
-        // Who has missed answers may be gone, and each promise would keep writes waiting for
-        // longer. A guard binds nobody, and its answer brings a promise at once.
+        // A holder that has missed answers may be disconnected, and each promise would keep
+        // writes waiting for longer. A guard binds nobody, and its answer brings a promise at
+        // once.
         let quiet = now.since(peer.last_reply) >= context.quiet_after;
         let promise = match peer.suspected || quiet {
             true => None,

@@ -7,7 +7,7 @@ use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::ConfigId;
 
-/// What a holder may believe under one configuration.
+/// Promise that a holder may rely on under one configuration.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Grant {
     pub(super) config: ConfigId,

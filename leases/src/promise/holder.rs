@@ -30,7 +30,7 @@ pub enum NoPermit {
     Barrier(Slot),
 }
 
-/// What this replica has been promised by the others.
+/// Promises that this replica has received from the others.
 #[derive(Clone, Debug, Hash)]
 pub struct Holder {
     me: ReplicaId,
@@ -119,7 +119,7 @@ impl Holder {
     /// that is counted (§3.6, case 2).
     ///
     /// # Errors
-    /// What is missing.
+    /// [`NoPermit`]: the condition that is not met.
     pub fn permit(
         &self,
         now: Time,
@@ -143,7 +143,7 @@ impl Holder {
     /// The same for every key there is or could be.
     ///
     /// # Errors
-    /// What is missing.
+    /// [`NoPermit`]: the condition that is not met.
     pub fn permit_all(
         &self,
         now: Time,
@@ -214,10 +214,10 @@ impl Holder {
         self.chains[grantor.index()].promises()
     }
 
-    /// Panics if the state cannot be: windows and records rising and bounded, nothing
-    /// believed by one who has given its promises back. Cost: a few comparisons
-    /// for each grantor and each configuration that it is remembered under: rarely
-    /// more than four.
+    /// Panics if the state is invalid: windows and records must be rising and bounded, and a
+    /// holder that has given its promises back must believe nothing. Cost: a few comparisons
+    /// for each grantor and each configuration that it is remembered under: rarely more than
+    /// four.
     pub fn check(&self) {
         if mutated() {
             return; // for the oracles to catch
@@ -232,8 +232,9 @@ impl Holder {
     }
 }
 
-/// `covered`: for each grantor that covers the key, until when, and the barrier of its
-/// chain. The permit is that of the `needed` best grantors whose barrier is passed.
+/// `covered` yields, for each grantor that covers the key, the end of its promise and the
+/// barrier of its chain. The permit is that of the `needed` best grantors with a passed
+/// barrier.
 #[inline]
 fn judge<I: Iterator<Item = (Time, Slot)>>(
     covered: impl Fn() -> I,
@@ -260,12 +261,12 @@ fn judge<I: Iterator<Item = (Time, Slot)>>(
 
 #[cfg(test)]
 impl Holder {
-    /// How many windows of `grantor` are remembered.
+    /// Number of windows of `grantor` that are remembered.
     pub(super) fn windows(&self, grantor: ReplicaId) -> usize {
         self.chains[grantor.index()].windows()
     }
 
-    /// How many configurations `grantor` is remembered under.
+    /// Number of configurations that `grantor` is remembered under.
     pub(super) fn records(&self, grantor: ReplicaId) -> usize {
         self.chains[grantor.index()].records()
     }

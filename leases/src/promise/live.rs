@@ -15,7 +15,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Nobody knows who was promised what.
+    /// State in which earlier promises are not known.
     pub(super) fn unknown(members: Membership) -> Live {
         Live {
             everyone: Some(members.voters()),
@@ -38,10 +38,10 @@ impl Live {
         }
     }
 
-    /// The tag of an acceptance whose batch writes `keys`: every holder that a
-    /// grant in force entitles to be notified. Old and new configurations are both
-    /// obeyed: the tag is the union. During the restart wait (§3.7) it is everyone.
-    /// What writes no key (a no-op, a configuration) has an empty tag, always.
+    /// The tag of an acceptance of a batch that writes `keys`: every holder that a grant in
+    /// force entitles to be notified. Old and new configurations are both obeyed: the tag is
+    /// the union. During the restart wait (§3.7) it is all replicas. A batch that writes no key
+    /// (a no-op, a configuration) always has an empty tag.
     pub fn tag<'a>(&self, mut keys: impl Iterator<Item = KeyView<'a>>) -> ReplicaSet {
         if let Some(everyone) = self.everyone {
             return keys.next().map_or(ReplicaSet::EMPTY, |_| everyone);
@@ -65,8 +65,8 @@ impl Live {
     }
 }
 
-/// Which of the `granted` hold `key` under `config`. A grant whose configuration is
-/// forgotten here may cover any key (H14).
+/// Returns those of the `granted` that hold `key` under `config`. A grant may cover any key if
+/// its configuration is forgotten here (H14).
 fn protected(key: KeyView<'_>, config: ConfigId, granted: ReplicaSet) -> ReplicaSet {
     match key.knows(config) {
         true => key.holders(config).intersection(granted),

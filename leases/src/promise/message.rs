@@ -1,4 +1,4 @@
-//! What grantors and holders say to each other.
+//! Messages between grantors and holders.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub enum LeaseMessage {
     },
     /// Holder: the window of this sequence is open.
     GuardAck {
-        /// Of the guard.
+        /// Sequence of the guard.
         sequence: u64,
         /// The newest configuration the holder knows.
         known: ConfigId,
@@ -24,7 +24,7 @@ pub enum LeaseMessage {
     Promise(Promise),
     /// Holder: taken.
     PromiseAck {
-        /// Of the promise.
+        /// Sequence of the promise.
         sequence: u64,
         /// The newest configuration the holder knows.
         known: ConfigId,
@@ -35,8 +35,8 @@ pub enum LeaseMessage {
         /// The highest sequence given up.
         up_to: u64,
     },
-    /// From who ends. As a holder: I have erased all promises, and take none in this run, so
-    /// drop every grant. As a grantor: erase my promises, and answer with a Relinquish.
+    /// The sender's run ends. As a holder: I have erased all promises, and take none in this
+    /// run, so drop every grant. As a grantor: erase my promises, and answer with a Relinquish.
     Leave {
         /// The highest sequence that the sender ever sent to the addressee, or a higher one.
         recalls: u64,
@@ -50,11 +50,11 @@ pub struct Promise {
     pub sequence: u64,
     /// The acknowledged sequence it builds on.
     pub base: u64,
-    /// How long before sending this the grantor received that ack, by its clock.
+    /// Time from the grantor's receipt of that ack until it sends this, by its clock.
     pub t0: Duration,
     /// The holder takes it only within `t0 + t_guard` of sending that ack.
     pub t_guard: Duration,
-    /// How long it lasts from receipt, by the holder's clock.
+    /// Duration of the promise from receipt, by the holder's clock.
     pub t_lease: Duration,
     /// The configuration it is under.
     pub config: ConfigId,

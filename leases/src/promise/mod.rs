@@ -7,15 +7,15 @@
 //!    of a grant before it sends the promise, and outwaits every clock it could
 //!    meet; the holder counts `t_lease` from receipt on its own clock, and takes
 //!    a promise only within the window of an ack it sent itself.
-//! 2. *Validity is a comparison*, of `now` with a stored deadline at the moment
+//! 2. *Validity is a comparison*, of `now` with a stored deadline at the time
 //!    of use, never a flag that a timer clears.
 //!
 //! | file | what |
 //! |---|---|
-//! | `message.rs` | what grantors and holders say to each other |
+//! | `message.rs` | messages between grantors and holders |
 //! | `rules.rs` | the hazard rules of the engine, one predicate each |
 //! | `grantor.rs`, `peer.rs`, `grants.rs` | what this replica has promised to the others |
-//! | `live.rs` | whom an acceptance must notify because of that (tags) |
+//! | `live.rs` | replicas that an acceptance must notify because of that (tags) |
 //! | `holder.rs`, `chain.rs` | what it has been promised, and may read because of it |
 
 mod chain;

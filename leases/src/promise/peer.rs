@@ -1,4 +1,4 @@
-//! What a grantor remembers of one holder.
+//! State that a grantor keeps of one holder.
 
 use std::time::Duration;
 
@@ -14,16 +14,17 @@ pub(super) struct Base {
     pub(super) received: Time,
 }
 
-/// The newest promise sent to a holder, whose ack alone may shorten its grant.
+/// The newest promise sent to a holder. Only the ack of this promise may shorten the holder's
+/// grant.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Latest {
     pub(super) sequence: u64,
     pub(super) config: ConfigId,
-    /// How long the grant is kept from receipt of that ack.
+    /// Duration for which the grant is kept from receipt of that ack.
     pub(super) keep: Duration,
 }
 
-/// What is remembered of one holder.
+/// State of one holder.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Peer {
     pub(super) incarnation: Incarnation,
@@ -42,7 +43,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// A holder of whose run `incarnation` nothing has been heard yet.
+    /// A holder in its run `incarnation`, from which nothing has been received yet.
     pub(super) fn new(now: Time, incarnation: Incarnation) -> Peer {
         Peer {
             incarnation,

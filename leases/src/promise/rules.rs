@@ -122,8 +122,8 @@ pub(super) fn is_passed_by_another(any_passed: bool) -> bool {
     any_passed && off(Rule::H06OneBarrier)
 }
 
-/// H24: the barrier of a chain is its lowest. It falls when a new leader's log drops
-/// dead entries, whose slots may never be executed.
+/// H24: the barrier of a chain is its lowest. It falls when a new leader's log drops dead
+/// entries. The slots of these entries may never be executed.
 pub(super) fn renewed_barrier(barrier: Slot, renewed: Slot) -> Slot {
     match off(Rule::H24Falls) {
         true => barrier,

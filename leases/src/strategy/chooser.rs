@@ -61,7 +61,7 @@ impl Chooser {
         !matches!(self, Chooser::Same(_))
     }
 
-    /// Who should hold a key with these counts, if not `held`.
+    /// Returns the holders that a key with these counts should have, if not `held`.
     #[inline]
     pub(super) fn choose(&self, row: Row<'_>, held: ReplicaSet) -> Option<Wish> {
         match self {
@@ -71,7 +71,8 @@ impl Chooser {
         }
     }
 
-    /// Who should hold a key that nobody asks now, and that `held` hold without the leader.
+    /// Returns the holders that a key should have if nobody asks it now and `held` hold it
+    /// without the leader.
     pub(super) fn keep(&self, held: ReplicaSet) -> ReplicaSet {
         match self {
             Chooser::Same(holders) => *holders,

@@ -22,8 +22,8 @@ pub(super) struct Cost {
     defaults: ReplicaSet,
 }
 
-/// What all ranges share in one situation. A table of what all sets of holders cost is large:
-/// one serves all ranges with the same settings.
+/// State that all ranges share in one situation. A table of the costs of all sets of holders is
+/// large: one serves all ranges with the same settings.
 #[derive(Debug)]
 pub(super) struct Tables<'a> {
     pub(super) situation: &'a Situation,
@@ -100,12 +100,13 @@ impl Cost {
         self.defaults
     }
 
-    /// Who should hold a key that nobody asks now, and that `held` hold without the leader.
+    /// Returns the holders that a key should have if nobody asks it now and `held` hold it
+    /// without the leader.
     pub(super) fn keep(&self, held: ReplicaSet) -> ReplicaSet {
         self.costs.fitting(held)
     }
 
-    /// Who should hold a key with these counts, if not `held`.
+    /// Returns the holders that a key with these counts should have, if not `held`.
     #[inline]
     pub(super) fn choose(&self, row: Row<'_>, held: ReplicaSet) -> Option<Wish> {
         let rates = match self.settings.prior {

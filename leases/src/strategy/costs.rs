@@ -1,4 +1,4 @@
-//! What a key costs, for every set of holders that could be chosen.
+//! Cost of a key, for every set of holders that could be chosen.
 
 use smallvec::SmallVec;
 
@@ -10,13 +10,14 @@ use crate::types::{ReplicaId, ReplicaSet};
 /// Up to so many replicas every set is looked at; beyond, sets are improved step by step.
 const EXHAUSTIVE_MAX: usize = 9;
 
-/// Beyond, only so many of those who read a key most may come to hold it.
+/// Number of candidates beyond `EXHAUSTIVE_MAX` replicas: those that read a key most. Only they
+/// are added or left out.
 const READERS_MAX: usize = 8;
 
-/// What counts for a choice, besides distance.
+/// Preference that counts for a choice, besides distance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Preference {
-    /// How much reads count against writes: 0 to 1, 0.5 is both alike.
+    /// Weight of reads against writes, from 0 to 1: at 0.5 both count the same.
     pub read_weight: f64,
     /// At least so many replicas hold no lease on a key.
     pub spare: usize,
@@ -32,15 +33,15 @@ pub struct Costs {
     replies: Replies,
     /// Most holders of a key.
     most: usize,
-    /// Of reads and of writes.
+    /// Weights of reads and of writes.
     weights: (f64, f64),
-    /// Of every set, by its bits. Empty, if there are too many replicas to look at every
-    /// set.
+    /// Costing of every set, by its bits. Empty, if there are too many replicas to look at
+    /// every set.
     all: Vec<Costing>,
     /// Sets that may be the best for some key, the smallest first.
     best: Vec<ReplicaSet>,
-    /// Of these: for the reads and the writes of each origin in turn, the latencies under
-    /// every set, side by side. So the costs of all sets are summed at once.
+    /// Latencies of these sets: for the reads and the writes of each origin in turn, the
+    /// latencies under every set, side by side. So the costs of all sets are summed at once.
     columns: Vec<f32>,
 }
 
@@ -49,7 +50,7 @@ pub struct Costs {
 pub struct Choice {
     /// The holders.
     pub holders: ReplicaSet,
-    /// What they cost.
+    /// Their cost.
     pub cost: f32,
 }
 
@@ -142,7 +143,7 @@ impl Costs {
         reads.chain(writes).map(|ms| ms as f32).collect()
     }
 
-    /// What `holders` cost a key that is asked like this.
+    /// Returns the cost with `holders` for a key with these rates.
     pub fn cost(&self, holders: ReplicaSet, rates: &Rates) -> f32 {
         match self.all.get(holders.0 as usize) {
             Some(costing) => dot(costing, rates),
@@ -174,8 +175,8 @@ impl Costs {
         }
     }
 
-    /// The best set reached from the leader alone, and from it and its nearest, by adding
-    /// or leaving out one at a time of those who read the key most.
+    /// Returns the best set reached from the leader alone, and from it and its nearest. Each
+    /// step adds or leaves out one of the replicas that read the key most.
     fn best_reached(&self, rates: &Rates) -> Choice {
         let nearest = self.distance.rtts().nearest_to(self.leader());
         let near = |count: usize| -> ReplicaSet {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::chooser::Wish;
 use crate::types::Key;
 
-/// Of all wishes of a pass so many are kept, those of most gain: more than configurations
-/// bring before the next pass.
+/// Maximum number of changes of a pass that are kept, those of most gain: more than
+/// configurations bring before the next pass.
 pub(super) const KEYS_MAX: usize = 20_000;
 
 /// Wishes that are kept for their turn, whatever they gain.
@@ -32,7 +32,7 @@ pub(super) struct Turn {
     goes_on: bool,
 }
 
-/// What a pass gathered.
+/// Changes that a pass gathered.
 pub(super) struct Gathered {
     /// At most [`KEYS_MAX`], in no order.
     pub(super) wishes: Vec<(Key, Wish)>,
@@ -42,7 +42,7 @@ pub(super) struct Gathered {
 }
 
 impl Listing {
-    /// Those have their turn whose keys come after this one.
+    /// Starts after the key `after`: the keys that come after it have their turn.
     pub(super) fn new(after: Option<Key>) -> Listing {
         Listing {
             turn: Turn {

@@ -45,7 +45,8 @@ impl Quorum {
         })
     }
 
-    /// The leader and N/2 of those who held the key before, the nearest of them.
+    /// Returns the leader and N/2 other replicas: first those that held the key before, and the
+    /// nearest first.
     pub(super) fn keep(&self, held: ReplicaSet) -> ReplicaSet {
         let mut others: Vec<ReplicaId> = self.situation.nearest.clone();
         others.sort_by_key(|replica| !held.contains(*replica));

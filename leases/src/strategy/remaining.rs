@@ -1,4 +1,4 @@
-//! What a pass found should change, brought by one configuration after the other.
+//! Changes that a pass found, brought by one configuration after the other.
 //!
 //! Holders of millions of keys may want to change at once. A configuration that changed all of
 //! them would take every replica a long step, and its links for seconds. So each brings a part,
@@ -18,10 +18,10 @@ pub const KEYS_A_CONFIGURATION: usize = 4096;
 /// The part of a configuration that is for keys in their order.
 const TURN_PART: usize = 8;
 
-/// What a key takes of a configuration besides its own bytes.
+/// Bytes that a key takes of a configuration besides its own bytes.
 const KEY_BYTES: usize = 3;
 
-/// What a set of holders takes of a configuration.
+/// Bytes that a set of holders takes of a configuration.
 const HOLDERS_BYTES: usize = 16;
 
 /// About how many bytes the keys take that `change` brings.
@@ -49,7 +49,7 @@ pub struct Remaining {
 }
 
 impl Remaining {
-    /// What a pass gathered that went by `of`.
+    /// Changes that a pass over the configuration `of` gathered.
     pub(super) fn new(of: ConfigId, gathered: Gathered) -> Remaining {
         Remaining {
             of,
@@ -66,7 +66,8 @@ impl Remaining {
         self.of
     }
 
-    /// What was added last is proposed, and is the configuration that the next change goes by.
+    /// Notes that the last change is proposed: it is the configuration that the next change
+    /// goes by.
     pub fn proposed(&mut self) {
         self.of = ConfigId(self.of.0 + 1);
     }
@@ -86,8 +87,8 @@ impl Remaining {
         self.turn.after()
     }
 
-    /// What a configuration after `current` should change, with about `bytes` of keys: at least
-    /// one, however long it is, unless `bytes` is 0.
+    /// Returns the changes of a configuration after `current`, with about `bytes` of keys: at
+    /// least one, however long it is, unless `bytes` is 0.
     ///
     /// # Panics
     /// If another configuration is in force than this is about.
@@ -227,7 +228,7 @@ mod tests {
         text.parse().expect("digits")
     }
 
-    /// Of so many keys, those with higher numbers gain more.
+    /// A pass over `keys` keys. Those with higher numbers gain more.
     fn pass(current: &Configs, turn: Option<Key>, keys: u32) -> Remaining {
         let mut listing = Listing::new(turn);
         for i in 0..keys {

@@ -1,19 +1,19 @@
-//! What a strategy goes by, besides demand.
+//! Situation that a strategy goes by, besides demand.
 
 use crate::latency::{Distance, Replies, RoundTrips};
 use crate::membership::Membership;
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// What the leader knows when it asks a strategy.
+/// Facts that the leader knows when it asks a strategy.
 #[derive(Clone, Debug)]
 pub struct Situation {
-    /// Who leads.
+    /// The leader.
     pub leader: ReplicaId,
     /// The other replicas, nearest to the leader first.
     pub nearest: Vec<ReplicaId>,
     /// Round trips between all replicas.
     pub rtts: RoundTrips,
-    /// Who hears of acceptances.
+    /// Recipients of the acceptors' replies.
     pub replies: Replies,
     /// Replicas that were not heard of lately: they are given no further keys.
     pub silent: ReplicaSet,
@@ -36,7 +36,7 @@ impl Situation {
         Membership::fixed(self.rtts.n())
     }
 
-    /// What distance costs.
+    /// Returns the cost of distance.
     pub fn distance(&self) -> Distance {
         Distance::new(self.rtts.clone(), self.leader)
     }

@@ -17,28 +17,28 @@ use crate::types::{ConfigId, Key, ReplicaSet};
 /// The next configuration, as far as strategies decide about it.
 #[derive(Debug)]
 pub struct Surveyed {
-    /// What changes.
+    /// Changes of the next configuration.
     pub change: ConfigChange,
-    /// What it had no room for, if anything: for later configurations.
+    /// Changes that did not fit, if any: for later configurations.
     pub remaining: Option<Remaining>,
 }
 
-/// What is wanted for a range.
+/// Policy that is wanted for a range.
 #[derive(Clone, Debug)]
 struct Part {
-    /// What is said of the range now, with what the operator wants besides.
+    /// Current policy of the range, with the operator's further changes.
     policy: Policy,
     chooser: Chooser,
     /// Holders of keys that are not listed, once the change is complete.
     defaults: ReplicaSet,
-    /// Keys may be listed here without the leader, who should hold them.
+    /// Keys may be listed here without the leader, which should hold them.
     lacks_leader: bool,
 }
 
 /// A pass that is under way.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// What the operator wants besides.
+    /// Further changes that the operator wants.
     change: ConfigChange,
     situation: Situation,
     /// The configuration that is to be changed.
@@ -156,13 +156,13 @@ impl Survey {
         }
     }
 
-    /// How many of the keys in demand have which count, once all were looked at.
+    /// Number of keys in demand for each count, once all were looked at.
     pub fn census(&self) -> &Census {
         &self.census
     }
 
-    /// What the next configuration should change, with at most about `bytes` of keys: the pass
-    /// is over.
+    /// Returns the changes of the next configuration, with at most about `bytes` of keys: the
+    /// pass is over.
     ///
     /// # Panics
     /// If listed keys are still to be looked at, or another configuration is in force than the
@@ -193,7 +193,7 @@ impl Survey {
 }
 
 impl Part {
-    /// The leader joins `held`, who hold a key without it. Nobody reads the key now, so
+    /// Adds the leader to `held`, which hold a key without it. Nobody reads the key now, so
     /// nothing is gained yet.
     fn keep(&self, held: ReplicaSet) -> Wish {
         Wish {
@@ -214,7 +214,7 @@ impl Part {
         (before != next).then_some(next)
     }
 
-    /// What is to follow once no more keys are to be listed.
+    /// Returns the change that is to follow once no more keys are to be listed.
     fn last_defaults(&self, range: &KeyRange) -> Option<RangeChange> {
         let meanwhile = self.policy.defaults.union(self.defaults);
         let differs = self.chooser.lists() && meanwhile != self.defaults;

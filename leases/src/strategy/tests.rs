@@ -1,6 +1,5 @@
-//! One contract for every strategy: whatever the demand and whoever leads, it
-//! names replicas, keeps the leader among the holders, moves in bounded steps
-//! and comes to rest.
+//! One contract for every strategy. For any demand and any leader, it names replicas, keeps the
+//! leader among the holders, moves in bounded steps and comes to rest.
 
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -33,8 +32,8 @@ fn specs(n: usize) -> Vec<StrategySpec> {
         StrategySpec::Cost(CostSettings::default()),
         StrategySpec::Cost(CostSettings::from_thousandths(900, 1, false)),
         StrategySpec::Fixed { holders: None },
-        // The operator's sets are the operator's business, but the contract asks for
-        // the leader, whoever leads: give the keys to all.
+        // The operator's sets are the operator's business, but the contract asks for the
+        // leader, whichever replica leads: give the keys to all.
         StrategySpec::Fixed {
             holders: Some(ReplicaSet::all(n)),
         },

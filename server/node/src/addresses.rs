@@ -1,4 +1,4 @@
-//! How many connections come from one address.
+//! Number of connections from each address, and its bound.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -73,14 +73,14 @@ impl Addresses {
         self.max
     }
 
-    /// How often an address had none left.
+    /// Number of times that an address had no connection left.
     pub(super) fn refused(&self) -> u64 {
         self.refused.get()
     }
 }
 
-/// Whose address it is. A machine that has one IPv6 address usually has all that begin with
-/// the same 64 bits.
+/// Site of an address: an IPv4 address itself, or the first 64 bits of an IPv6 address. A
+/// machine that has one IPv6 address usually has all that begin with the same 64 bits.
 pub(super) fn site(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -11,10 +11,10 @@ use leasehold_replica::shell::{Others, Reading};
 
 /// Readings that took longer than this were interrupted, and cannot be compared.
 const TOGETHER: Duration = Duration::from_micros(100);
-/// How often clocks are compared. Reading them costs more than a step may cost, and no
-/// clock goes far wrong in this time.
+/// Interval between comparisons of the clocks. Reading them costs more than a step may cost, and
+/// no clock goes far wrong in this time.
 const COMPARED_EVERY: Duration = Duration::from_millis(1);
-/// How often readings are tried, when they are interrupted.
+/// Maximum number of attempts at readings that are interrupted.
 const TRIES: u32 = 4;
 
 /// The longest that the machine is known to have been suspended, in ns.

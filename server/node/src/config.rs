@@ -35,19 +35,19 @@ pub struct ClusterConfig {
     pub file: PathBuf,
     /// The cluster's name: replicas and clients of another are refused.
     pub cluster: String,
-    /// Who should lead when it can.
+    /// Replica that should lead when it can.
     pub leader: Option<ReplicaId>,
     /// When a write counts as durable.
     pub durability: Durability,
     /// The directory that holds one directory for each node.
     pub data: PathBuf,
-    /// Who may read locally.
+    /// Strategies by key range, which decide the replicas that may read locally.
     pub strategies: RangeMap<StrategySpec>,
     /// Lease durations.
     pub params: LeaseParams,
     /// Timers.
     pub timing: Timing,
-    /// Which replicas are sent votes.
+    /// Replicas to which votes are sent.
     pub accept_replies: AcceptReplies,
     /// Maximum number of commands in a slot.
     pub batch_max: usize,
@@ -56,11 +56,11 @@ pub struct ClusterConfig {
     /// Most traffic for choosing holders, in KB a second at each replica: see
     /// [`Settings::holders_bytes_s`].
     pub holders_kb_s: u64,
-    /// What clients may take.
+    /// Limits on what clients may take.
     pub limits: Limits,
-    /// Who may connect.
+    /// Conditions under which replicas and clients may connect.
     pub security: Security,
-    /// How many sessions clients may have.
+    /// Limits on clients' sessions.
     pub sessions: SessionLimits,
     /// The replicas, by id.
     pub nodes: Vec<NodeConfig>,
@@ -114,9 +114,9 @@ pub enum ConfigError {
         file: PathBuf,
         /// The field, as it is written in the file.
         field: String,
-        /// What it holds.
+        /// Value that it holds.
         found: String,
-        /// What it may hold, and how to mend it.
+        /// Values that it may hold, and how to fix it.
         accepted: String,
     },
 }

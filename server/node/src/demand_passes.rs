@@ -1,7 +1,8 @@
-//! Clients that asked what the leader knows of demand, and the pass that is made for them.
+//! Clients that asked for the demand that the leader knows, and the pass that is made for them.
 //!
 //! A pass over a million keys takes longer than the loop may stand still. So it is made in
-//! slices, one in each round, and all who wait are answered by the same.
+//! slices, one in each event-loop iteration, and all clients that wait are answered by the same
+//! pass.
 
 use std::cell::RefCell;
 
@@ -11,26 +12,26 @@ use leasehold_replica::Replica;
 use leasehold_replica::action::ClientHandle;
 use leasehold_replica::advice::DemandPass;
 
-/// How many keys are looked at in one round: about a millisecond.
+/// Number of keys that are looked at in one event-loop iteration: about a millisecond.
 const KEYS_A_ROUND: usize = 4096;
 
 /// Number of clients that are answered in one round: an answer may have megabytes.
 const ANSWERS_A_ROUND: usize = 1;
 
-/// See the module.
+/// Clients that wait for the demand, and the pass that is made for them.
 #[derive(Debug, Default)]
 pub(super) struct DemandPasses(RefCell<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Who is answered once the pass is over, and what else they asked for.
+    /// Clients that are answered once the pass is over, with their requests.
     waiting: Vec<(ClientHandle, StatusRequest)>,
     pass: Option<DemandPass>,
-    /// Those of an earlier pass that are still to be answered, and what with.
+    /// Clients of an earlier pass that are still to be answered, and their answer.
     told: Option<Answered>,
 }
 
-/// Who is to be answered, and what with; `None`: the replica does not lead.
+/// Clients to be answered, and the demand for them; `None`: the replica does not lead.
 pub(super) type Answered = (Vec<(ClientHandle, StatusRequest)>, Option<Demand>);
 
 impl DemandPasses {
@@ -45,7 +46,7 @@ impl DemandPasses {
         state.waiting.is_empty() && state.told.is_none()
     }
 
-    /// Looks at some more keys. Returns who is to be answered now, if anybody is.
+    /// Looks at some more keys. Returns the clients to be answered now, if there are any.
     pub(super) fn look(&self, replica: &Replica) -> Option<Answered> {
         let state = &mut *self.0.borrow_mut();
         if state.told.is_none() {
@@ -62,7 +63,7 @@ impl DemandPasses {
 }
 
 impl State {
-    /// Looks at some more keys. After the last, returns who waited.
+    /// Looks at some more keys. After the last, returns the clients that waited.
     fn look(&mut self, replica: &Replica) -> Option<Answered> {
         let state = self;
         if state.waiting.is_empty() {

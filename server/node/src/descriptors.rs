@@ -1,4 +1,4 @@
-//! File descriptors: how many this process may have, and who gets how many of them.
+//! File descriptors: their maximum number in this process, and how they are shared out.
 //!
 //! A connection takes one, and so does every file of the storage. A storage that cannot
 //! open its next file ends the replica, so clients get only what is left after the
@@ -11,11 +11,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Tables that the storage keeps open, at most and at least.
 const TABLES: std::ops::RangeInclusive<usize> = 32..=256;
-/// What the storage has open beside them: logs, manifests, the marker, and the tables that
-/// a flush or a compaction reads and writes.
+/// Descriptors that the storage has open next to its tables: for logs, manifests, the marker,
+/// and the tables that a flush or a compaction reads and writes.
 const STORAGE_OTHERS: usize = 64;
-/// What the process opens for itself after it has started: event loop, signals, ports, and
-/// files that are open for a moment.
+/// Descriptors that the process opens for itself after it has started: for the event loop,
+/// signals, ports, and files that are open for a short time.
 const OWN: usize = 32;
 /// With fewer for clients, a node does not start.
 const CLIENTS_MIN: usize = 16;
@@ -26,7 +26,7 @@ pub(super) const STRANGERS: usize = 48;
 /// The limit that is assumed if the system sets none.
 const UNLIMITED: usize = 1 << 20;
 
-/// How the descriptors are shared out.
+/// Shares of the file descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptors {
     /// Tables that the storage may keep open.
@@ -70,8 +70,8 @@ impl Descriptors {
         open: usize,
         (members, per_peer): (usize, usize),
     ) -> Result<Descriptors, TooFew> {
-        // Whoever connects has a few seconds to say who it is. The handshakes' thread may
-        // still have as many whose places are others' already.
+        // A peer that connects has a few seconds to identify itself. The handshakes' thread may
+        // still have as many connections that have lost their places to others already.
         let accepted = per_peer * members + 2 * STRANGERS;
         let fixed = open + OWN + STORAGE_OTHERS + FAREWELLS + 2 * members + accepted;
         let needed = fixed + TABLES.start() + CLIENTS_MIN;
@@ -141,7 +141,7 @@ impl Seats {
         self.max
     }
 
-    /// How often none was free.
+    /// Number of times that no descriptor was free.
     pub(super) fn refused(&self) -> u64 {
         self.refused.get()
     }

@@ -118,8 +118,8 @@ impl Driver {
     async fn give_turns(&self) {
         let left = self.inbox.has_others() || self.inbox.is_read_up() || self.clients.has_waiting();
         match left {
-            // What peers have sent meanwhile is not to wait for what a round has left. And who may
-            // read since that round does, before others may.
+            // Messages that peers have sent meanwhile are not to wait for what an iteration has
+            // left. And connections that may read since that iteration do so before others may.
             true => tokio::task::yield_now().await,
             // A missed fence puts a new input into the inbox: a replica without permits would
             // starve connections.
@@ -302,7 +302,8 @@ impl Driver {
     fn arm(&self, mut timer: std::pin::Pin<&mut Sleep>) {
         let asked = self.moves.next_deadline().min(self.wishes.next_deadline());
         let next = self.replica.next_deadline().min(asked);
-        // Who waits for demand or a large answer: the next part as soon as others had a turn.
+        // Clients that wait for demand or a large answer get the next part as soon as others had
+        // a turn.
         let at_once = !self.demand_passes.is_empty() || self.clients.has_waiting();
         let next = if at_once { Time::ZERO } else { next };
         let wait = next.since(clock::now());

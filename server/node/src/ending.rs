@@ -15,10 +15,10 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// How long a node may take to hand over before it ends. By then it has, unless others are
-/// down or cut off.
+/// Maximum time for a node to transfer leadership before it ends. By then it has, unless other
+/// nodes are down or cut off.
 pub(super) const LEAVE_WITHIN: Duration = Duration::from_secs(2);
-/// How long it may take to end, in all. To close the directory takes some ms, unless the disk
+/// Maximum time for a node to end, in all. Closing the directory takes some ms, unless the disk
 /// is slow.
 const END_WITHIN: Duration = Duration::from_secs(5);
 /// For the log, which another thread writes.

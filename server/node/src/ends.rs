@@ -16,7 +16,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use super::handshakes::Shaken;
 use super::inbox::Inbox;
 
-/// What is read at once, however much room there is: others wait meanwhile.
+/// Maximum number of bytes read at once, however much capacity there is: others wait meanwhile.
 const READ_BYTES_MAX: usize = 64 << 10;
 
 /// Where bytes come from.
@@ -89,7 +89,7 @@ impl Source for ReadEnd {
 }
 
 impl ReadEnd {
-    /// What is read has its turns ([`Inbox::turn`]), from the first byte on.
+    /// Makes reads take their turns ([`Inbox::turn`]), from the first byte on.
     pub(super) fn by_turns(self, inbox: Rc<Inbox>) -> ReadEnd {
         ReadEnd {
             inbox: Some(inbox),
@@ -167,8 +167,8 @@ impl WriteEnd {
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
     }
 
-    /// What the kernel has taken and not sent is forgotten once the connection is closed, and
-    /// not kept for a client that reads a byte now and then.
+    /// Makes the kernel forget what it has taken and not sent, once the connection is closed.
+    /// Otherwise the kernel would keep it for a client that reads a byte now and then.
     pub(super) fn forget(&self) {
         let _ = sockopt::set_socket_linger(self.half.as_ref(), Some(Duration::ZERO));
     }

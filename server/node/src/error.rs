@@ -88,8 +88,8 @@ impl NodeError {
     /// The exit status of a process that ended so, if starting it again cannot help: 78,
     /// what `sysexits.h` calls a configuration error.
     pub const FINAL_STATUS: u8 = 78;
-    /// The exit status of a process whose data directory was taken away while it ran.
-    /// Starting it again cannot help either.
+    /// The exit status of a process that lost its data directory while it ran. Starting it again
+    /// cannot help either.
     pub const GONE_STATUS: u8 = 3;
 
     /// The exit status of a process that ended so.

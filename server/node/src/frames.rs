@@ -77,7 +77,7 @@ impl<R: Source> Frames<R> {
     }
 
     /// As [`Frames::wait`], but refuses a frame of more than `bytes` as soon as its length has
-    /// arrived: for those who have not said yet who they are.
+    /// arrived: for connections that have not identified themselves yet.
     ///
     /// # Errors
     /// `TooLong`, `Io`.

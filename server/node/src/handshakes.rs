@@ -27,15 +27,16 @@ const CLIENT_BYTES_MAX: usize = 4 << 10;
 /// The same for a peer, which shows a chain of them.
 const PEER_BYTES_MAX: usize = 16 << 10;
 const TOO_LONG: &str = "the handshake took too long";
-/// How often the end of the certificate is looked at.
+/// Interval between looks at the end of the certificate.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// How often the operator is told that the certificate is about to expire, and that it has.
+/// Interval between reminders to the operator: of a certificate that is about to expire, and
+/// (`_EXPIRED`) of one that has expired.
 const REMIND_EVERY: Duration = Duration::from_secs(24 * 3600);
 const REMIND_EVERY_EXPIRED: Duration = Duration::from_secs(3600);
-/// How long before its end the certificate is about to expire.
+/// Time before its end at which the certificate is about to expire.
 const REMIND_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Who is at the other end.
+/// Peer or client at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// It has connected to the clients' port.
@@ -46,7 +47,7 @@ pub(super) enum Side {
     Dialled(ReplicaId),
 }
 
-/// A connection whose handshake is done, or that needs none.
+/// A connection that has finished its handshake, or that needs none.
 #[derive(Debug)]
 pub(super) struct Shaken {
     pub(super) stream: TcpStream,
@@ -208,7 +209,7 @@ async fn ask(
     })
 }
 
-/// What the thread knows.
+/// State of the handshakes' thread.
 struct Usher {
     config: ClusterConfig,
     credentials: Credentials,
@@ -267,7 +268,7 @@ impl Usher {
                 done = done => Some(done),
             };
             if let Some(done) = done {
-                // Who asked may have ended.
+                // The task that asked may have ended.
                 let _ = answer.send(done);
             }
             drop(permit);
@@ -360,7 +361,7 @@ async fn converse(
     Ok((stream, connection))
 }
 
-/// Which members the certificate at the other end is one of.
+/// Members as which the certificate at the other end identifies it.
 fn proved(connection: &Connection, cluster: &str, members: &[String]) -> ReplicaSet {
     let shown = connection.peer_certificates().and_then(|all| all.first());
     let Some(certificate) = shown.and_then(|shown| ParsedCertificate::try_from(shown).ok()) else {

@@ -1,8 +1,8 @@
-//! Connections that other replicas make to this one: who they are of, and what comes on them.
+//! Connections that other replicas make to this one: their identification, and their messages.
 //!
-//! Until it is known who has connected, a newer connection takes the place of the oldest
-//! one, of the same address if that has many. Of each peer the newest connections are kept.
-//! So neither strangers nor left-overs keep a peer out.
+//! Until the peer of a connection is known, a newer connection takes the place of the oldest
+//! one, of the same address if that has many. Of each peer the newest connections are kept. So
+//! neither unauthenticated peers nor left-over connections keep a peer out.
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -30,11 +30,12 @@ use leasehold_replica::input::Input;
 const READ_BYTES: usize = 64 << 10;
 /// Bytes of a peer that are taken before all others have a turn.
 const TURN_BYTES: usize = 1 << 20;
-/// From its connection on, a peer has so long to say who it is, and to prove it.
+/// Time after its connection within which a peer must state its identity, and prove it.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
-/// How long a refused peer has to read why.
+/// Time that a refused peer has to read the reason.
 const LINGER: Duration = Duration::from_secs(1);
-/// The longest hello: names have at most 64 bytes, and whoever sends it may be anybody.
+/// Maximum length of a hello, in bytes: names have at most 64 bytes, and any machine may send
+/// one.
 const HELLO_BYTES_MAX: usize = 4 << 10;
 
 impl Peers {
@@ -79,7 +80,7 @@ impl Peers {
         }
     }
 
-    /// Finds out who is at the other end.
+    /// Identifies the peer at the other end.
     async fn meet(&self, stream: TcpStream) -> Result<Met, String> {
         prepare(&stream).map_err(|error| error.to_string())?;
         let until = tokio::time::Instant::now() + HELLO_WITHIN;
@@ -224,7 +225,7 @@ impl Peers {
     }
 }
 
-/// A peer that has said, and proved, who it is.
+/// A peer that has stated its identity, and proved it.
 struct Met {
     from: ReplicaId,
     frames: Frames,

@@ -1,15 +1,16 @@
-//! What has arrived and was not yet given to the replica.
+//! Inputs that have arrived and were not yet given to the replica.
 //!
-//! A round of the driver takes only so much of it: heartbeats and renewals of leases leave
-//! between rounds. What is left keeps its order. What the node itself has to say comes
-//! first, and peers' messages before commands of clients; both get a share of each round, so
+//! An event-loop iteration takes only a bounded part of them: heartbeats and renewals of leases
+//! leave between iterations. Inputs that are left keep their order. The node's own inputs come
+//! first, and peers' messages before commands of clients. Both get a share of each iteration, so
 //! neither can keep the other out. Large writes of clients wait for their turns
 //! ([`large_writes`]).
 //!
-//! Connections read for as many units of [`leasehold_replica::cost`] as a round takes, and then let the driver have a round
-//! ([`Inbox::turn`]): a hundred connections that all have megabytes to read take longer than
-//! others wait for a heartbeat. Those that wait have their turns in the order in which they came,
-//! so one with little to read waits for what each other one has read once.
+//! Connections read for as many units of [`leasehold_replica::cost`] as an iteration takes, and
+//! then let the driver have one ([`Inbox::turn`]): a hundred connections that all have megabytes
+//! to read take longer than others wait for a heartbeat. Those that wait have their turns in the
+//! order in which they came, so one with little to read waits for one read of each other
+//! connection.
 //!
 //! [`large_writes`]: super::large_writes
 
@@ -375,7 +376,7 @@ mod tests {
         })
     }
 
-    /// What a round takes: whether it is a peer's, and its number.
+    /// Inputs that an iteration takes: whether each is a peer's, and its number.
     fn round(inbox: &Inbox) -> Vec<(bool, u64)> {
         let mut inputs = Vec::new();
         inbox.take(&mut inputs);

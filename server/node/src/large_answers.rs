@@ -94,7 +94,7 @@ mod tests {
         Response::answer(request, Path::Unspecified, outcome)
     }
 
-    /// What leaves in a round: whose it is, and the request's number.
+    /// Answers that leave in an iteration: the connection of each, and the request's number.
     fn round(answers: &mut LargeAnswers) -> Vec<(u64, u64)> {
         answers.begin();
         let popped = std::iter::from_fn(|| answers.pop());

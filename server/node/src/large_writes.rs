@@ -1,14 +1,15 @@
-//! Large writes of clients, which the replica gets by turns of their connections.
+//! Large writes of clients, which the replica gets round-robin by connection.
 //!
-//! A log is a queue, so whoever writes a hundred values of 1 MiB at once would have everybody
-//! else wait for all of them, and so would renewals of leases behind them on the same sockets.
-//! So the replica gets only some bytes of large writes at a time, and more as it answers. The
-//! others wait here, where small commands pass them.
+//! A log is a queue. A client that writes a hundred values of 1 MiB at once would make all
+//! others wait for all of them. Renewals of leases behind them on the same sockets would wait,
+//! too. So the replica gets only some bytes of large writes at a time, and more as it answers.
+//! The others wait here, where small commands pass them.
 //!
-//! How many bytes are right depends on what an answer waits for. Near the others it waits for
-//! disks, where each further write only makes the queue longer. Far from them it waits for
-//! messages, and writes may be on their way together. Time tells the two apart: what is answered
-//! soon is followed by the next, and only what is not is joined by it.
+//! The right number of bytes depends on what an answer waits for. Near the other replicas it
+//! waits for disks, where each further write only makes the queue longer. Far from them it waits
+//! for messages, and writes may be on their way together. Time distinguishes the two cases: a
+//! write that is answered soon is followed by the next, and only one that is not is joined by
+//! it.
 
 use std::time::Duration;
 
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!(given(&mut writes), [(2, 2), (2, 3)]);
     }
 
-    /// What the replica answers soon is followed by as much.
+    /// A write that the replica answers soon is followed by as much.
     #[tokio::test(start_paused = true)]
     async fn a_write_that_waits_for_disks_is_joined_by_none() {
         let mut writes = LargeWrites::new(2 * MIB);

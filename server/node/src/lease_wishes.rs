@@ -12,8 +12,8 @@ use leasehold_replica::action::ClientHandle;
 use leasehold_replica::input::Operator;
 use leasehold_replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 
-/// How long until the leader is asked again: the request or the answer may be lost, and
-/// another may lead.
+/// Time until the leader is asked again: the request or the answer may be lost, and another
+/// replica may lead.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Longest duration that may be asked for: a day, far from any overflow.
@@ -29,18 +29,18 @@ struct Wish {
     ask: u64,
     client: ClientHandle,
     set: LeaseSet,
-    /// What the leader said.
+    /// Answer of the leader.
     in_force: Option<InForce>,
-    /// Why the leader could not take it yet.
+    /// Reason why the leader could not take it yet.
     busy: Option<String>,
     ask_next: Time,
     give_up: Time,
 }
 
-/// See the module.
+/// Changes of leases that clients asked for and that are not answered yet.
 #[derive(Debug, Default)]
 pub(super) struct LeaseWishes {
-    /// How many were asked for.
+    /// Number of changes that were asked for.
     asked: u64,
     waiting: Vec<Wish>,
     /// The last [`Self::take_ended`] reached its limit: more wishes may have ended, and are taken
@@ -48,14 +48,14 @@ pub(super) struct LeaseWishes {
     more: bool,
 }
 
-/// What a replica knows when it looks at wishes.
+/// Context in which a replica looks at admin requests for leases.
 pub(super) struct Scene<'a> {
     pub now: Time,
-    /// Of all replicas.
+    /// Names of all replicas.
     pub names: &'a [String],
     pub configs: &'a Configs,
     pub leader: Option<ReplicaId>,
-    /// How long until a wish is given up.
+    /// Time until a request is abandoned.
     pub patience: Duration,
 }
 
@@ -89,8 +89,8 @@ impl LeaseWishes {
         Ok(())
     }
 
-    /// The leader has answered. Returns whom to tell, if it refuses for good. One that is
-    /// busy is asked again.
+    /// Takes the leader's answer. Returns the client to notify, if the leader refuses for good.
+    /// A leader that is busy is asked again.
     pub(super) fn answered(
         &mut self,
         ask: u64,
@@ -113,7 +113,7 @@ impl LeaseWishes {
         }
     }
 
-    /// What the replica is to be asked now.
+    /// Requests to be made of the replica now.
     pub(super) fn due(&mut self, now: Time) -> Vec<Operator> {
         let due = |wish: &Wish| wish.in_force.is_none() && now >= wish.ask_next;
         let waiting = self.waiting.iter_mut().filter(|wish| due(wish));
@@ -128,8 +128,8 @@ impl LeaseWishes {
             .collect()
     }
 
-    /// Takes at most so many clients whose wish has ended: what is in force, or why nothing was
-    /// heard.
+    /// Takes at most `most` clients of requests that have ended, each with what is in force, or
+    /// why nothing was heard.
     pub(super) fn take_ended(
         &mut self,
         scene: &Scene<'_>,

@@ -1,4 +1,5 @@
-//! The limits of clients: who gets a place, who is closed, and what a status lists of it.
+//! Limits of clients: which connections get a place, which are closed, and the counters of it in
+//! a status.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -36,7 +37,7 @@ impl Clients {
         Ok((seat, of_address))
     }
 
-    /// Closes connections whose clients let this replica wait, for as long as it is polled.
+    /// Closes connections of clients that let this replica wait, for as long as it is polled.
     pub(super) async fn keep_time(self: Rc<Self>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -49,8 +50,8 @@ impl Clients {
         }
     }
 
-    /// Counts what is here of a frame that is not whole yet. If such frames take too much
-    /// together, connections end whose frames hardly grow.
+    /// Counts the bytes that are here of a frame that is not whole yet. If such frames take too
+    /// much together, connections with frames that hardly grow are ended.
     pub(super) fn hold(&self, connection: &Connection, frames: &Frames) {
         let partial = frames.partial_bytes();
         // What an idle connection holds, too, is not counted.
@@ -70,7 +71,7 @@ impl Clients {
         }
     }
 
-    /// What clients take of this replica, and how often a limit acted, by name.
+    /// Counters of what clients take of this replica, and of how often a limit acted, by name.
     pub(super) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let budget = &self.budget;
         let acted = &budget.acted;

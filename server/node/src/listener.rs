@@ -44,18 +44,18 @@ use leasehold_replica::input::Input;
 
 /// Bytes asked of a client's socket at a time.
 pub(super) const READ_BYTES: usize = 16 << 10;
-/// How long a new connection may take to say hello, its handshake included.
+/// Maximum time for a new connection to say hello, its handshake included.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
-/// The longest hello, from whoever it may be.
+/// Maximum length of a hello, in bytes: any machine may send one.
 const HELLO_BYTES_MAX: usize = 4 << 10;
-/// A client's machine that has sent nothing for so long is asked whether it is there.
+/// Silence after which a client's machine is asked whether it is there.
 const SILENT_AFTER: Duration = Duration::from_secs(60);
 /// Cost of closing a connection, in units of [`leasehold_replica::cost`].
 const END_WORK: usize = 16 << 10;
-/// How long a refused client has to read why.
+/// Time that a refused client has to read the reason.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What clients are told of who is who.
+/// Names of the cluster and its replicas, as clients are told them.
 #[derive(Debug)]
 pub(super) struct Names {
     /// The cluster.
@@ -73,7 +73,7 @@ pub(super) struct Clients {
     incarnation: Incarnation,
     inbox: Rc<Inbox>,
     pub(super) connections: RefCell<HashMap<u64, Rc<Connection>, FixedState>>,
-    /// What the replica does for connections that are closed.
+    /// Accounts of closed connections with requests that the replica still works on.
     leavers: RefCell<HashMap<u64, Rc<Account>, FixedState>>,
     last_id: Cell<u64>,
     log_time_ms: Cell<u64>,
@@ -86,7 +86,7 @@ pub(super) struct Clients {
     handshakes: Rc<Handshakes>,
     /// For clients that are being told why they are refused.
     farewells: Seats,
-    /// What tokens may do; without it everyone may do everything.
+    /// Rights by token; without it every client may do everything.
     pub(super) access: Option<Rc<Access>>,
 }
 
@@ -432,7 +432,8 @@ impl Clients {
         Ok(frames.fill().await? > 0)
     }
 
-    /// What a client is told quotes nothing but its own words: it may be anybody.
+    /// Checks a hello. The error reply quotes nothing but the client's own words: any machine
+    /// may be the client.
     fn check(&self, connection: &Connection, hello: &Hello) -> Result<(), Error> {
         if hello.magic != MAGIC {
             return Err(bad(format!(

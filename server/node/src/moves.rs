@@ -14,24 +14,24 @@ use leasehold_replica::action::ClientHandle;
 struct Move {
     client: ClientHandle,
     to: ReplicaId,
-    /// Who led when it was asked for.
+    /// Leader at the time of the request.
     from: ReplicaId,
     give_up: Time,
 }
 
-/// See the module.
+/// Moves of leadership that clients asked for and that are not answered yet.
 #[derive(Debug, Default)]
 pub(super) struct Moves(RefCell<Vec<Move>>);
 
-/// What a replica knows when it looks at moves.
+/// Context in which a replica looks at moves.
 pub(super) struct Scene<'a> {
     pub now: Time,
-    /// Of all replicas.
+    /// Names of all replicas.
     pub names: &'a [String],
     pub leader: Option<ReplicaId>,
-    /// Who has not answered the leader lately, if this replica leads; else nobody.
+    /// Replicas that have not answered the leader lately, if this replica leads; else none.
     pub silent: ReplicaSet,
-    /// How long a handing over may take.
+    /// Maximum time for a transfer of leadership.
     pub patience: Duration,
 }
 
@@ -56,7 +56,7 @@ impl Scene<'_> {
         format!("{} leads", leader.unwrap_or("nobody"))
     }
 
-    /// How a move has ended; `None`: it has not.
+    /// Outcome of a move; `None`: it has not ended.
     fn end(&self, waiting: &Move) -> Option<Result<(), Error>> {
         let to = self.name(waiting.to);
         match self.leader {
@@ -124,7 +124,7 @@ impl Moves {
         self.0.borrow().is_empty()
     }
 
-    /// Clients whose move has ended, and how.
+    /// Takes the moves that have ended. Returns the client and the outcome of each.
     pub(super) fn take_ended(&self, scene: &Scene<'_>) -> Vec<(ClientHandle, Result<(), Error>)> {
         let mut ended = Vec::new();
         self.0.borrow_mut().retain(|waiting| {

@@ -1,5 +1,5 @@
-//! What operators ask of a node: its status, other holders, another leader. Answered between
-//! two rounds of the replica.
+//! Admin requests to a node: for its status, other holders, another leader. They are answered
+//! between two event-loop iterations.
 
 use leasehold_leases::Time;
 use leasehold_wire::{Counter, LeaseRequest, StatusReply, StatusRequest};

@@ -53,7 +53,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// What waits in it is counted in `unread`.
+    /// Creates an outbox. The bytes that wait in it are counted in `unread`.
     pub(super) fn new(writer: impl Into<WriteEnd>, unread: Rc<Unread>) -> Outbox {
         Outbox {
             writer: writer.into(),

@@ -1,7 +1,7 @@
-//! Places for connections of which a new one takes that of the oldest.
+//! Places for connections: a new connection takes the place of the oldest.
 //!
-//! A peer that connects must find a place, whoever holds them: strangers who say nothing,
-//! or connections of an earlier run of its own that nobody has closed.
+//! A peer that connects must find a place, even if unauthenticated peers that say nothing hold
+//! all of them, or connections of an earlier run of its own that were never closed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use tokio::sync::Notify;
 
-/// A bounded number of places, and so many of them for those who are `K` alike.
+/// A bounded number of places, and a bounded number of them for connections of the same `K`.
 #[derive(Debug)]
 pub(super) struct Places<K> {
     max: usize,
@@ -88,7 +88,7 @@ impl<K: Copy + Eq> Places<K> {
         }
     }
 
-    /// How often somebody has lost a place to a newer one.
+    /// Number of times that a connection has lost its place to a newer one.
     pub(super) fn lost(&self) -> u64 {
         self.lost.get()
     }

@@ -1,4 +1,4 @@
-//! How a node takes new certificates while it runs.
+//! Renewal of a node's certificates while it runs.
 //!
 //! Their files are looked at every second. A file has changed if it is another one, has
 //! another length, or its inode was changed: new permissions alone may be what was missing.
@@ -31,12 +31,12 @@ type Stamps = Vec<Option<Stamp>>;
 pub(super) struct Renewal {
     config: ClusterConfig,
     name: String,
-    /// Of the files that the certificates in use were read from.
+    /// Stamps of the files from which the certificates in use were read.
     used: Stamps,
     looks: Looks<Look>,
 }
 
-/// What another thread found.
+/// Result of another thread's look at the files.
 enum Look {
     Same,
     New(Box<Credentials>, Stamps),

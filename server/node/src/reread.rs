@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
-/// How often files are looked at.
+/// Interval between looks at files.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long a file system may take before the log says that it does not answer.
+/// Time that a file system may take before the log says that it does not answer.
 const LOOK_WITHIN: Duration = match cfg!(test) {
     true => Duration::from_millis(100),
     false => Duration::from_secs(5),
 };
-/// How often the log repeats why files cannot be used.
+/// Interval at which the log repeats why files cannot be used.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// Looks at files, each of which finds a `T`.
@@ -36,8 +36,8 @@ impl<T> Default for Looks<T> {
 }
 
 impl<T: Send + 'static> Looks<T> {
-    /// What a look at the files finds. One that has not ended is waited for instead of
-    /// beginning another.
+    /// Returns the result of a look at the files. A look that has not ended is waited for
+    /// instead of beginning another.
     ///
     /// # Errors
     /// The file system does not answer, so far.

@@ -14,7 +14,7 @@ pub(super) struct Seldom {
 }
 
 impl Seldom {
-    /// How many lines were left out since the last one, if one may be told now.
+    /// Number of lines that were left out since the last one, if a line may be logged now.
     pub(super) fn due(&self, now: Instant) -> Option<u64> {
         let last = self.last.get();
         if last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {

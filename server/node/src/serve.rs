@@ -93,7 +93,7 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
 /// them. Where there is little to do, sockets are looked at far more often anyway.
 const TURNS_PER_LOOK: u32 = 16;
 
-/// One line for whoever reads the log of a node that need not be so.
+/// Logs one line for the operator of a node that need not be open.
 fn warn_of_what_is_open(config: &ClusterConfig) {
     if config.security.insecure {
         tracing::warn!(
@@ -180,7 +180,7 @@ struct Node<'a> {
     options: &'a ServeOptions,
     descriptors: Descriptors,
     handshakes: Rc<Handshakes>,
-    /// What clients' tokens may do.
+    /// Rights of clients' tokens.
     access: Option<Rc<Access>>,
 }
 

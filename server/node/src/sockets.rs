@@ -9,11 +9,11 @@ use rustix::net::sockopt;
 /// Questions that a silent machine may leave unanswered.
 const QUESTIONS: u32 = 3;
 
-/// Has the kernel ask the machine at the other end for a sign of life: after `idle` without any,
-/// and then every quarter of it. A connection whose other end lost its power or its network
-/// says nothing of it. One that is only read from would stay, and keep its descriptor, for
-/// as long as this process runs. A process that stands still is no such case: its machine
-/// answers. Where data waits to be acknowledged, the time limit of that decides.
+/// Makes the kernel ask the machine at the other end for a sign of life: after `idle` without
+/// any, and then every quarter of it. A connection says nothing when its other end loses its
+/// power or its network. A connection that is only read from would stay, and keep its
+/// descriptor, for as long as this process runs. A process that stands still is no such case:
+/// its machine answers. Where data waits to be acknowledged, the time limit of that decides.
 ///
 /// # Errors
 /// If the socket is broken already.

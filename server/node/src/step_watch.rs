@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_millis(50);
 /// A line is not followed by another one sooner. It is about the longest round since then.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// What a round is made of.
+/// Kinds of work in an event-loop iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// Reads to repeat, what the storage has done, orders of operators.
@@ -25,13 +25,13 @@ pub(super) enum Work {
     Clients,
     /// Timers that are due when nothing else is.
     Timers,
-    /// What a group of inputs ends with: proposals, forwards, votes.
+    /// Work at the end of a batch of inputs: proposals, forwards, votes.
     Proposals,
     /// Sending, storing and answering what the replica decided.
     Actions,
-    /// Answers to who asks for the status, and to operators.
+    /// Answers to requests for the status, and to operators.
     Status,
-    /// A slice of who asks for what.
+    /// A slice of a pass over the demand.
     Demand,
     /// Writing to sockets.
     Writing,
@@ -63,15 +63,15 @@ impl Work {
     }
 }
 
-/// What a long round is reported with.
+/// Report of a long event-loop iteration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LongRound {
     took: Duration,
-    /// What took most of it.
+    /// Kind of work that took most of it.
     cause: &'static str,
-    /// How long that took.
+    /// Time that this work took.
     cause_took: Duration,
-    /// How many of them there were.
+    /// Number of pieces of this work.
     count: u32,
     /// Timers that were due at its begin, by name.
     due: String,
@@ -79,7 +79,7 @@ pub(super) struct LongRound {
     untold: u64,
 }
 
-/// See the module.
+/// Measures the work in event-loop iterations, and reports iterations that take long.
 #[derive(Debug)]
 pub(super) struct StepWatch {
     /// When the current kind of work began.
@@ -183,7 +183,7 @@ impl StepWatch {
         }
     }
 
-    /// How many rounds were long, and the longest in ms, by name.
+    /// Number of long iterations, and duration of the longest in ms, by name.
     pub(super) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             ("long_rounds", self.long),

@@ -75,7 +75,7 @@ impl Durability {
     }
 }
 
-/// Which replica of which cluster a data directory belongs to.
+/// Cluster and replica to which a data directory belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The cluster.
@@ -89,7 +89,7 @@ pub struct Stamp {
     pub members: Vec<String>,
 }
 
-/// How a data directory is used.
+/// Settings for the use of a data directory.
 #[derive(Clone, Debug, Default)]
 pub struct Use {
     /// When a write counts as durable.

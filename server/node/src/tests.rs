@@ -71,7 +71,7 @@ impl Running {
     }
 }
 
-/// How somebody hashes who does not know the secret, and how each of two nodes does.
+/// Compares the hash of a process that does not know the secret with those of two nodes.
 #[test]
 fn every_node_hashes_keys_by_a_secret_of_its_own() {
     use std::hash::BuildHasher as _;
@@ -92,7 +92,7 @@ fn every_node_hashes_keys_by_a_secret_of_its_own() {
     assert!(all[0] != all[1] && all[1] != all[2] && all[2] != all[0]);
 }
 
-/// So many different ports that are free now, of the kernel's choice.
+/// Distinct ports that are free now, `count` of them, of the kernel's choice.
 fn ports(count: usize) -> Vec<u16> {
     let listeners = (0..count).map(|_| StdListener::bind("127.0.0.1:0").unwrap());
     let listeners: Vec<StdListener> = listeners.collect();
@@ -309,7 +309,7 @@ fn a_client_that_ends_its_requests_gets_the_answers_that_are_due() {
     node.stop().unwrap();
 }
 
-/// What a node counts under a name.
+/// Value of a node's counter of this name.
 async fn counted(client: &Client, name: &str) -> u64 {
     let status = client.status().await.unwrap();
     let found = status.counters.iter().find(|counter| counter.name == name);
@@ -375,7 +375,8 @@ fn a_client_that_reads_nothing_takes_little_and_holds_up_nobody() {
     node.stop().unwrap();
 }
 
-/// What it has sent is here whole when it takes the answers that were in the way.
+/// Everything that the client has sent is here whole when it takes the answers that were in the
+/// way.
 #[test]
 fn a_client_that_reads_at_last_waits_for_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,12 +6,13 @@ use leasehold_leases::Time;
 
 use leasehold_replica::ShortTimeout;
 
-/// How often round trips are looked at. The first ones, of a node that starts, are not typical.
+/// Interval between looks at round trips. The first ones, of a node that starts, are not
+/// typical.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// A warning is not repeated sooner.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// Warns while the election timeout is too short for the round trips that are measured.
 #[derive(Debug)]
 pub(super) struct TimeoutWatch {
     next: Time,
@@ -24,7 +25,7 @@ impl TimeoutWatch {
         }
     }
 
-    /// What to warn of now, if it is time to look.
+    /// Returns the timeout to warn of now, if it is time to look.
     pub(super) fn look(
         &mut self,
         now: Time,

@@ -52,7 +52,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Unacknowledged for so long, a connection is given up: TCP alone would wait
 /// longer after an outage the longer the outage was.
 const STALLED_AFTER_MS: u32 = 5_000;
-/// Peers ping each other more often than that: who has sent nothing for so long is asked.
+/// Silence after which a peer is asked for a sign of life: peers ping each other more often.
 const SILENT_AFTER: Duration = Duration::from_secs(4);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ pub(super) struct Peers {
     pub(super) door: Door,
 }
 
-/// How connections are made and accepted.
+/// State for making and accepting connections.
 #[derive(Debug)]
 pub(super) struct Door {
     /// For connections that have not said yet which peer they are of, by address.
@@ -91,7 +91,7 @@ pub(super) struct Door {
     pub(super) closed: Closed,
 }
 
-/// What is told of connections that were closed.
+/// Rate limits of the log lines about connections that were closed.
 #[derive(Debug, Default)]
 pub(super) struct Closed {
     pub(super) strangers: Seldom,
@@ -185,7 +185,7 @@ impl Peers {
         self.unsendable.get()
     }
 
-    /// How often a connection on the peers' port was closed for a newer one, by name.
+    /// Number of connections on the peers' port that were closed for a newer one, by name.
     pub(super) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             ("peer_strangers_closed", self.door.strangers.lost()),
@@ -198,9 +198,9 @@ impl Peers {
         &self.door.handshakes
     }
 
-    /// Appends a message; [`Peers::flush`] sends it. It is dropped if too much waits. But of a
-    /// promise whose first part was taken all parts are, since a part is of no use without the
-    /// others: whoever asked for it would ask again, in vain.
+    /// Appends a message; [`Peers::flush`] sends it. It is dropped if too much waits. But if the
+    /// first part of a promise was taken, all its parts are, since a part is of no use without
+    /// the others: the replica that asked for it would ask again, in vain.
     pub(super) fn send(&self, to: ReplicaId, envelope: Envelope) {
         let link = &self.links[to.index()];
         let connected = link.connected.borrow();

@@ -1,4 +1,4 @@
-//! What the core costs by itself: a local read, and a write or a merge of fields through the log of a
+//! Costs of the core by itself: a local read, and a write or a merge of fields through the log of a
 //! single replica. Sockets, disk and the wire form are not in these figures.
 
 use std::hint::black_box;
@@ -20,12 +20,12 @@ struct Alone {
     done: Done,
 }
 
-/// What was done for a replica.
+/// Effects that were done for a replica.
 #[derive(Default)]
 struct Done {
     /// Persists of which the replica has not heard.
     persisted: Vec<Sequence>,
-    /// How many clients were answered.
+    /// Number of clients that were answered.
     answered: usize,
 }
 

@@ -17,9 +17,9 @@ use super::message::{Envelope, LogId, Value};
 pub enum Action {
     /// Send to a peer; may be lost.
     Send {
-        /// To whom.
+        /// Addressee.
         to: ReplicaId,
-        /// What.
+        /// Message to send.
         envelope: Envelope,
     },
     /// Make all records durable, in order and as one, then return
@@ -27,14 +27,14 @@ pub enum Action {
     Persist {
         /// To return.
         sequence: Sequence,
-        /// What.
+        /// Records to make durable.
         records: Vec<Record>,
     },
     /// Answer a client.
     Reply {
-        /// Whom.
+        /// Client to answer.
         to: ClientHandle,
-        /// How it was served.
+        /// Path on which the request was served.
         path: Path,
         /// With what.
         outcome: Outcome,
@@ -42,9 +42,9 @@ pub enum Action {
     /// Answer a read made under leases: only if the clock, sampled after the
     /// step, is before `until`; else return `Input::FenceMissed`.
     FencedReply {
-        /// Whom.
+        /// Client or peer to answer.
         to: ReadFrom,
-        /// How it was served.
+        /// Path on which the read was served.
         path: Path,
         /// With what.
         outcome: Outcome,
@@ -56,9 +56,9 @@ pub enum Action {
     /// Read committed entries that the core no longer keeps in memory, up to a
     /// frame's worth, and return `Input::LogRead`.
     ReadLog {
-        /// Which log.
+        /// Log to read.
         log: LogId,
-        /// For whom: returned as it is.
+        /// Asker of the entries: returned as it is.
         to: Asker,
         /// First slot.
         from: Slot,
@@ -77,25 +77,25 @@ pub enum Record {
     Promised(Ballot),
     /// An accepted entry; replaces an earlier one in the slot.
     Accepted {
-        /// Which log.
+        /// Log of the entry.
         log: LogId,
-        /// Which slot.
+        /// Slot of the entry.
         slot: Slot,
         /// At which ballot.
         ballot: Ballot,
-        /// What.
+        /// Accepted value.
         value: Value,
     },
     /// The entry in this slot is dead: a later ballot began below it.
     Erased {
-        /// Which log.
+        /// Log of the entry.
         log: LogId,
-        /// Which slot.
+        /// Slot of the entry.
         slot: Slot,
     },
     /// Where a ballot began.
     LogStart {
-        /// Which log.
+        /// Log in which the ballot began.
         log: LogId,
         /// The ballot.
         ballot: Ballot,
@@ -104,7 +104,7 @@ pub enum Record {
     },
     /// Forget where ballots below this one began.
     ForgetLogStarts {
-        /// Which log.
+        /// Log to forget starts of.
         log: LogId,
         /// The first ballot to keep.
         below: Ballot,
@@ -113,7 +113,7 @@ pub enum Record {
     RestartWait(Duration),
     /// The first life ever heard of a replica's data directory (hazard 33).
     Life {
-        /// Whose.
+        /// Replica that owns the directory.
         replica: ReplicaId,
         /// Not 0.
         life: u64,
@@ -134,7 +134,7 @@ impl Record {
     }
 }
 
-/// What changed in the state since the last checkpoint.
+/// Changes of the state since the last checkpoint.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Checkpoint {
     /// Commands executed.
@@ -147,7 +147,8 @@ pub struct Checkpoint {
     pub entries: Vec<(Key, Option<Stored>)>,
     /// Sessions changed (`Some`) or ended (`None`), each once.
     pub sessions: Vec<(u64, Option<SessionImage>)>,
-    /// Nobody opens a session who began it before this log time, in ms.
+    /// Value of the replicated clock, in ms: a client that began a session before it cannot open
+    /// that session.
     pub opens_from_ms: u64,
 }
 
@@ -156,9 +157,9 @@ pub struct Checkpoint {
 pub struct Stored {
     /// The value.
     pub value: bytes::Bytes,
-    /// Who wrote it.
+    /// Version of the last write to the key.
     pub version: Version,
-    /// Who created the key.
+    /// Version of the write that created the key.
     pub created: Version,
 }
 
@@ -173,7 +174,7 @@ pub struct SessionImage {
     pub results: Vec<(u64, Outcome)>,
 }
 
-/// What a restart finds on disk.
+/// State that a restart finds on disk.
 #[derive(Clone, Debug, Default)]
 pub struct Recovered {
     /// This run's incarnation, durable already. At least 1.
@@ -208,7 +209,7 @@ pub enum Event {
     Following(Ballot),
     /// A configuration is known here.
     Configured {
-        /// Which.
+        /// Id of the configuration.
         id: ConfigId,
         /// Keys it changed.
         keys: usize,
@@ -217,7 +218,7 @@ pub enum Event {
         /// Its excluded replicas.
         excluded: ReplicaSet,
     },
-    /// How an operator's wish that was asked for here ended.
+    /// Result of an operator's request that was made here.
     LeaseAnswered {
         /// Its number.
         ask: u64,
@@ -236,7 +237,7 @@ pub enum Event {
     /// This replica ran before, on a directory that is gone, with all that it had
     /// promised and accepted. It is mute from here on.
     Wiped {
-        /// Who remembers the earlier directory.
+        /// Replica that remembers the earlier directory.
         witness: ReplicaId,
     },
 }

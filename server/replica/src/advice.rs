@@ -1,4 +1,4 @@
-//! What a leader tells who asks which strategy would do best.
+//! Demand that a leader reports to a client that asks which strategy would do best.
 
 use leasehold_leases::advice::{Gathering, Profile, ProfileBuilder};
 use leasehold_leases::latency::RoundTrips;
@@ -42,7 +42,8 @@ impl Replica {
         pass.gathering.look(demand, holders, keys)
     }
 
-    /// What a pass has found, once all keys were looked at; replicas are named by their index.
+    /// Returns what a pass has found, once all keys were looked at; replicas are named by their
+    /// index.
     ///
     /// # Panics
     /// If the pass may not go on.

@@ -41,7 +41,7 @@ pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/leasehold.peer.rs"));
 }
 
-/// Why bytes are not a message, or a message cannot become bytes.
+/// Reason why bytes are not a message, or why a message cannot become bytes.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CodecError {
     /// Not the encoding of anything.
@@ -58,7 +58,7 @@ pub enum CodecError {
     OutOfRange {
         /// The field.
         field: &'static str,
-        /// What it holds.
+        /// Number that it holds.
         found: u64,
         /// The largest value allowed.
         limit: u64,
@@ -68,7 +68,7 @@ pub enum CodecError {
     Unknown {
         /// The field.
         field: &'static str,
-        /// What it holds.
+        /// Number that it holds.
         found: i32,
     },
     /// Parts that contradict each other.
@@ -76,7 +76,7 @@ pub enum CodecError {
     Inconsistent {
         /// The field.
         field: &'static str,
-        /// What is wrong.
+        /// Description of the contradiction.
         problem: &'static str,
     },
     /// More than a frame may hold.
@@ -103,7 +103,7 @@ pub fn encode_envelope(envelope: Envelope, buffer: &mut BytesMut) -> Result<(), 
     Ok(())
 }
 
-/// How many bytes the frame of an envelope has.
+/// Returns the number of bytes of an envelope's frame, the length prefix included.
 pub fn envelope_bytes(envelope: Envelope) -> usize {
     4 + wire_envelope(envelope).encoded_len()
 }

@@ -1,8 +1,9 @@
-//! Processor time that a request costs a replica, on one scale for every queue and every round.
+//! Processor time that a request costs a replica, on one scale for every queue and every event-loop
+//! iteration.
 //!
-//! Nothing else decides how much of a queue or a round a request takes: a limit in bytes says
-//! little about a thousand keys of one byte, and a limit in entries says little about one value of a
-//! mebibyte. A *unit* is the time that a replica takes for one byte of a large put: 6.6 ns on the
+//! Nothing else decides how much of a queue or an iteration a request takes: a limit in bytes says
+//! little about a thousand keys of one byte, and a limit in entries says little about one value of
+//! a mebibyte. A *unit* is the time that a replica takes for one byte of a large put: 6.6 ns on the
 //! machine of `results/charges`, where `benchmarks/charges.sh` compares these figures with measured
 //! processor time.
 //!
@@ -112,7 +113,8 @@ impl Cost {
         self.handling + self.executing()
     }
 
-    /// Returns the units that the request adds to a batch, a slot or a group that is handled anyway.
+    /// Returns the units that the request adds to a batch, a slot or a group that is handled
+    /// anyway.
     pub const fn executing(self) -> usize {
         self.written * WRITTEN
             + self.merged * MERGED
@@ -360,14 +362,14 @@ const CLEARED_BYTES: usize = 16;
 /// Shorter values find memory that was used before.
 const CLEARED_FROM_BYTES: usize = 32 << 10;
 
-/// Returns the work of merging fields into a record of so many fields and bytes, in units of merging: each
-/// takes as long as [`MERGING`] units of this module, since a merge waits for memory.
+/// Returns the work of merging fields into a record of so many fields and bytes, in units of
+/// merging: each takes as long as [`MERGING`] units of this module, since a merge waits for memory.
 pub const fn merging(fields: usize, bytes: usize) -> usize {
     fields * FIELD + bytes / COPIED_BYTES
 }
 
-/// Returns the work of writing a value of so many bytes for which there is no memory yet, in units of
-/// merging.
+/// Returns the work of writing a value of so many bytes for which there is no memory yet, in units
+/// of merging.
 pub const fn clearing(bytes: usize) -> usize {
     match bytes < CLEARED_FROM_BYTES {
         true => 0,

@@ -1,10 +1,9 @@
 //! Fingerprints of replicas: the model checker visits a state once, and knows it
 //! again by this.
 //!
-//! Everything that decides what a replica does is in it, but for what cannot
-//! matter before a horizon: when things were sent, heard or asked, which decides
-//! whom to suspect and what to say again; random delays; demand; and what is
-//! only counted. That it cannot matter is checked.
+//! Everything that decides what a replica does is in it, but for what cannot matter before a
+//! horizon: when things were sent, heard or asked, which decides which replicas to suspect and what
+//! to say again; random delays; demand; and what is only counted. That it cannot matter is checked.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 

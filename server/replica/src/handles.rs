@@ -1,5 +1,5 @@
-//! Names that inputs and actions share: of clients' requests, of persists, and of who
-//! asked.
+//! Names that inputs and actions share: of clients' requests, of persists, and of the clients and
+//! replicas that asked.
 
 use leasehold_leases::{Incarnation, Key, ReplicaId};
 use leasehold_wire::Command;
@@ -23,13 +23,13 @@ pub struct Sequence(pub u64);
 /// answer is for that run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Asker {
-    /// Which replica.
+    /// Replica that asked.
     pub replica: ReplicaId,
-    /// Which of its runs.
+    /// Run of the replica that asked.
     pub incarnation: Incarnation,
 }
 
-/// Who a read is for.
+/// Client or peer that a read is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReadFrom {
     /// A client of this replica.
@@ -38,7 +38,7 @@ pub enum ReadFrom {
     Peer(ReplicaId, RequestId),
 }
 
-/// What to read again when a fence was missed.
+/// Read to repeat when a fence was missed.
 #[derive(Clone, Debug)]
 pub enum Again {
     /// One key.

@@ -14,9 +14,9 @@ use super::message::{Envelope, LogId, Value};
 pub enum Input {
     /// A client asks. The command has been validated (`leasehold_wire::validate`).
     Client {
-        /// Who to answer.
+        /// Client to answer.
         from: ClientHandle,
-        /// What.
+        /// Command that the client asks for.
         command: Command,
     },
     /// This connection of a client has ended: nobody waits for its answers. No command of it
@@ -27,9 +27,9 @@ pub enum Input {
     },
     /// A reply's fence had passed when the clock was sampled: read again.
     FenceMissed {
-        /// Who to answer.
+        /// Client or peer to answer.
         from: ReadFrom,
-        /// What to read, as the reply said.
+        /// Read to repeat, as the reply said.
         again: Again,
     },
     /// A peer says something.
@@ -38,9 +38,9 @@ pub enum Input {
     Persisted(Sequence),
     /// The answer to `Action::ReadLog`: what the log on disk holds there.
     LogRead {
-        /// Which log.
+        /// Log that was read.
         log: LogId,
-        /// For whom, as asked.
+        /// Asker of the entries, as in `Action::ReadLog`.
         to: Asker,
         /// Rising by slot.
         entries: Vec<(Slot, Value)>,
@@ -59,19 +59,19 @@ pub enum Input {
     Tick,
 }
 
-/// What an operator may ask.
+/// Requests that an operator may make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operator {
-    /// Hand leadership over, once everything proposed is committed. Whoever does not lead
-    /// passes it on to the leader.
+    /// Transfer leadership to this replica, once everything proposed is committed. A replica that
+    /// does not lead passes the request on to the leader.
     Transfer(leasehold_leases::ReplicaId),
-    /// Put other strategies and durations in force. Whoever does not lead passes it on to
-    /// the leader. `Event::LeaseAnswered` tells how it ended, unless the leader is lost: then it
-    /// may be asked for again.
+    /// Put other strategies and durations in force. A replica that does not lead passes the request
+    /// on to the leader. `Event::LeaseAnswered` reports how it ended, unless the leader is lost:
+    /// then it may be asked for again.
     Lease {
         /// A number of its own, for the answer.
         ask: u64,
-        /// What.
+        /// Changes that the operator asks for.
         set: LeaseSet,
     },
 }

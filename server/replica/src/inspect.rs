@@ -1,4 +1,4 @@
-//! What oracles look at.
+//! State that oracles look at.
 
 use leasehold_leases::{Ballot, ConfigId, Incarnation, Key, ReplicaId, ReplicaSet, Slot, Time};
 
@@ -16,7 +16,7 @@ impl Replica {
         self.parts.consensus.leadership().map(|l| l.ballot)
     }
 
-    /// How far a log is executed.
+    /// Last executed slot of a log.
     pub fn executed_of(&self, log: LogId) -> Slot {
         self.parts.consensus.log(log).executed()
     }
@@ -75,18 +75,18 @@ impl Replica {
         self.parts.leasing.holder().covered_by(now, grantor, view)
     }
 
-    /// How many members the cluster has.
+    /// Number of members of the cluster.
     pub fn members(&self) -> usize {
         self.us.settings.n
     }
 
-    /// What is accepted in a slot, if it is still in memory.
+    /// Returns the value accepted in a slot, if it is still in memory.
     pub fn entry(&self, log: LogId, slot: Slot) -> Option<&Value> {
         let cell = self.parts.consensus.log(log).get(slot)?;
         cell.accepted.as_ref().map(|accepted| &accepted.value)
     }
 
-    /// What is accepted in a slot, and at which ballot.
+    /// Returns the value accepted in a slot, and the ballot at which it was accepted.
     pub fn accepted(&self, log: LogId, slot: Slot) -> Option<(Ballot, &Value)> {
         let accepted = self.parts.consensus.log(log).get(slot)?.accepted.as_ref()?;
         Some((accepted.ballot, &accepted.value))
@@ -113,13 +113,14 @@ impl Replica {
         self.us.incarnation_of(grantor) == incarnation
     }
 
-    /// What `grantor` has promised this replica, and until when by its own clock.
+    /// Returns the promises of `grantor` to this replica, and the time until which each lasts by
+    /// this replica's own clock.
     pub fn promised_by(&self, grantor: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         self.parts.leasing.holder().promised_by(grantor)
     }
 
-    /// What this replica has granted `holder`: under which configurations, and
-    /// until when by its own clock.
+    /// Returns the grants of this replica to `holder`: the configuration of each, and the time
+    /// until which it lasts by this replica's own clock.
     pub fn grants_to(&self, holder: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         self.parts.leasing.grantor().granted_to(holder)
     }

@@ -1,30 +1,28 @@
-//! Joining: a replica takes part only once enough others know its directory's
-//! *life*, so that one whose disk was wiped is found out (hazard 33).
+//! Joining: a replica takes part only once enough others know its directory's *life*, so that a
+//! replica with a wiped disk is found out (hazard 33).
 //!
-//! A data directory draws its life, a number, when it is made. A replica that
-//! starts on a new one tells it to everybody ([`Message::Join`]). A peer durably
-//! remembers the first life that it ever heard of a replica, and only then
-//! answers with the life that it remembers ([`Message::Joined`]). The replica has
-//! *joined* once [`witnesses`] others have answered with its own life; it makes
-//! that durable before it acts on it, and no later run asks again. Until then it
-//! neither votes nor promises, accepts, grants, campaigns, confirms or serves.
-//! An answer with another life means that this replica ran before, on a
-//! directory that is gone: it stays mute for good.
+//! A data directory draws its life, a number, when it is made. A replica that starts on a new one
+//! reports the life to all others ([`Message::Join`]). A peer durably remembers the first life that
+//! it ever heard of a replica, and only then answers with the life that it remembers
+//! ([`Message::Joined`]). The replica has *joined* once [`witnesses`] others have answered with its
+//! own life; it makes that durable before it acts on it, and no later run asks again. Until then it
+//! neither votes nor promises, accepts, grants, campaigns, confirms or serves. An answer with
+//! another life means that this replica ran before, on a directory that is gone: it stays mute for
+//! good.
 //!
 //! # Why this is sound
 //! Assumption: of n replicas at most f = (n-1)/2 ever lose what their disks held
 //! (a directory that is brought back, from a copy made since its replica last
 //! ran, was not lost). Then no replica takes part in two lives.
 //!
-//! Suppose that r took part in a first life, lost its disk, and joined in a
-//! second. For each there is a set of q = ceil((n-1 + f)/2) others that answered
-//! with that life. Two such sets share 2q - (n-1) >= f of the n-1 others, and one at
-//! least. Each of those had durably remembered the first life when it answered with
-//! it, and nothing but the loss of its disk makes it answer with another. So all of
-//! them lost their disks, and with r these are more than f: a contradiction. A peer
-//! that has not joined itself, or was wiped and does not know it yet, may therefore
-//! answer: that its memory may be a new one is what the f in q pays for. If only
-//! those answered who have joined, nobody could be the first.
+//! Suppose that r took part in a first life, lost its disk, and joined in a second. For each there
+//! is a set of q = ceil((n-1 + f)/2) others that answered with that life.
+//! Two such sets share 2q - (n-1) >= f of the n-1 others, and one at least. Each of those had
+//! durably remembered the first life when it answered with it, and nothing but the loss of its disk
+//! makes it answer with another. So all of them lost their disks, and with r these are more than f:
+//! a contradiction. A peer that has not joined itself, or was wiped and does not know it yet, may
+//! therefore answer: that its memory may be a new one is what the f in q pays for. If only replicas
+//! that have joined answered, no replica could be the first.
 //!
 //! With more losses than f nothing is promised; but one survivor among the first q
 //! that answer finds the replica out.
@@ -43,13 +41,13 @@ use super::persist::After;
 use super::step::Step;
 use super::timers::Timer;
 
-/// How many others must know a replica's life before it takes part.
+/// Number of others that must know a replica's life before it takes part.
 pub fn witnesses(n: usize) -> usize {
     let lost_max = n.saturating_sub(1) / 2;
     (n.saturating_sub(1) + lost_max).div_ceil(2)
 }
 
-/// How far a replica is with joining.
+/// Progress of a replica with joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Standing {
     /// Not enough others have answered with its life.
@@ -62,14 +60,14 @@ enum Standing {
     Wiped,
 }
 
-/// What a replica knows of lives, its own and those of others.
+/// Lives that a replica knows, its own and those of others.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Joining {
     life: u64,
     standing: Standing,
-    /// Who is not known to remember this life, and is still told of it.
+    /// Replicas that are not known to remember this life, and are still notified of it.
     untold: ReplicaSet,
-    /// Who has answered with this life, in this run.
+    /// Replicas that have answered with this life, in this run.
     witnesses: ReplicaSet,
     /// By replica: the first life ever heard of it; 0 if none.
     lives: Vec<u64>,
@@ -122,7 +120,7 @@ impl Joining {
         self.standing == Standing::Wiped
     }
 
-    /// Tells its life to everybody who may not know it.
+    /// Reports its life to all replicas that may not know it.
     pub(super) fn retransmit(&self, step: &mut Step<'_>) {
         let life = self.life;
         for to in self.untold.iter() {
@@ -148,7 +146,7 @@ impl Joining {
         step.after(After::Joined { to: from });
     }
 
-    /// What is remembered of `to` is durable.
+    /// Answers `to`: the life that is remembered of it is durable.
     pub(super) fn answer_join(&self, step: &mut Step<'_>, to: ReplicaId) {
         let life = self.lives[to.index()];
         assert!(life != 0, "only lives that are known are told");
@@ -184,7 +182,7 @@ impl Joining {
         }
     }
 
-    /// Phase 1 of somebody who joined earlier: it is answered as soon as may be.
+    /// Phase 1 of a replica that joined earlier: it is answered as soon as may be.
     pub(super) fn postpone_prepare(
         &mut self,
         from: ReplicaId,
@@ -218,7 +216,7 @@ impl Joining {
     }
 }
 
-/// What fell due before a replica took part.
+/// Work that fell due before a replica took part.
 #[derive(Debug)]
 pub(super) struct Postponed {
     pub(super) campaign: bool,

@@ -1,4 +1,4 @@
-//! What an operator changes about leases while the cluster runs, and how that ends.
+//! Changes of leases that an operator makes while the cluster runs, and their results.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use leasehold_leases::{ConfigId, KeyRange, LeaseParams, StrategySpec};
 /// Past so many renewals without an ack a grantor establishes anew.
 pub const RENEWALS_PER_ACK: u32 = 8;
 
-/// What an operator wants. What is left out stays as it is.
+/// Changes that an operator wants. A setting that is left out stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LeaseSet {
     /// Other strategies, one range after the other.
@@ -80,7 +80,7 @@ impl Durations {
     }
 }
 
-/// How an operator's wish ended.
+/// Result of an operator's request.
 pub type LeaseAnswer = Result<InForce, Refusal>;
 
 /// Why a wish is not in force.

@@ -3,30 +3,29 @@
 //! # The call contract
 //! - [`Replica::step`] takes one input. `now` is sampled *after* the input had
 //!   arrived (a `now` from before could date a grant into the past, protocol §0).
-//! - [`Replica::flush`] follows the last step of a group of inputs that shared a
-//!   `now`, and does the work that is done once a group: it proposes batches and
-//!   sends votes, forwards and news of commits.
+//! - [`Replica::flush`] follows the last step of a batch of inputs that shared a `now`, and does
+//!   the work that is done once a batch: it proposes batches and sends votes, forwards and news of
+//!   commits.
 //! - [`Replica::next_deadline`] says when to step with [`Input::Tick`] at the latest.
-//! - Actions are performed in order. Nothing here waits, reads a clock or draws
-//!   chance that was not handed in, so one seed gives one run.
+//! - Actions are performed in order. Nothing here waits, reads a clock or draws chance that was not
+//!   passed in, so one seed gives one run.
 //!
 //! # The parts
-//! Each part owns its state, and alone changes it. It is handed what it needs and returns
-//! what happened. Calls between parts never form a cycle.
+//! Each part owns its state, and alone changes it. It is given what it needs and returns what
+//! happened. Calls between parts never form a cycle.
 //!
 //! - `consensus`: ballots, roles, both logs, votes, commits, catching up.
-//! - `leasing`: whom must a vote name, and may this key be read, until when?
-//! - `machine`: what executing the log builds: keys, values, sessions.
+//! - `leasing`: which replicas must a vote name, and may this key be read, until when?
+//! - `machine`: the state that executing the log builds: keys, values, sessions.
 //! - `origin`: clients that wait at this replica, for writes and for reads.
-//! - `joining`: keeps out who has lost its disk.
-//! - `flow`: what an event sets going from part to part.
+//! - `joining`: keeps out a replica that has lost its disk.
+//! - `flow`: the steps that an event triggers from part to part.
 //!
-//! `plausible` says which numbers of a peer are believed, `parts` how much goes into one
-//! message.
+//! `plausible` makes sanity checks of a peer's numbers, and `parts` limits the size of one message.
 //!
-//! Every part is handed a `Step`: the time, who `us` is, and where its effects go
-//! (`persist`, `timers`, `metrics`). `fingerprint` tells states apart for the model
-//! checker; `status` and `inspect` show them to operators and to oracles.
+//! Every part is given a `Step`: the time, this node (`us`), and where its effects go (`persist`,
+//! `timers`, `metrics`). `fingerprint` distinguishes states for the model checker; `status` and
+//! `inspect` show them to operators and to oracles.
 
 pub mod action;
 pub mod advice;
@@ -132,13 +131,13 @@ impl Replica {
         self.timers.next()
     }
 
-    /// Which timers are due.
+    /// Returns the timers that are due at `now`.
     pub fn due(&self, now: Time) -> Due {
         self.timers.all_due(now)
     }
 
-    /// A message of another member: who it is from is known before what it says is
-    /// believed. A later run than the one known has forgotten its promises.
+    /// Takes a message of another member. Its sender is checked before its content is believed. A
+    /// later run than the one known has forgotten its promises.
     fn on_peer(&mut self, now: Time, envelope: Envelope, out: &mut Vec<Action>) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         if !self.us.is_other(from) {
@@ -216,7 +215,7 @@ impl Replica {
         self.us.envelope(to, message)
     }
 
-    /// Who leads, as far as this replica knows.
+    /// Leader, as far as this replica knows.
     pub fn leader(&self) -> Option<ReplicaId> {
         self.parts.consensus.leader()
     }

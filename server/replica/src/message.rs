@@ -1,5 +1,4 @@
-//! What replicas say to each other, as the core sees it. The wire form is made
-//! of it in `codec.rs`.
+//! Messages between replicas, as the core sees them. The wire form is made of them in `codec.rs`.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
@@ -20,13 +19,13 @@ pub use super::per_log::{LogId, PerLog};
 /// forwarded requests.
 #[derive(Clone, Debug, Hash)]
 pub struct Envelope {
-    /// Who sent it.
+    /// Replica that sent it.
     pub from: ReplicaId,
     /// In which run.
     pub from_incarnation: Incarnation,
     /// The run of the addressee that the sender knew; 0 if none.
     pub to_incarnation: Incarnation,
-    /// What it says.
+    /// Content of the envelope.
     pub message: Message,
 }
 
@@ -42,7 +41,7 @@ pub struct Proposed {
     pub origin: ReplicaId,
     /// The origin's name for this attempt.
     pub request: RequestId,
-    /// What the client asked.
+    /// Command that the client asked for.
     pub command: Command,
 }
 
@@ -51,7 +50,7 @@ pub struct Proposed {
 pub struct Batch {
     /// The leader's log time, in ms: never falls from slot to slot.
     pub log_time_ms: u64,
-    /// How many sessions there may be, as the leader was told; 0: any number.
+    /// Maximum number of sessions, as in the settings of the leader; 0: any number.
     pub sessions_max: u32,
     /// In order.
     pub commands: Vec<Proposed>,
@@ -75,7 +74,7 @@ impl Hash for Batch {
     }
 }
 
-/// What a slot holds.
+/// Content of a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
     /// Nothing: fills holes and opens a ballot.
@@ -96,7 +95,7 @@ impl Value {
     }
 }
 
-/// What a leader tells about one of its logs.
+/// State of one of a leader's logs, as the leader reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LogNews {
     /// Every slot up to here is committed.
@@ -112,11 +111,11 @@ pub struct LogNews {
 pub struct Accept {
     /// The leader's ballot.
     pub ballot: Ballot,
-    /// Which log.
+    /// Log of the slot.
     pub log: LogId,
-    /// Which slot.
+    /// Slot to accept at.
     pub slot: Slot,
-    /// What to accept.
+    /// Value to accept.
     pub value: Value,
     /// The leader's own tag: this message is its vote.
     pub tag: ReplicaSet,
@@ -131,13 +130,13 @@ pub struct Accept {
 /// An accepted entry, as Phase 1 reports it.
 #[derive(Clone, Debug, Hash)]
 pub struct Reported {
-    /// Which log.
+    /// Log of the entry.
     pub log: LogId,
-    /// Which slot.
+    /// Slot of the entry.
     pub slot: Slot,
     /// At which ballot it was accepted.
     pub ballot: Ballot,
-    /// What was accepted.
+    /// Accepted value.
     pub value: Value,
 }
 
@@ -150,20 +149,20 @@ pub struct ReadAnswer {
     pub outcome: Option<(Outcome, Path)>,
 }
 
-/// What replicas say to each other.
+/// A message from one replica to another.
 #[derive(Clone, Debug, Hash)]
 pub enum Message {
     /// Measures the round trip and makes incarnations known.
     Ping {
         /// The sender's clock, in ns; returned as it came.
         stamp: u64,
-        /// What a client would wait on average if the sender led, in ms; 0: it should not
-        /// lead, or cannot tell.
+        /// Average wait of a client if the sender led, in ms; 0: it should not lead, or cannot
+        /// estimate it.
         cost_ms: u32,
     },
     /// The answer.
     Pong {
-        /// Of the ping.
+        /// Stamp of the ping.
         stamp: u64,
     },
     /// The sender starts on a directory that nobody may know yet (hazard 33).
@@ -181,14 +180,14 @@ pub enum Message {
     PreVote {
         /// The ballot that the sender would campaign under.
         ballot: Ballot,
-        /// Which of the sender's questions this is.
+        /// Number of this question among the sender's.
         ask: u64,
     },
     /// The answer, if it would.
     PreVoted {
-        /// Of the question.
+        /// Ballot of the question.
         ballot: Ballot,
-        /// Of the question.
+        /// Number of the question.
         ask: u64,
     },
     /// Phase 1, for every slot above the commit points, of both logs.
@@ -202,12 +201,12 @@ pub enum Message {
     Prepared {
         /// The candidate's ballot.
         ballot: Ballot,
-        /// Which answer of the replier's run this is a part of, from 1: entries may
+        /// Number of the answer, in the replier's run, of which this is a part, from 1: entries may
         /// differ between two, and only parts of one make a promise.
         answer: u64,
         /// This part, from 0.
         part: u32,
-        /// How many parts there are.
+        /// Number of parts.
         parts: u32,
         /// The replier's commit points.
         commits: PerLog<Slot>,
@@ -222,14 +221,14 @@ pub enum Message {
     Accepted {
         /// At which ballot.
         ballot: Ballot,
-        /// Which log.
+        /// Log of the slots.
         log: LogId,
         /// Slots and tags.
         votes: SmallVec<[(Slot, ReplicaSet); 1]>,
     },
     /// A ballot was too low.
     Rejected {
-        /// What the sender has promised.
+        /// Ballot that the sender has promised.
         promised: Ballot,
     },
     /// The leader lives; these slots are committed.
@@ -238,21 +237,21 @@ pub enum Message {
         ballot: Ballot,
         /// To be returned; 0: news of commits only, no answer wanted.
         probe: u64,
-        /// What it says of each log.
+        /// State of each log.
         logs: PerLog<LogNews>,
     },
     /// The answer to a heartbeat with a probe.
     HeartbeatAck {
-        /// Of the heartbeat.
+        /// Ballot of the heartbeat.
         ballot: Ballot,
-        /// Of the heartbeat.
+        /// Probe of the heartbeat.
         probe: u64,
         /// Peers that have not answered the sender's promises for t_grace.
         suspects: ReplicaSet,
     },
     /// Send me committed entries.
     Fetch {
-        /// Which log.
+        /// Log to read.
         log: LogId,
         /// First slot wanted.
         from: Slot,
@@ -261,7 +260,7 @@ pub enum Message {
     },
     /// Entries known to be committed, rising by slot.
     Fetched {
-        /// Which log.
+        /// Log of the entries.
         log: LogId,
         /// Slots and contents.
         entries: Vec<(Slot, Value)>,
@@ -271,7 +270,7 @@ pub enum Message {
         /// With the origin's names for the attempts.
         commands: Vec<(RequestId, Command)>,
     },
-    /// What the leader knows of commands it need not propose again.
+    /// Results that the leader knows of commands that it need not propose again.
     Answered {
         /// By attempt.
         answers: Vec<(RequestId, Outcome)>,
@@ -287,7 +286,7 @@ pub enum Message {
     ReadAnswers(Vec<ReadAnswer>),
     /// Between grantor and holder.
     Lease(LeaseMessage),
-    /// What the sender's clients read and wrote since its last report.
+    /// Reads and writes of the sender's clients since its last report.
     Demand(DemandReport),
     /// The preferred leader asks the leader to hand over.
     TransferRequest,
@@ -301,17 +300,17 @@ pub enum Message {
     },
     /// An operator wants this replica to lead.
     Move {
-        /// Whom.
+        /// Replica that is to lead.
         to: ReplicaId,
     },
     /// An operator wants leases to change: for the leader.
     SetLease {
         /// The sender's number of it.
         ask: u64,
-        /// What.
+        /// Changes that the operator wants.
         set: LeaseSet,
     },
-    /// How that ended.
+    /// Answer to `SetLease`.
     LeaseAnswer {
         /// The number.
         ask: u64,
@@ -320,17 +319,17 @@ pub enum Message {
     },
 }
 
-/// What a replica tells the leader so that it can choose holders.
+/// Report of a replica to the leader, so that it can choose holders.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DemandReport {
-    /// What its clients read and wrote since its last report.
+    /// Reads and writes of its clients since its last report.
     pub report: Report,
     /// Its round trips to all replicas, in us; 0 where none was measured.
     pub rtts_us: Vec<u32>,
 }
 
 impl Message {
-    /// What kind of message it is, for people: a whole one may be long.
+    /// Name of the message's kind, for people: a whole message may be long.
     pub fn name(&self) -> &'static str {
         match self {
             Message::Ping { .. } => "Ping",

@@ -1,4 +1,4 @@
-//! What a replica counts since its run began. Counters decide nothing.
+//! Counters of a replica since its run began. Counters decide nothing.
 //!
 //! To add one, add a line below and count where it happens: `step.metrics.name += 1`.
 //! A replica's answer to a status request lists it under its name. Explain it in

@@ -1,11 +1,10 @@
-//! How much goes into one message (hazard 82). Whatever gathers items into messages asks here:
-//! a message above the frame's limit is never sent, and its items would be lost
-//! whole, again and again.
+//! Limits the size of one message (hazard 82). All code that gathers items into messages asks here:
+//! a message above the frame's limit is never sent, and all its items would be lost, again and
+//! again.
 //!
-//! A part is a quarter of a frame. So an item's weight need not be exact, and what
-//! surrounds the items needs no account. A single item may be larger than a part:
-//! clients' commands and answers are at most a frame less 64 KiB, and such an item
-//! travels alone.
+//! A part is a quarter of a frame. So the size estimate of an item need not be exact, and the bytes
+//! around the items need not be counted. A single item may be larger than a part: clients' commands
+//! and answers are at most a frame less 64 KiB, and such an item travels alone.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_wire::Outcome;
@@ -14,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::message::{Message, ReadAnswer};
 
-/// What the items of one message weigh together, at most, in bytes.
+/// Maximum total size estimate of the items of one message, in bytes.
 pub const PART_BYTES: usize = 1 << 20;
 /// Added to each item's weight: its names, numbers and lengths.
 pub const ITEM_OVERHEAD: usize = 64;

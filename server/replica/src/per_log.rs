@@ -31,7 +31,7 @@ pub struct PerLog<T> {
 }
 
 impl<T> PerLog<T> {
-    /// What `of` says for each log, commands first.
+    /// Builds both values by calling `of` for each log, commands first.
     pub fn of(mut of: impl FnMut(LogId) -> T) -> PerLog<T> {
         PerLog {
             commands: of(LogId::Commands),

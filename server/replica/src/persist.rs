@@ -1,4 +1,4 @@
-//! What must follow a durable write, and so waits for it.
+//! Work that must follow a durable write, and so waits for it.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -13,10 +13,10 @@ use super::message::LogId;
 use super::per_log::PerLog;
 use super::weight::record_weight;
 
-/// What may wait for the disk, in bytes, beside one checkpoint. Past it a replica accepts
-/// nothing more until the disk has caught up: what waits for a full disk stays in memory.
+/// Maximum backlog that may wait for the disk, in bytes, besides one checkpoint. Past it a replica
+/// accepts nothing more until the disk has caught up: what waits for a full disk stays in memory.
 pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
-/// What one persist takes beside its records.
+/// Size estimate of one persist without its records, in bytes.
 const PERSIST_BYTES: usize = 128;
 
 /// Done once the records before it are durable.
@@ -74,10 +74,10 @@ pub(super) struct Persister {
     last: Sequence,
     records: Vec<Record>,
     afters: Afters,
-    /// What `records` and `afters` take.
+    /// Size estimate of `records` and `afters`.
     bytes: Bytes,
     waiting: VecDeque<Waiting>,
-    /// What `waiting` takes.
+    /// Size estimate of `waiting`.
     backlog: Bytes,
     /// Up to here the log on disk holds the chosen values.
     executed: PerLog<Slot>,
@@ -88,7 +88,7 @@ pub(super) struct Persister {
 struct Waiting {
     sequence: Sequence,
     afters: Afters,
-    /// What it takes, with its records.
+    /// Size estimate of this persist, with its records.
     bytes: Bytes,
     /// By log, executed when it was asked for: all of that had been recorded before.
     executed: PerLog<Slot>,
@@ -159,13 +159,13 @@ impl Persister {
         out.push(Action::Persist { sequence, records });
     }
 
-    /// What was executed of `log`, and is on the disk as it was executed. What an
-    /// earlier ballot had left in a later slot may be there still.
+    /// Last slot of `log` that was executed and is on the disk as it was executed. Later slots on
+    /// the disk may still hold what an earlier ballot had left there.
     pub(super) fn executed(&self, log: LogId) -> Slot {
         self.executed[log]
     }
 
-    /// Of a run that begins with what the disk says is executed.
+    /// Creates the persister of a run that begins with what the disk says is executed.
     pub(super) fn begin(executed: PerLog<Slot>) -> Persister {
         Persister {
             executed,

@@ -1,16 +1,15 @@
-//! Which numbers of a peer's message are believed (hazard 81).
+//! Sanity checks: the numbers of a peer's message that are believed (hazard 81).
 //!
-//! Numbers that a replica counts on from (rounds, slots, log time) end up in its own
-//! messages and on its disk, and every decoder refuses what is above [`NUMBER_MAX`].
-//! So one wrong message near that limit would make everybody campaign above it, and no
-//! directory could be opened again. A message whose numbers leap too far beyond what is
-//! known here is therefore refused whole, before anything of it is believed. A member
-//! that means harm can still do harm within the bounds, and without certificates so can
-//! whoever passes for a member.
+//! Numbers that a replica counts on from (rounds, slots, the replicated clock) end up in its own
+//! messages and on its disk, and every decoder refuses what is above [`NUMBER_MAX`]. So one wrong
+//! message near that limit would make everybody campaign above it, and no directory could be opened
+//! again. A message with numbers too far beyond what is known here is therefore refused whole,
+//! before anything of it is believed. A member that means harm can still do harm within the bounds,
+//! and without certificates so can any process that passes for a member.
 //!
 //! # A replica that was away
 //! It must believe an honest leader again, however much happened meanwhile:
-//! - Slots, configurations and log time: the bounds are decades of work.
+//! - Slots, configurations and the replicated clock: the bounds are decades of work.
 //! - Rounds: 2^20 campaigns, which is 12 days in which nobody ever leads longer than the
 //!   default election timeout of 1 s. If there were more, the first messages are
 //!   refused, but each brings the rounds seen nearer by 2^20 ([`nearer`]), so that the
@@ -33,26 +32,26 @@ use super::message::{
 /// accepts: far above any that occurs, far enough below `u64::MAX` to count on.
 pub const NUMBER_MAX: u64 = 1 << 56;
 
-/// How far rounds may leap in one message.
+/// Maximum jump of rounds in one message: a larger one is out of range.
 pub const ROUNDS_AHEAD_MAX: u64 = 1 << 20;
-/// How often a peer may have started since it was last heard of.
+/// Maximum number of starts of a peer since the peer was last heard of.
 pub const INCARNATIONS_AHEAD_MAX: u64 = 1 << 20;
 /// The same for a peer that was not heard of in this run: 34 years of one start a ms.
 pub const FIRST_INCARNATION_MAX: u64 = 1 << 40;
-/// How far slots may be ahead of what is accepted here: ten years at 55,000 slots a
-/// second; 68 years at two configurations a second.
+/// Maximum number of slots that a message may be ahead of what is accepted here: ten years at
+/// 55,000 slots a second; 68 years at two configurations a second.
 pub const SLOTS_AHEAD_MAX: PerLog<u64> = PerLog {
     commands: 1 << 44,
     configs: 1 << 32,
 };
-/// How far log time may be ahead of what is executed here, in ms: it passes as fast as
-/// a leader's clock, so this is 34 years.
+/// Maximum lead of a message's replicated clock over what is executed here, in ms: it passes as
+/// fast as a leader's clock, so this is 34 years.
 pub const LOG_TIME_AHEAD_MAX_MS: u64 = 1 << 40;
-/// What a replica counts from 0 in each of its runs: answers in Phase 1, and guards and
-/// promises. 8,900 years of one a ms.
+/// Maximum of the numbers that a replica counts from 0 in each of its runs: answers in Phase 1, and
+/// guards and promises. 8,900 years of one a ms.
 pub const COUNT_MAX: u64 = 1 << 48;
 
-/// What a message is compared with.
+/// Knowledge that a message is compared with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
     /// The highest round seen.
@@ -73,9 +72,9 @@ pub fn plausible(known: &Known, envelope: &Envelope) -> bool {
     known.run(envelope.from_incarnation) && known.message(&envelope.message)
 }
 
-/// The highest round seen after a message was refused that told of `round`. It follows
-/// as far as it would have for a message that is believed: else a replica whose rounds
-/// are just too far ahead of all others would never be heard again.
+/// Returns the highest round seen after a message that named `round` was refused. It follows as far
+/// as it would have for a message that is believed: otherwise a replica with rounds just too far
+/// ahead of all others would never be heard again.
 pub fn nearer(seen: u64, round: u64) -> u64 {
     seen.max(round.min(seen + ROUNDS_AHEAD_MAX)).min(NUMBER_MAX)
 }

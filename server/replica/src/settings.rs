@@ -1,4 +1,4 @@
-//! What a replica is told at its start.
+//! Settings that a replica gets at its start.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use leasehold_leases::{LeaseParams, RangeMap, ReplicaId, StrategySpec};
 
 use super::persist::BACKLOG_BYTES_MAX;
 
-/// Who gets an acceptor's vote, besides the leader (Castro's optimization, §4).
+/// Recipients of an acceptor's vote, besides the leader (Castro's optimization, §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AcceptReplies {
     /// Nobody: origins learn from the leader.
@@ -21,22 +21,22 @@ pub enum AcceptReplies {
 /// Spans of a replica's timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How often a leader says that it lives.
+    /// Interval at which a leader says that it lives.
     pub heartbeat: Duration,
     /// Silence of the leader after which the best successor campaigns. Others wait a little
     /// longer, in the order in which they would serve the sites. A leader that hears no
     /// majority for as long steps down.
     pub election_timeout: Duration,
-    /// How long the leader waits for a vote, an origin for its command's slot,
-    /// or a laggard for an entry, before it asks again.
+    /// Time that the leader waits for a vote, an origin for its command's slot, or a follower
+    /// behind for an entry, before it asks again.
     pub retransmit: Duration,
-    /// How often round trips are measured.
+    /// Interval at which round trips are measured.
     pub ping: Duration,
-    /// How often demand is reported to the leader.
+    /// Interval at which demand is reported to the leader.
     pub report: Duration,
-    /// How often the leader asks the strategy for changes.
+    /// Interval at which the leader asks the strategy for changes.
     pub reconfigure: Duration,
-    /// How often the state is checkpointed.
+    /// Interval at which the state is checkpointed.
     pub checkpoint: Duration,
 }
 
@@ -57,13 +57,13 @@ impl Default for Timing {
     }
 }
 
-/// How leaders are elected.
+/// Settings of leader elections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elections {
-    /// Who should lead when it can.
+    /// Replica that should lead when it can.
     pub preferred: Option<ReplicaId>,
-    /// Whether a replica asks the others before it raises its round. Off only where tests
-    /// choose who campaigns.
+    /// Whether a replica asks the others before it raises its round. Off only where tests choose
+    /// which replica campaigns.
     pub pre_vote: bool,
 }
 
@@ -80,15 +80,15 @@ impl Default for Elections {
 /// rarely, and each may live this much longer than it must.
 pub const SESSION_STEP: Duration = Duration::from_secs(1);
 
-/// How many sessions clients may have, and for how long.
+/// Limits on the number of clients' sessions, and on their duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// How long a session lives after its last command, in log time. The same for all
+    /// Time that a session lives after its last command, by the replicated clock. The same for all
     /// replicas, in every version that runs on their disks.
     pub ttl: Duration,
-    /// How long a session has been silent, in log time, when it ends to make room for
-    /// another: longer than clients wait for the answer to a write, and at most `ttl`. The
-    /// same for all replicas, in every version that runs on their disks.
+    /// Time, by the replicated clock, for which a session must have been silent before it ends to
+    /// free capacity for another: longer than clients wait for the answer to a write, and at most
+    /// `ttl`. The same for all replicas, in every version that runs on their disks.
     pub stay: Duration,
     /// Most sessions; 0: any number. Every batch names the bound of the leader that proposed
     /// it, so replicas may be told different ones.
@@ -110,14 +110,15 @@ impl SessionLimits {
         }
     }
 
-    /// How long a session makes no room for others, at most.
+    /// Maximum time for which a session cannot end to free capacity for others.
     pub fn busy(&self) -> Duration {
         self.stay + SESSION_STEP
     }
 
-    /// What clients of each of `n` replicas may open in a second, at most, so that new sessions
-    /// alone never take all room: for as long as a session makes no room, one half is what is
-    /// opened at once, and the other what follows.
+    /// Maximum number of sessions that clients of each of `n` replicas may open in a second, so
+    /// that new sessions alone never take all capacity. In the time for which a session cannot end
+    /// for others, half of the capacity is for sessions opened at once, and half for those that
+    /// follow.
     pub fn openings_max(&self, n: usize) -> u32 {
         let spans = 2 * self.busy().as_secs() * n as u64;
         (u64::from(self.max) / spans) as u32
@@ -136,12 +137,12 @@ impl Default for SessionLimits {
     }
 }
 
-/// What a replica is told at its start.
+/// Settings that a replica gets at its start.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// This replica.
     pub me: ReplicaId,
-    /// How many replicas there are.
+    /// Number of replicas.
     pub n: usize,
     /// The strategies, by key range, that a leader puts in force when no configuration ever
     /// was. What the log holds then counts, not what a node is told.
@@ -150,9 +151,9 @@ pub struct Settings {
     pub params: LeaseParams,
     /// Timers.
     pub timing: Timing,
-    /// How leaders are elected.
+    /// Settings of leader elections.
     pub elections: Elections,
-    /// Who gets votes.
+    /// Recipients of votes.
     pub accept_replies: AcceptReplies,
     /// Most commands in a slot.
     pub batch_max: usize,
@@ -174,18 +175,17 @@ pub struct Settings {
     /// Most bytes of long values that a checkpoint has the disk write at once; one longer value goes
     /// alone. More than that is written ahead of it, in parts.
     pub checkpoint_piece_bytes: usize,
-    /// How many slots above its durable checkpoint a replica accepts, in each log.
-    /// A leader proposes in the first half, and a quarter executed forces the next
-    /// checkpoint. At least 4, and the same for all replicas, in every version that
-    /// runs on their disks.
+    /// Number of slots above its durable checkpoint that a replica accepts, in each log. A leader
+    /// proposes in the first half, and a quarter executed forces the next checkpoint. At least 4,
+    /// and the same for all replicas, in every version that runs on their disks.
     pub log_window: u64,
-    /// How many sessions clients may have, and for how long.
+    /// Limits on the number of clients' sessions, and on their duration.
     pub sessions: SessionLimits,
     /// Most memory for demand, in bytes.
     pub demand_bytes_max: usize,
-    /// Most that is sent so that holders can be chosen, in bytes a second: half of it by a
-    /// replica to the leader, what clients ask, half by the leader to each replica, who holds
-    /// what (§3.4).
+    /// Maximum traffic for the choice of holders, in bytes a second: half of it from a replica to
+    /// the leader (the demand of clients), half from the leader to each replica (the holders of
+    /// keys) (§3.4).
     pub holders_bytes_s: usize,
 }
 

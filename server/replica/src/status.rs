@@ -1,4 +1,4 @@
-//! What an operator may look at: the state in a few words, and counters.
+//! State that an operator may look at, in a few words, and counters.
 
 use std::time::Duration;
 
@@ -65,13 +65,13 @@ impl Replica {
         }
     }
 
-    /// How long a move of leadership may take: what is proposed is drained for at most
-    /// t_grace, and then there is an election.
+    /// Maximum duration of a move of leadership: what is proposed is drained for at most t_grace,
+    /// and then there is an election.
     pub fn handing_over_max(&self) -> Duration {
         self.parts.leasing.grace() + self.us.settings.timing.election_timeout * 2
     }
 
-    /// Who has not answered this leader lately; nobody, if it does not lead.
+    /// Replicas that have not answered this leader lately; none, if it does not lead.
     pub fn out_of_touch(&self, now: Time) -> ReplicaSet {
         match self.parts.consensus.in_touch(now, self.us.patience()) {
             Some(touched) => self
@@ -83,8 +83,9 @@ impl Replica {
         }
     }
 
-    /// Says who holds `key`, and who may hold it because of a promise of this replica that
-    /// lasts at `now`; of the hottest key that is known here, if it is empty.
+    /// Reports the holders of `key`, and the replicas that may hold it because of a promise of this
+    /// replica that lasts at `now`. If `key` is empty, it reports them for the hottest key that is
+    /// known here.
     pub fn tell_holders(&self, now: Time, key: &[u8], status: &mut StatusReply) {
         let hottest = || self.parts.leasing.hottest();
         let key = match key {
@@ -101,7 +102,7 @@ impl Replica {
         status.holders_of = key;
     }
 
-    /// What a client is told that asks whom to ask about `key`.
+    /// Hint for a client that asks which replica to ask about `key`.
     pub fn hint(&self, key: &[u8]) -> Hint {
         let configs = self.configs();
         Hint {

@@ -1,5 +1,5 @@
-//! What every part is handed for one step: the time, who we are, and where its
-//! effects go. No effect is read back within the step.
+//! Context that every part is given for one step: the time, this node, and where its effects go. No
+//! effect is read back within the step.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Incarnation, ReplicaId, Time};

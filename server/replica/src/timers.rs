@@ -1,4 +1,4 @@
-//! What is due, and when. A deadline is a comparison; nothing fires by itself.
+//! Deadlines of a replica's timers. A deadline is a comparison; nothing fires by itself.
 
 use leasehold_leases::Time;
 
@@ -45,12 +45,12 @@ const NAMES: [&str; TIMERS] = [
     "checkpoint in parts",
 ];
 
-/// Which timers are due: for who reports what a step had to do.
+/// Timers that are due, for the code that reports what a step had to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Due([bool; TIMERS]);
 
 impl Due {
-    /// What they are called.
+    /// Names of the timers that are due.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let named = NAMES.iter().zip(self.0);
         named.filter_map(|(name, due)| due.then_some(*name))
@@ -124,7 +124,7 @@ impl Timers {
         due
     }
 
-    /// Which are due.
+    /// Returns the timers that are due.
     pub(super) fn all_due(&self, now: Time) -> Due {
         match now < self.next {
             true => Due::default(),

@@ -1,5 +1,5 @@
-//! What waits of many connections, which have turns: one that has much waiting keeps nobody
-//! else waiting for all of it.
+//! Queues of many connections, served round-robin: a connection with many waiting items does not
+//! keep the others waiting for all of them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -30,7 +30,7 @@ impl<T> Turns<T> {
         self.waiting.is_empty()
     }
 
-    /// How much waits.
+    /// Number of waiting items.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -45,7 +45,7 @@ impl<T> Turns<T> {
         self.len += 1;
     }
 
-    /// Takes the next, and whose it is.
+    /// Takes the next item, and returns it with its connection.
     pub fn pop(&mut self) -> Option<(u64, T)> {
         loop {
             let connection = self.turns.pop_front()?;

@@ -1,4 +1,4 @@
-//! Who this replica is, and what it knows of the others. Every part may look here.
+//! Identity of this replica, and its knowledge of the others. Every part may look here.
 
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::message::{Envelope, Message};
 use super::settings::Settings;
 use super::status::ShortTimeout;
 
-/// Whoever answers later than this is waited for in vain.
+/// Maximum timeout: an answer that takes longer than this is waited for in vain.
 const PATIENCE_MAX: Duration = Duration::from_secs(10);
 
-/// What is known of another replica.
+/// Knowledge of another replica.
 #[derive(Clone, Debug, Default)]
 struct Peer {
     incarnation: Incarnation,
@@ -22,7 +22,7 @@ struct Peer {
     rtt: Option<Duration>,
     /// When anything last came from it, or this run began.
     heard: Time,
-    /// What clients would wait if it led, as it says; 0: it should not lead.
+    /// Average wait of clients if the peer led, in ms, as it says; 0: it should not lead.
     cost_ms: u32,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Heard {
     pub(super) interrupted: Option<Time>,
 }
 
-/// Who this replica is, and what it knows of the others.
+/// Identity of this replica, and its knowledge of the others.
 #[derive(Clone, Debug)]
 pub(super) struct Us {
     pub(super) settings: Settings,
@@ -51,7 +51,8 @@ pub(super) struct Us {
 }
 
 impl Hash for Us {
-    /// When a peer was heard decides only whom to suspect: not before the horizon.
+    /// The time at which a peer was heard decides only which replica to suspect: not before the
+    /// horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.incarnation, self.writable, self.clock_trusted).hash(state);
         for peer in &self.peers {
@@ -140,9 +141,9 @@ impl Us {
         self.peers[from.index()].cost_ms = cost_ms;
     }
 
-    /// What a client of any site would wait on average for a write if this replica led, in
-    /// ms, without the holders of leases: the round trip to here, and the one from here to
-    /// the nearest majority. At least 1; `None` until enough round trips are measured.
+    /// Average wait of a client of any site for a write if this replica led, in ms, without the
+    /// holders of leases: the round trip to here, and the one from here to the nearest majority. At
+    /// least 1; `None` until enough round trips are measured.
     pub(super) fn cost_ms(&self) -> Option<u32> {
         let commit = self.majority_rtt()?;
         let rtts = self.peers.iter().filter_map(|peer| peer.rtt);
@@ -167,8 +168,8 @@ impl Us {
         (set < rtt * 2).then_some(ShortTimeout { set, rtt })
     }
 
-    /// How long this replica waits for a majority's answers: an election timeout, or two round
-    /// trips to the nearest majority where that takes longer.
+    /// Timeout for a majority's answers: an election timeout, or two round trips to the nearest
+    /// majority where that takes longer.
     pub(super) fn patience(&self) -> Duration {
         let answers = self.majority_rtt().unwrap_or_default() * 2;
         let timeout = self.settings.timing.election_timeout;
@@ -182,8 +183,8 @@ impl Us {
         now.since(self.peers[peer.index()].heard) < patience
     }
 
-    /// How many others should campaign before this replica: those heard of lately that would
-    /// serve the sites better, and `preferred`. Not `silent`, the leader that is gone.
+    /// Number of other replicas that should campaign before this one: those heard of lately that
+    /// would serve the sites better, and `preferred`. Not `silent`, the leader that is gone.
     pub(super) fn rank(
         &self,
         now: Time,
@@ -214,8 +215,8 @@ impl Us {
         self.others().filter(fit).collect()
     }
 
-    /// Which other replica of `among` should lead next: of those heard of lately the one that
-    /// would serve the sites best.
+    /// Returns the other replica of `among` that should lead next: of those heard of lately the one
+    /// that would serve the sites best.
     pub(super) fn successor(&self, now: Time, among: ReplicaSet) -> Option<ReplicaId> {
         // A leader that hears nobody resigns after its patience: all are silent for as long.
         let timing = &self.settings.timing;
@@ -228,8 +229,8 @@ impl Us {
         })
     }
 
-    /// How long handing over takes at most: two round trips are enough to commit what is
-    /// proposed and to hear of the heir's campaign, and each may wait for a heartbeat.
+    /// Maximum duration of a leadership transfer: two round trips are enough to commit what is
+    /// proposed and to hear of the transfer target's campaign, and each may wait for a heartbeat.
     pub(super) fn hand_over_span(&self) -> Duration {
         (self.rtt_max() + self.settings.timing.heartbeat) * 2
     }
@@ -245,8 +246,8 @@ impl Us {
         self.peers.get(peer.index())?.rtt
     }
 
-    /// Of `among`, the other replica with the shortest round trip. A configuration
-    /// comes from peers: it may name who is no member.
+    /// Returns the other replica of `among` with the shortest round trip. A configuration comes
+    /// from peers: it may name a replica that is no member.
     pub(super) fn nearest(&self, among: ReplicaSet) -> Option<ReplicaId> {
         let others = among.iter().filter(|replica| *replica != self.me());
         let measured = others.filter_map(|replica| Some((self.rtt(replica)?, replica)));

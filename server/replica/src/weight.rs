@@ -7,9 +7,9 @@ use super::action::{Checkpoint, Record, Stored};
 use super::message::{Batch, Value};
 use super::parts::outcome_weight;
 
-/// What a record takes beside what it holds: its names and numbers.
+/// Size estimate of a record without what it holds, in bytes: its names and numbers.
 const RECORD_BYTES: usize = 64;
-/// What a command takes beside what it holds.
+/// Size estimate of a command without what it holds, in bytes.
 const COMMAND_BYTES: usize = 96;
 /// About how many bytes a record takes, in memory or on disk.
 pub fn record_weight(record: &Record) -> usize {

@@ -1,5 +1,5 @@
-//! What durations cost: elections and suspicions that nothing called for, and leases that lapsed,
-//! in clusters in which no replica ever fails, on links that lose and delay messages.
+//! Cost of the durations: elections and suspicions without a cause, and leases that lapsed, in
+//! clusters in which no replica ever fails, on links that lose and delay messages.
 //!
 //! ```sh
 //! cargo run --release --locked -p server --example durations -- 2     # hours of each cluster
@@ -20,7 +20,7 @@ use leasehold_sim::network::Faults;
 use leasehold_sim::world::{Happened, World, WorldSettings};
 
 const MS: u64 = 1_000_000;
-/// How often it is looked who holds leases, in ns.
+/// Interval between two checks of which replicas hold leases, in ns.
 const LOOK_NS: u64 = 100 * MS;
 /// Until the cluster has a leader, and leases, in ns.
 const SETTLE_NS: u64 = 30_000 * MS;
@@ -95,7 +95,7 @@ fn nets() -> [Net; 2] {
     ]
 }
 
-/// What happened without need.
+/// Events that happened without need.
 #[derive(Default)]
 struct Needless {
     elections: u64,

@@ -1,15 +1,16 @@
-//! What it costs to choose holders for millions of keys: the longest steps of replicas, in CPU
-//! time and by what they did, and what reports of demand and configurations take of links and
-//! logs. Five replicas in virtual time, at the distances of the paper; clients of each site ask
-//! half of the time what all ask, half of the time what only they do, by Zipf's law.
+//! Cost of choosing holders for millions of keys: the longest steps of replicas, in CPU time and by
+//! what they did, and the share of links and logs that reports of demand and configurations take.
+//! Five replicas run in virtual time, at the distances of the paper. Half of the requests of a
+//! site's clients are those that the clients of all sites make, and half are those that only this
+//! site's clients make, by Zipf's law.
 //!
 //! ```sh
 //! cargo run --release --locked -p server --example holders -- quorum      # or cost
 //! cargo run --release --locked -p server --example holders -- cost 60 10000 2000000
 //! ```
 //!
-//! The numbers are seconds, operations a second at each site (of which one in ten writes), and keys. Bytes are the same in
-//! every run; CPU times are of this machine.
+//! The numbers are seconds, operations a second at each site (of which one in ten writes), and
+//! keys. Bytes are the same in every run; CPU times are of this machine.
 
 #![allow(
     clippy::disallowed_methods,
@@ -42,7 +43,7 @@ const WORLD: [[u64; SITES]; SITES] = [
     [24, 68, 130, 0, 97],
     [108, 150, 212, 97, 0],
 ];
-/// How long a sync takes, in ns.
+/// Duration of a sync, in ns.
 const SYNC_NS: u64 = MS / 10;
 /// Before clients begin there are a leader and leases, in ns.
 const SETTLE_NS: u64 = 8_000 * MS;
@@ -73,7 +74,7 @@ impl Chance {
     }
 }
 
-/// What steps did, and how long they took.
+/// Work of steps by kind, and the time that they took.
 #[derive(Default)]
 struct Steps(BTreeMap<&'static str, (u64, Duration, Duration)>);
 
@@ -111,7 +112,7 @@ impl Volume {
     }
 }
 
-/// What one group of inputs asked for.
+/// Effects that one batch of inputs asked for.
 #[derive(Default)]
 struct Asked {
     sent: Vec<(ReplicaId, Envelope)>,
@@ -328,7 +329,7 @@ impl Cluster {
     }
 }
 
-/// What a group of inputs is about, if that says what is done.
+/// Returns the subject of a batch of inputs, if that says what is done.
 fn said(inputs: &[Input]) -> Option<&'static str> {
     match inputs.first()? {
         Input::Tick => None,
@@ -360,7 +361,7 @@ impl Clients {
         Bytes::from(format!("user{:012}", place % self.keys))
     }
 
-    /// What clients of a site ask in a millisecond.
+    /// Returns the requests of a site's clients in one millisecond.
     fn ask(&mut self, site: usize) -> Vec<Input> {
         (0..self.per_ms).map(|_| self.one(site)).collect()
     }

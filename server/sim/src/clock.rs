@@ -10,7 +10,7 @@ pub struct Clock {
     from_ns: u64,
     /// The reading then, in ns.
     since: u64,
-    /// How much faster than true time it runs, in parts per million.
+    /// Rate by which it runs faster than true time, in parts per million.
     rate_ppm: i32,
 }
 

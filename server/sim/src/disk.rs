@@ -9,7 +9,7 @@ use leasehold_leases::{Ballot, Incarnation, Key, ReplicaId, Slot};
 use leasehold_replica::action::{Checkpoint, Record, Recovered, Sequence, SessionImage, Stored};
 use leasehold_replica::message::{LogId, Reported, Value};
 
-/// What a restart would find.
+/// State that a restart would find.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Image {
     incarnation: Incarnation,
@@ -92,7 +92,7 @@ impl Image {
         }
     }
 
-    /// What a start finds, but for the directory's life.
+    /// Returns the state that a start finds, except for the directory's life.
     fn recovered(&self) -> Recovered {
         let first = self.incarnation == Incarnation(1);
         let log_starts = self.log_starts.iter();
@@ -143,17 +143,17 @@ impl Image {
 /// Entries of a log read at once: as many as make a frame of large ones.
 pub const READ_MAX: usize = 16;
 
-/// See the module.
+/// A replica's disk: its durable state, and the persists that are on their way there.
 #[derive(Clone, Debug, Hash)]
 pub struct Disk {
     image: Option<Image>,
     /// The directory's; 0 until it is made.
     life: u64,
-    /// How long a sync takes, in ns.
+    /// Duration of a sync, in ns.
     pub sync_ns: u64,
     /// No sync ends before this true time, in ns.
     pub stalled_until_ns: u64,
-    /// How many entries of a log are read at once, at most.
+    /// Maximum number of entries of a log that are read at once.
     pub read_max: usize,
     /// There is no room: nothing becomes durable.
     full: bool,
@@ -237,7 +237,7 @@ impl Disk {
         true
     }
 
-    /// How many persists a crash would interrupt.
+    /// Returns the number of persists that a crash would interrupt.
     pub fn interrupted(&self) -> usize {
         self.syncing.len()
     }
@@ -268,8 +268,8 @@ impl Disk {
         *self = Disk::new(self.sync_ns, self.image.is_some());
     }
 
-    /// What a start finds; raises the incarnation. `draw` is asked for the life of
-    /// a directory that is made now.
+    /// Returns the state that a start finds, and raises the incarnation. `draw` is asked for the
+    /// life of a directory that is created now.
     pub fn recover(&mut self, draw: impl FnOnce() -> u64) -> Recovered {
         if self.life == 0 {
             self.life = draw().max(1);

@@ -1,5 +1,5 @@
-//! Drills: one thing goes wrong at known times, and clients at every site tell how long
-//! they waited. Open loops of writes, so that whoever waits hides nothing.
+//! Drills: one thing goes wrong at known times, and clients at every site report how long they
+//! waited. The writes are open loops, so that a client that waits hides nothing.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use leasehold_replica::action::{ClientHandle, Event};
 use leasehold_replica::{Operator, Settings};
 
 const MS: u64 = 1_000_000;
-/// How long the cluster has to elect its leader and establish leases, in ns.
+/// Time for the cluster to elect its leader and establish leases, in ns.
 const SETTLE_NS: u64 = 4000 * MS;
 /// Alarms below this are the sites' own.
 const BLOW: u64 = 1 << 32;
 const MEND: u64 = BLOW + 1;
 
-/// What goes wrong.
+/// Kind of fault that strikes in a drill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blow {
     /// The process is killed, and started again at the end.
@@ -36,7 +36,7 @@ pub enum Blow {
     Leave,
     /// This one is killed, and when that has lasted the leader is told to end.
     LeaveAfter(ReplicaId),
-    /// Killed and started again. From 0.9 s later on it does not hear who leads.
+    /// Killed and started again. From 0.9 s later on it does not hear which replica leads.
     KillUnheard,
     /// An operator moves leadership to this replica.
     Move(ReplicaId),
@@ -52,21 +52,21 @@ pub struct Drill {
     pub settings: Settings,
     /// One-way delay in ns, by sender and receiver.
     pub one_way_ns: Vec<Vec<u64>>,
-    /// What goes wrong between replicas throughout.
+    /// Faults between replicas throughout the drill.
     pub faults: Faults,
-    /// How many bytes a link takes in a second; 0: any number.
+    /// Number of bytes that a link takes in a second; 0: any number.
     pub bytes_per_s: u64,
-    /// How often a site writes, in ns; 0: nobody writes.
+    /// Interval between two writes of a site, in ns; 0: no site writes.
     pub every_ns: u64,
-    /// What goes wrong, with whom; nobody named: whoever leads.
+    /// Fault, and the replica that it strikes; no replica named: the one that leads.
     pub blow: Option<(Blow, Option<ReplicaId>)>,
-    /// How long after the cluster has settled, in ns.
+    /// Time between the cluster's settling and the fault, in ns.
     pub blow_ns: u64,
     /// Times at which it goes wrong again, in ns after the first time.
     pub again_ns: Vec<u64>,
     /// Time for which it lasts each time, in ns.
     pub lasts_ns: u64,
-    /// How long clients write after it has begun, in ns.
+    /// Time for which clients write after the fault has begun, in ns.
     pub watch_ns: u64,
 }
 
@@ -83,22 +83,22 @@ pub struct Write {
     pub failed: bool,
 }
 
-/// What came of a drill.
+/// Outcome of a drill.
 #[derive(Clone, Debug)]
 pub struct Aftermath {
     /// When it went wrong, in ns.
     pub struck_ns: u64,
-    /// Whom it struck.
+    /// Replica that the fault struck.
     pub victim: ReplicaId,
     /// Every write, in the order in which they were asked.
     pub writes: Vec<Write>,
-    /// Who began to lead, and when, in ns.
+    /// Replicas that began to lead, and when, in ns.
     pub led: Vec<(u64, ReplicaId)>,
-    /// Who campaigned, and when, in ns.
+    /// Replicas that campaigned, and when, in ns.
     pub campaigned: Vec<(u64, ReplicaId)>,
     /// The replicas that may hold no leases, each time that they changed, and when, in ns.
     pub excluded: Vec<(u64, ReplicaSet)>,
-    /// Who had left after it was told to end, and when, in ns.
+    /// Replicas that left after they were asked to end, and when, in ns.
     pub left: Vec<(u64, ReplicaId)>,
     /// The rule that was seen broken.
     pub violation: Option<String>,
@@ -111,8 +111,8 @@ impl Aftermath {
         self.writes.iter().filter(move |write| write.site != victim)
     }
 
-    /// How long after the blow the last of the other sites had a write answered that it had
-    /// asked since, in ns; `None` if one never had.
+    /// Time from the blow until each of the other sites has had a write answered that it asked
+    /// after the blow, in ns; `None` if one never had.
     pub fn outage_ns(&self, sites: usize) -> Option<u64> {
         let first = |site: usize| {
             let since = self.elsewhere().filter(|write| write.site == site);
@@ -137,7 +137,7 @@ impl Aftermath {
         since.count()
     }
 
-    /// Who leads at the end.
+    /// Returns the replica that leads at the end.
     pub fn leader(&self) -> Option<ReplicaId> {
         self.led.last().map(|(_, leader)| *leader)
     }

@@ -1,5 +1,5 @@
-//! What can go wrong in a world, by name, and how often it did: a fault that a
-//! campaign enables and that never fires would prove nothing.
+//! Faults that can occur in a world, by name, and how often each fired: a fault that a campaign
+//! enables and that never fires would prove nothing.
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,9 +80,9 @@ pub enum Fault {
     HangUp,
     /// A merge waits at the replica that was asked, for others of its clients.
     Held,
-    /// Such a merge is answered there though it never left: a copy of it came another way.
+    /// A merge that waits so is answered there though it never left: a copy of it came another way.
     HeldAnswered,
-    /// Such a merge is given up, for the client has gone.
+    /// A merge that waits so is dropped, because its client has disconnected.
     HeldGone,
     /// A long merge is refused where others wait.
     Merges,
@@ -208,7 +208,7 @@ impl Fault {
     }
 }
 
-/// How often each fault fired.
+/// Number of times that each fault fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fired([u64; Fault::ALL.len()]);
 
@@ -224,7 +224,7 @@ impl Fired {
         self.0[fault as usize] += times;
     }
 
-    /// How often it fired.
+    /// Returns the number of times that `fault` fired.
     pub fn of(&self, fault: Fault) -> u64 {
         self.0[fault as usize]
     }

@@ -5,7 +5,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::fault::{Fault, Fired};
 
-/// How often what goes wrong, as shares of messages; 0 everywhere is a good network.
+/// Rates of faults, as shares of messages; 0 everywhere is a good network.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
     /// Lost.
@@ -21,7 +21,7 @@ pub struct Faults {
     pub old: f64,
 }
 
-/// How a link is worse than its delay says.
+/// Degradation of a link beyond its delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Worse {
     /// Messages take so much longer, in ns.
@@ -30,7 +30,7 @@ pub struct Worse {
     pub loss: f64,
 }
 
-/// How late an old packet may be, in ns.
+/// Maximum lateness of an old packet, in ns.
 const OLD_MAX_NS: u64 = 45_000_000_000;
 
 /// When a message arrives, in ns of true time.
@@ -41,7 +41,7 @@ type Arrivals = std::iter::Flatten<std::array::IntoIter<Option<u64>, 3>>;
 pub struct Network {
     /// One-way delay in ns, by sender and receiver.
     pub one_way_ns: Vec<Vec<u64>>,
-    /// What goes wrong.
+    /// Rates of the faults.
     pub faults: Faults,
     /// When each link last delivered: without faults it keeps order.
     last: Vec<Vec<u64>>,
@@ -49,11 +49,11 @@ pub struct Network {
     cut: Vec<Vec<bool>>,
     /// Links that are worse than the others, by sender and receiver.
     worse: Vec<Vec<Worse>>,
-    /// How fast each link takes bytes, one message after another; 0: at once.
+    /// Number of bytes that each link takes in a second, one message after another; 0: at once.
     pub bytes_per_s: u64,
     /// Until when each link is busy with what it has taken, by sender and receiver.
     busy_until_ns: Vec<Vec<u64>>,
-    /// What went wrong, and how often.
+    /// Faults that fired, and how often.
     pub fired: Fired,
 }
 

@@ -8,7 +8,7 @@ use leasehold_replica::action::Action;
 use leasehold_replica::shell::Watches;
 use leasehold_replica::{Input, Replica};
 
-/// What ends or stops a process between two of its actions.
+/// Event that ends or stops a process between two of its actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
     /// It is killed, and started again after this many ns.
@@ -27,15 +27,15 @@ pub(super) struct Leaving {
 /// A process that stands still.
 #[derive(Debug, Default)]
 pub(super) struct Pause {
-    /// What its clock read when it stopped.
+    /// Reading of its clock when it stopped.
     pub since: Time,
-    /// What it was about to do.
+    /// Actions that it was about to perform.
     pub unfinished: Vec<Action>,
-    /// What has arrived meanwhile.
+    /// Inputs that have arrived meanwhile.
     pub inbox: Vec<Input>,
 }
 
-/// See the module.
+/// One process and the machine it runs on, as the world sees them.
 #[derive(Debug)]
 pub struct Node {
     /// `None` while crashed.
@@ -47,7 +47,7 @@ pub struct Node {
     pub(super) clock: Clock,
     /// The deadline event that counts: in true time, in ns, and by its clock.
     pub(super) deadline: Option<(u64, Time)>,
-    /// How often it was started.
+    /// Number of times that it was started.
     pub(super) run: u64,
     pub(super) pause: Option<Pause>,
     /// Sprung after this many more actions.

@@ -1,5 +1,5 @@
-//! A replica that reports demand and round trips that are nonsense. It is honest in all
-//! else: who leads may choose bad holders because of it, and nothing worse.
+//! A replica that reports nonsense for demand and round trips. It is honest in all else: a leader
+//! may choose bad holders because of it, and nothing worse.
 
 use leasehold_leases::Key;
 use leasehold_leases::demand::Delta;
@@ -17,7 +17,7 @@ const HONEST: f64 = 0.3;
 const LONGEST: f64 = 0.05;
 const SALT: u64 = 0x0dd_5eed;
 
-/// See the module.
+/// The replica that reports nonsense, and the generator of its reports.
 #[derive(Debug)]
 pub struct Odd {
     node: usize,
@@ -25,7 +25,7 @@ pub struct Odd {
 }
 
 impl Odd {
-    /// What `node` reports is nonsense. It has a generator of its own: no other draw moves.
+    /// Makes `node` report nonsense. The nonsense has a generator of its own: no other draw moves.
     pub fn new(node: usize, seed: u64) -> Odd {
         let rng = Pcg64Mcg::seed_from_u64(seed ^ SALT);
         Odd { node, rng }

@@ -13,12 +13,12 @@ use leasehold_replica::action::{ClientHandle, Event};
 const MS: u64 = 1_000_000;
 const SITES: usize = 5;
 const LEADER: usize = 0;
-/// Whose clients read everything.
+/// Site of the clients that read everything.
 const READER: usize = 4;
 const KEYS: usize = 10_000;
 /// The last keys are read more often than the others.
 const BUSY: usize = 500;
-/// What may be sent in a second, of each kind, in bytes.
+/// Limit of what may be sent in a second, of each kind, in bytes.
 const A_SECOND: usize = 20_000;
 
 fn settings(seed: u64) -> WorldSettings {
@@ -54,14 +54,14 @@ fn read(world: &mut World, keys: impl Iterator<Item = usize>) {
     world.request(READER, asked.collect());
 }
 
-/// How many keys have holders of their own at the leader.
+/// Returns the number of keys that have holders of their own at the leader.
 fn listed(world: &World, keys: impl Iterator<Item = usize>) -> usize {
     let leader = world.replica(LEADER).expect("all run");
     let is_listed = |nth: &usize| leader.configs().listed(&key(*nth)).is_some();
     keys.filter(is_listed).count()
 }
 
-/// What the last report of the reader's site took, in bytes.
+/// Returns the size of the last report of the reader's site, in bytes.
 fn reported(world: &World) -> usize {
     let replica = world.replica(READER).expect("all run");
     let status = replica.status(world.clock(READER));

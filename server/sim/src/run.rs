@@ -19,15 +19,15 @@ use super::trace::Trace;
 use super::workload::{PATIENCE_GROWS, TOGETHER_MAX, Workload};
 use super::world::{Happened, World};
 
-/// How often it is looked whether everything is answered, in virtual ns.
+/// Interval between two checks of whether everything is answered, in virtual ns.
 const LOOK_NS: u64 = 100_000_000;
 /// The run's own alarm.
 const LOOK: u64 = 1 << 61;
 
-/// What came of a run.
+/// Outcome of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Of which seed.
+    /// Seed of the run.
     pub seed: u64,
     /// The first rule that was seen broken.
     pub violation: Option<Violation>,
@@ -43,13 +43,13 @@ pub struct Outcome {
     pub undecided: bool,
     /// Operations answered, by how they were served.
     pub paths: BTreeMap<&'static str, u64>,
-    /// What went wrong, and how often.
+    /// Faults that fired, and how often.
     pub fired: Fired,
     /// Checks that the oracles made.
     pub checks: Vec<(&'static str, u64)>,
     /// Reads under leases that left within 10 ms of their permit's end.
     pub near_end: u64,
-    /// How long after everything had healed the last request was answered, in ns.
+    /// Time from when everything had healed until the last request was answered, in ns.
     pub healing_ns: u64,
     /// A digest of everything that happened until then.
     pub hash: u64,
@@ -82,7 +82,7 @@ struct Run<'a> {
     workload: Workload,
     swarm: Swarm,
     healed_ns: Option<u64>,
-    /// What somebody had executed when all was healed.
+    /// Last slot that any replica had executed when all was healed.
     target: Slot,
     /// When the last request was answered, in ns, and the digest then.
     answered: Option<(u64, u64)>,
@@ -179,22 +179,23 @@ impl<'a> Run<'a> {
         known.max_by_key(span).unwrap_or_default()
     }
 
-    /// What each replica has executed that runs and has its disk.
+    /// Returns the last executed slot of each replica that runs and has its disk.
     fn executed(&self) -> impl Iterator<Item = Slot> {
         let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
         let replicas = whole.filter_map(|node| self.world.replica(node));
         replicas.map(|replica| replica.executed())
     }
 
-    /// Which replicas have writes that they have not answered, and since when, in ns. Who has lost
-    /// its disk answers nobody.
+    /// Returns the replicas that have writes that they have not answered, and since when, in ns. A
+    /// replica that has lost its disk answers no client.
     fn waiting(&self) -> impl Iterator<Item = (usize, u64)> {
         let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
         whole.filter_map(|node| Some((node, self.world.oracles.unsent.waiting(node)?)))
     }
 
-    /// How long the replica that is furthest behind now may take to fetch what it lacks: few
-    /// entries in a round trip, read from another's disk. Who has lost its disk fetches nothing.
+    /// Returns the maximum time that the replica that is furthest behind now may take to fetch what
+    /// it lacks: few entries in a round trip, read from another's disk. A replica that has lost its
+    /// disk fetches nothing.
     fn catch_up(&self) -> Duration {
         let (most, least) = (self.executed().max(), self.executed().min());
         let lag = most.zip(least).map_or(0, |(most, least)| most.0 - least.0);
@@ -250,7 +251,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// What a check of a run that has just healed says.
+    /// Returns the result of a check of a run that has just healed.
     fn healed<T>(scenario: &Scenario, check: impl FnOnce(Run<'_>) -> T) -> T {
         let mut run = Run::begin(scenario, None);
         while run.healed_ns.is_none() {

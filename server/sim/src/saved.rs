@@ -1,8 +1,8 @@
-//! What a campaign of many seeds keeps on disk, so that it can be gone on with.
+//! State of a campaign of many seeds that is kept on disk, so that the campaign can be continued.
 //!
-//! It is gone on with only as it was begun: with the same choices, and by a program
-//! that simulates the same code. Else its seeds would be of two campaigns, and say
-//! nothing of either. Whoever wrote the file, reading it does no harm.
+//! It is continued only as it was begun: with the same choices, and by a program that simulates the
+//! same code. Else its seeds would be of two campaigns, and say nothing of either. Reading the file
+//! does no harm, whichever program wrote it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,14 +17,14 @@ const VERSION: u32 = 2;
 /// without a care.
 const COUNT_MAX: u64 = u64::MAX / 2;
 
-/// See the module.
+/// State of a campaign, as it is kept on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Saved {
     version: u32,
     /// Names the code that is simulated.
     pub code: String,
-    /// What was chosen, by the name of its flag.
+    /// Choices of the campaign, by the names of their flags.
     pub choices: BTreeMap<String, String>,
     /// The first seed.
     pub from: u64,
@@ -82,7 +82,7 @@ pub enum Refused {
         flag: String,
         /// The file's.
         found: String,
-        /// What is chosen now.
+        /// Value that is chosen now.
         expected: String,
     },
 }

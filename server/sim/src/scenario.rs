@@ -23,7 +23,7 @@ use leasehold_replica::Settings;
 use leasehold_replica::lease_set::{Durations, LeaseSet};
 use leasehold_replica::settings::AcceptReplies;
 
-/// How long a sync takes, in ns.
+/// Duration of a sync, in ns.
 const SYNC_NS: u64 = 150_000;
 /// Between a client and its replica, in ns.
 const CLIENT_ONE_WAY_NS: u64 = 200_000;
@@ -54,10 +54,10 @@ const CROWD_SALT: u64 = 0xc40_3d5;
 /// narrow limits and small runs leave about 200 of them.
 pub const RATE: u32 = 240;
 
-/// What whoever asks for runs may choose.
+/// Options for runs, which the caller chooses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choices {
-    /// How long requests are begun, in virtual ns.
+    /// Time for which requests are begun, in virtual ns.
     pub run_ns: u64,
     /// Requests a second, over all replicas.
     pub rate: u32,
@@ -65,10 +65,10 @@ pub struct Choices {
     pub strategies: Vec<&'static str>,
     /// Whether anything but the network goes wrong.
     pub faults: bool,
-    /// How many replicas; `None`: three to five.
+    /// Number of replicas; `None`: three to five.
     pub replicas: Option<usize>,
-    /// How far from true time clocks really run, in parts per million, where
-    /// leases count with [`RHO_PPM`]. More is outside what is assumed.
+    /// Real drift of clocks from true time, in parts per million; leases count with [`RHO_PPM`].
+    /// More is outside what is assumed.
     pub drift_ppm: u32,
     /// An assumption that does not hold.
     pub control: Option<Control>,
@@ -106,18 +106,18 @@ impl Default for Choices {
     }
 }
 
-/// See the module.
+/// Everything about a run, drawn from its seed.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Where it was drawn from.
     pub seed: u64,
     /// The world.
     pub world: WorldSettings,
-    /// What clients do.
+    /// Load of the clients.
     pub load: Load,
-    /// What goes wrong.
+    /// Plan of the faults.
     pub plan: Plan,
-    /// How long requests are begun, in virtual ns.
+    /// Time for which requests are begun, in virtual ns.
     pub run_ns: u64,
 }
 
@@ -170,7 +170,7 @@ fn draw_range(rng: &mut Pcg64Mcg) -> KeyRange {
     KeyRange::new(key(from), to).expect("it ends after its first key")
 }
 
-/// What an operator changes: strategies of all keys or of a range, durations, or both.
+/// Draws a change of an operator: strategies of all keys or of a range, durations, or both.
 pub fn draw_lease_set(rng: &mut Pcg64Mcg, n: usize) -> LeaseSet {
     let all = strategies();
     let strategies = match rng.random_range(0..5) {
@@ -400,8 +400,8 @@ fn draw_checkpoint_piece(replica: &mut Settings, seed: u64) {
     }
 }
 
-/// How many requests a second a leader whose limits are narrow can carry, where
-/// half of the requests are writes.
+/// Returns the number of requests a second that a leader with narrow limits can carry, where half
+/// of the requests are writes.
 fn carries(replica: &Settings, one_way_ns: &[Vec<u64>]) -> u32 {
     let at_once = replica.batch_max * replica.in_flight_max;
     (2.0 * at_once as f64 / round_trip_s(one_way_ns)).clamp(1.0, u32::MAX.into()) as u32
@@ -413,7 +413,7 @@ fn carries_held(one_way_ns: &[Vec<u64>]) -> f64 {
     one_way_ns.len() as f64 / (2.0 * round_trip_s(one_way_ns)) / 2.0
 }
 
-/// How long the farthest replicas take to answer each other.
+/// Returns the time that the farthest replicas take to answer each other, in seconds.
 fn round_trip_s(one_way_ns: &[Vec<u64>]) -> f64 {
     let farthest_ns = one_way_ns.iter().flatten().max().copied().unwrap_or(0);
     (2 * farthest_ns + SYNC_NS) as f64 / 1e9

@@ -1,5 +1,5 @@
-//! What goes wrong in a run besides the network's habits, and when: a plan drawn
-//! from the seed, carried out by alarms.
+//! Faults of a run besides the network's habits, and their times: a plan drawn from the seed,
+//! carried out by alarms.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
@@ -16,13 +16,13 @@ const MS: u64 = 1_000_000;
 /// The mean pause between two replicas that begin to flap, in ns.
 const FLAPS_EVERY_NS: u64 = 20_000 * MS;
 
-/// See the module.
+/// Plan of the faults of a run, drawn from the seed.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Enabled faults, each with the mean pause between two, in ns.
     faults: Vec<(Fault, u64)>,
-    /// How long a replica stays down, cut off or still, at most, in ns; and no longer
-    /// than half the mean pause between two such faults, or nothing would go on.
+    /// Maximum time for which a replica stays down, cut off or still, in ns; and no longer than
+    /// half the mean pause between two such faults, or nothing would go on.
     outage_ns: u64,
     /// A replica is cut off in two stages, again and again.
     isolation: Option<Isolation>,
@@ -32,11 +32,11 @@ pub struct Plan {
 /// either, then all is well for a while. Each in ns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Isolation {
-    /// How long others hear nothing of it, while it hears them.
+    /// Time for which others hear nothing of it, while it hears them.
     pub mute_ns: u64,
-    /// How long it is cut off.
+    /// Time for which it is cut off.
     pub apart_ns: u64,
-    /// How long until the next.
+    /// Time for which all is well, until the next time.
     pub well_ns: u64,
 }
 
@@ -88,7 +88,7 @@ impl Plan {
         }
     }
 
-    /// What is enabled.
+    /// Returns the faults that are enabled.
     pub fn faults(&self) -> impl Iterator<Item = Fault> + '_ {
         self.faults.iter().map(|(fault, _)| *fault)
     }
@@ -115,7 +115,7 @@ pub struct Swarm {
     cuts: u64,
     /// Wishes of operators.
     asks: u64,
-    /// Whose disks are damaged or were wiped.
+    /// Replicas with damaged or wiped disks.
     lost: Vec<usize>,
     flaps: Vec<Flap>,
 }
@@ -217,7 +217,7 @@ impl Swarm {
         world.alarm(at_ns, ALARM | STAGE | next << 8 | victim as u64);
     }
 
-    /// How long a fault that comes every so often lasts, in ns.
+    /// Draws the duration of a fault that comes every `every_ns`, in ns.
     fn outage(&mut self, every_ns: u64) -> u64 {
         let most = self.plan.outage_ns.min(every_ns / 2).max(2 * MS);
         self.rng.random_range(MS..=most)
@@ -362,8 +362,8 @@ impl Swarm {
         world.start_at(node, world.now_ns() + down_ns);
     }
 
-    /// Whether another disk may be lost: a majority must be left whole, and a
-    /// cluster whose members have not all joined cannot do without any.
+    /// Whether another disk may be lost: a majority must be left whole, and a cluster in which not
+    /// all members have joined cannot do without any.
     fn may_lose(&self, node: usize, world: &World) -> bool {
         let joined = |node: &usize| {
             let replica = world.replica(*node);
@@ -392,7 +392,7 @@ impl Swarm {
         self.mend_after(for_ns, world);
     }
 
-    /// The operator asks whoever takes itself for the leader.
+    /// The operator asks the replica that takes itself for the leader.
     fn operate(&mut self, fault: Fault, to: usize, world: &mut World) {
         let Some(leader) = leader(world) else {
             return;

@@ -1,10 +1,9 @@
 //! Live changes of strategies between replicas far apart, where messages come late and in
 //! another order: a read that is local under both strategies never stops being local.
 //!
-//! Both places for holders besides the leader's are claimed by readers. Places that nobody
-//! claims go to the replicas nearest to the leader, and who that is changes with every late
-//! message: a replica that was given a key a moment ago cannot read it yet, whatever is
-//! switched.
+//! Both places for holders besides the leader's are claimed by readers. Places that no replica
+//! claims go to the replicas nearest to the leader, and these change with every late message: a
+//! replica that was given a key a moment ago cannot read it yet, whatever is switched.
 
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ use leasehold_replica::{Operator, Settings};
 const MS: u64 = 1_000_000;
 const SITES: usize = 5;
 const LEADER: usize = 0;
-/// Whose clients read: as many as there are places besides the leader's.
+/// Sites of the clients that read: as many as there are places besides the leader's.
 const READERS: [usize; 2] = [3, 4];
 /// Hears of configurations late: the others have promised under them long before.
 const LATE: usize = 3;
@@ -31,7 +30,7 @@ const LATE: usize = 3;
 const KEYS: usize = 400;
 /// Is read by nobody.
 const WRITTEN: &str = "written";
-/// How often it is looked who may read.
+/// Interval between two checks of which replicas may read, in ns.
 const LOOK_NS: u64 = 5 * MS;
 
 fn quorum() -> StrategySpec {
@@ -60,7 +59,7 @@ fn settings(seed: u64) -> WorldSettings {
     replica.holders_bytes_s = 800_000;
     replica.timing.reconfigure = Duration::from_millis(2500);
     replica.timing.report = Duration::from_millis(200);
-    // Who leads stays so, however late its heartbeats.
+    // The leader keeps leading, however late its heartbeats.
     replica.timing.election_timeout = Duration::from_secs(3);
     world.replica = replica;
     world.faults = Faults {
@@ -158,9 +157,9 @@ impl Cluster {
         self.pass(40_000, |_| {});
     }
 
-    /// Looks for 10 s at keys of the first entry that lists them and of the last. Returns
-    /// whoever may not read one of them at times, of those that hold it now and at the end,
-    /// and in how many looks. Who holds it now must be able to read it.
+    /// Looks for 10 s at keys of the first entry that lists them and of the last. Returns the
+    /// replicas that may not read one of them at times, of those that hold it now and at the end,
+    /// and in how many looks. A replica that holds it now must be able to read it.
     fn watch(&mut self) -> Vec<(usize, ReplicaId, u32)> {
         let watched = [0, KEYS / 2, KEYS - 1];
         let held = watched.map(|key| self.holders(&self.keys[key]));

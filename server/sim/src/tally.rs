@@ -1,5 +1,5 @@
-//! What many runs add up to, and what never happened in them: a campaign in which
-//! a fault never fired, or an oracle had nothing to check, proves less than it says.
+//! Sums over many runs, and what never happened in them: a campaign in which a fault never fired,
+//! or an oracle had nothing to check, proves less than it says.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::fault::Fault;
 use super::run::Outcome;
 use super::scenario::{Choices, Scenario};
 
-/// How a request may be served; all must occur.
+/// Paths by which a request may be served; all must occur.
 const PATHS: [Path; 5] = [
     Path::Local,
     Path::Held,
@@ -42,7 +42,7 @@ pub struct Tally {
     pub healing_max_ns: u64,
     /// Operations by how they were served.
     pub paths: BTreeMap<String, u64>,
-    /// How often each fault fired.
+    /// Number of times that each fault fired.
     pub faults: BTreeMap<String, u64>,
     /// Checks that each oracle made.
     pub oracles: BTreeMap<String, u64>,
@@ -104,12 +104,12 @@ impl Tally {
         self.virtual_ns as f64 / 3.6e12
     }
 
-    /// How often a fault fired.
+    /// Returns the number of times that `fault` fired.
     pub fn fired(&self, fault: Fault) -> u64 {
         self.faults.get(fault.name()).copied().unwrap_or(0)
     }
 
-    /// What runs of these choices should have met and never did.
+    /// Returns what runs of these choices should have met and never did.
     pub fn missing(&self, choices: &Choices) -> Vec<String> {
         let enabled = Fault::ALL.iter().filter(|fault| choices.enables(**fault));
         let silent = enabled.filter(|fault| self.fired(**fault) == 0);

@@ -15,7 +15,7 @@ use leasehold_replica::message::{Accept, LogId, Message, Reported, Value};
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     lines: VecDeque<String>,
-    /// How many lines are kept; 0: all.
+    /// Number of lines that are kept; 0: all.
     keep: usize,
 }
 

@@ -31,7 +31,7 @@ use leasehold_replica::action::{Action, ClientHandle, Event as Note};
 use leasehold_replica::shell::Answers;
 use leasehold_replica::{Input, Operator, Replica, Settings};
 
-/// What a world is made of.
+/// Settings of a world.
 #[derive(Clone, Debug)]
 pub struct WorldSettings {
     /// For every replica; `me` is filled in.
@@ -40,9 +40,9 @@ pub struct WorldSettings {
     pub one_way_ns: Vec<Vec<u64>>,
     /// One-way delay between a client and its replica, in ns.
     pub client_one_way_ns: u64,
-    /// How long a sync takes, in ns.
+    /// Duration of a sync, in ns.
     pub sync_ns: u64,
-    /// What goes wrong between replicas.
+    /// Faults between replicas.
     pub faults: Faults,
     /// Clocks run within this of true time, in parts per million.
     pub drift_ppm: u32,
@@ -50,7 +50,7 @@ pub struct WorldSettings {
     pub encoded: bool,
     /// Whether disks remember, for restarts and laggards.
     pub disks_remember: bool,
-    /// Whose reports of demand and round trips are nonsense.
+    /// Replica that reports nonsense for demand and round trips.
     pub odd: Option<usize>,
     /// Whether the oracles watch.
     pub watched: bool,
@@ -59,15 +59,15 @@ pub struct WorldSettings {
 /// An answer that reached a client.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// To which request.
+    /// Request that it answers.
     pub to: ClientHandle,
-    /// How it was served.
+    /// Path by which it was served.
     pub path: Path,
-    /// With what.
+    /// Outcome of the request.
     pub outcome: Outcome,
 }
 
-/// What happened in one event, for whoever drives the world.
+/// Result of one event, for the driver of the world.
 #[derive(Debug)]
 pub enum Happened {
     /// Something among replicas.
@@ -81,7 +81,7 @@ pub enum Happened {
     Ended(usize, Option<u64>),
 }
 
-/// See the module.
+/// Replicas, links, disks, clocks and clients, moved event by event.
 pub struct World {
     settings: WorldSettings,
     rng: Pcg64Mcg,
@@ -94,14 +94,14 @@ pub struct World {
     steps: u64,
     /// The newest of each link, by sender and receiver.
     flights: Vec<Flight>,
-    /// What deliveries were made of: the next ones are made of it, too.
+    /// Buffers of past deliveries: the next ones reuse them.
     spare: Vec<Vec<Input>>,
     /// Answers of the step whose actions are being performed, to clients and to peers.
     replies: Vec<Reply>,
     answers: Answers,
     inputs: Vec<Input>,
     actions: Vec<Action>,
-    /// What replicas announced: (true time in ns, replica, what).
+    /// Events that replicas announced: (true time in ns, replica, what).
     pub notes: Vec<(u64, ReplicaId, Note)>,
     /// Knows everything.
     pub oracles: Oracles,
@@ -182,7 +182,7 @@ impl World {
         self.hash
     }
 
-    /// How many replicas there are.
+    /// Returns the number of replicas.
     pub fn n(&self) -> usize {
         self.nodes.len()
     }
@@ -210,7 +210,7 @@ impl World {
         self.nodes[node].lost
     }
 
-    /// What a replica's clock reads now.
+    /// Returns what a replica's clock reads now.
     pub fn clock(&self, node: usize) -> Time {
         self.nodes[node].clock.read(self.now_ns)
     }
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// What went wrong so far, by the world's own doing.
+    /// Returns the faults that fired so far, by the world's own doing.
     pub fn fired(&self) -> Fired {
         let mut all = self.fired;
         all.merge(&self.network.fired);

@@ -1,4 +1,4 @@
-//! Who leads after whom, and how long clients wait for it: drills in virtual time.
+//! Succession of leaders, and how long clients wait for it: drills in virtual time.
 
 use std::time::Duration;
 
@@ -61,14 +61,14 @@ fn strategies() -> [StrategySpec; 4] {
     ]
 }
 
-/// No rule is broken, and no write fails at a site whose replica did not end.
+/// No rule is broken, and no write fails at a site with a replica that did not end.
 fn sound(after: &Aftermath) {
     assert_eq!(after.violation, None);
     let failed = after.writes.iter().filter(|write| write.failed).count();
     assert_eq!(failed, 0, "no write fails");
 }
 
-/// What a leader that is killed, stands still or is cut off may cost: max(election timeout,
+/// Maximum cost of a leader that is killed, stands still or is cut off: max(election timeout,
 /// t_guard + t_lease) (1 + rho), two round trips and 100 ms.
 fn bound_ns(settings: &Settings) -> u64 {
     let params = &settings.params;
@@ -78,8 +78,8 @@ fn bound_ns(settings: &Settings) -> u64 {
     span.mul_f64(1.001).as_nanos() as u64 + (2 * rtt + 100) * MS
 }
 
-/// The outages of blows at many moments, rising. Whoever leads next is the one that serves
-/// the sites best, and whoever led disturbs nobody when it is back.
+/// Returns the outages of blows at many moments, rising. The next leader is the replica that serves
+/// the sites best, and the old leader disturbs nobody when it is back.
 fn outages(blow: Blow, seeds: u64) -> Vec<u64> {
     let outage = |seed: u64| {
         let settings = fast(strategies()[(seed % 4) as usize].clone());
@@ -103,8 +103,8 @@ fn outages(blow: Blow, seeds: u64) -> Vec<u64> {
     outages
 }
 
-/// Who serves the sites best: on average a write waits for the round trip to the leader and
-/// for that of the leader to its nearest majority.
+/// Returns the replica that serves the sites best: on average a write waits for the round trip to
+/// the leader and for that of the leader to its nearest majority.
 fn best_but(gone: ReplicaId) -> ReplicaId {
     let cost = |site: &usize| {
         let mut row = RTT_MS[*site];
@@ -321,8 +321,8 @@ fn promises_that_take_longer_than_an_election_timeout_elect_a_leader() {
     }
 }
 
-/// The preferred leader is back, and stops hearing the leader before it may ask it to hand
-/// over: the leader leads on, and nobody waits for who cannot take over.
+/// The preferred leader is back, and stops hearing the leader before it may ask it to transfer
+/// leadership: the leader leads on, and no client waits for a replica that cannot take over.
 #[test]
 fn a_preferred_leader_that_does_not_hear_stalls_nobody() {
     for seed in 0..4 {

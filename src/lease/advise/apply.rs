@@ -1,4 +1,4 @@
-//! Doing what was advised.
+//! Applies the advice: sets the strategy and moves leadership.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use tokio::time::sleep;
 use super::known::Known;
 use crate::terminal::say;
 
-/// How often the leader is asked whether it has listed all keys.
+/// Interval at which the leader is asked whether it has listed all keys.
 const LISTED_EVERY: Duration = Duration::from_millis(500);
 
-/// How long it may take to list them. Beyond that leadership moves all the same: the next
-/// leader goes on listing what is asked.
+/// Longest time to wait for that list. After it leadership moves all the same: the next leader
+/// goes on listing the keys that are asked for.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Sets the strategy, and then moves leadership. The leader of now knows the demand and
-/// lists keys by it; who leads next begins to count, and keeps what is listed.
+/// Sets the strategy, and then moves leadership. The present leader knows the demand and lists
+/// keys by it. The next leader begins to count, and keeps the keys that are listed.
 pub(super) async fn apply(
     client: &Client,
     known: &Known,

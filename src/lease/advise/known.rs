@@ -1,4 +1,4 @@
-//! What a leader said of demand and distances.
+//! Demand and distances, as a leader reported them.
 
 use anyhow::{Context as _, ensure};
 use leasehold_leases::advice::{Asked, Conditions, Plan, Profile};
@@ -7,7 +7,7 @@ use leasehold_leases::strategy::Preference;
 use leasehold_leases::{ReplicaId, ReplicaSet, Unlisted};
 use leasehold_wire::{Demand, StatusReply};
 
-/// Of one cluster, as its leader sees it.
+/// Demand and distances of one cluster, as its leader sees them.
 pub struct Known {
     pub names: Vec<String>,
     pub leader: ReplicaId,
@@ -15,11 +15,11 @@ pub struct Known {
     pub strategy: String,
     /// The plan that they follow.
     pub now: Plan,
-    /// How many key ranges there are.
+    /// Number of key ranges.
     pub ranges: usize,
     pub conditions: Conditions,
     pub profile: Profile,
-    /// How long a write waits at most for a holder that has failed.
+    /// Longest time that a write waits for a holder that has failed, in s.
     pub stall_s: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What to make of forecasts: whether a change is worth it, in words.
+//! Verdict on forecasts: whether a change is worth it, in words.
 
 use leasehold_leases::ReplicaId;
 use leasehold_leases::advice::Forecast;
@@ -8,16 +8,16 @@ use crate::advice::Scene;
 /// A change gains at least this share of the present mean latency, or is not worth it.
 const GAIN_MIN: f64 = 0.02;
 
-/// The same in ms. Both must be met: equal sites would otherwise take turns.
+/// The same in ms. Both must be met: leadership would otherwise alternate between equal sites.
 const GAIN_MIN_MS: f64 = 1.0;
 
 /// The same in words.
 pub const WORTH: &str = "a change is worth it from 2% and 1 ms";
 
-/// What is forecast to be best, and what is in force.
+/// The best forecast, and that of the plan in force.
 pub struct Verdict<'a> {
     pub best: &'a Forecast,
-    /// `None`: what is in force was not forecast.
+    /// `None`: the plan in force was not forecast.
     pub now: Option<&'a Forecast>,
 }
 
@@ -32,15 +32,15 @@ impl Verdict<'_> {
             .is_none_or(|now| worth_it(now.mean_ms, self.best.mean_ms))
     }
 
-    /// What to set, with `asked` as the leader that was asked for: it leads, whatever that
-    /// costs. `None`: everything stays.
+    /// Returns the forecast to put in force; `None` if everything stays. `asked` is the leader that
+    /// was asked for: it is to lead, whatever that costs.
     pub fn change(&self, asked: Option<ReplicaId>) -> Option<&Forecast> {
         let moved = |now: &Forecast| asked.is_some_and(|leader| leader != now.leader);
         let changed = self.worth_it() || self.now.is_some_and(moved);
         changed.then_some(self.best)
     }
 
-    /// What is best, and what is gained by it.
+    /// Names the best forecast and the gain from it, in a sentence.
     pub fn sentence(&self, scene: &Scene<'_>) -> String {
         let best = format!(
             "{} led by {}, {:.1} ms a mean operation",

@@ -218,8 +218,8 @@ mod tests {
         assert!(deciles.iter().all(|n| (60..140).contains(n)), "{deciles:?}");
     }
 
-    /// How often each image of `index` occurs over `seeds` seeds, as the largest
-    /// distance from the expected number in standard deviations.
+    /// Counts each image of `index` over `seeds` seeds, and returns the largest distance from
+    /// the expected number in standard deviations.
     fn bias(len: u64, index: u64, seeds: u64) -> f64 {
         let mut counts = vec![0u64; len as usize];
         for seed in 0..seeds {

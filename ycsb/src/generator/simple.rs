@@ -34,8 +34,8 @@ pub struct Hotspot {
 }
 
 impl Hotspot {
-    /// Of `first..first + count`, the first `data_fraction` is asked for with
-    /// probability `operation_fraction`. A set that is empty is never asked for.
+    /// A generator over `first..first + count`. The first `data_fraction` of them is asked for
+    /// with probability `operation_fraction`. A set that is empty is never asked for.
     pub fn new(first: u64, count: u64, data_fraction: f64, operation_fraction: f64) -> Self {
         let hot = (count as f64 * data_fraction) as u64;
         let cold = count.saturating_sub(hot);

@@ -92,7 +92,7 @@ fn area(x: f64, theta: f64) -> f64 {
     }
 }
 
-/// The `x` whose [`area`] is `area`.
+/// The `x` for which [`area`] returns `area`.
 #[inline]
 fn area_inverse(area: f64, theta: f64) -> f64 {
     let scaled = (area * (1.0 - theta)).max(-1.0);

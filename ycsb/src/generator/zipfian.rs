@@ -18,8 +18,8 @@ const DRAWS_MAX: u32 = 1 << 12;
 /// Terms that [`zeta`] adds up before it trusts the expansion of the rest.
 const ZETA_TERMS_SUMMED: u64 = 1_000;
 
-/// The sum of `1 / k^theta` for `k` from 1 to `n`. Beyond a thousand terms by the
-/// Euler-Maclaurin formula, whose remainder is then below 1e-15.
+/// The sum of `1 / k^theta` for `k` from 1 to `n`. Beyond a thousand terms it is taken from the
+/// Euler-Maclaurin formula. Its remainder is then below 1e-15.
 pub fn zeta(n: u64, theta: f64) -> f64 {
     let head: f64 = (1..=n.min(ZETA_TERMS_SUMMED))
         .rev()
@@ -50,7 +50,7 @@ pub struct Zipfian {
     items: u64,
     theta: f64,
     zetan: f64,
-    /// How many items `zetan` counts: grows with [`Zipfian::draw_among`].
+    /// Number of items that `zetan` counts: grows with [`Zipfian::draw_among`].
     zeta_items: u64,
     eta: f64,
 }

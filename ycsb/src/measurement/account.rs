@@ -1,9 +1,9 @@
-//! What became of every operation that a run was to make: none is dropped.
+//! Outcome of every operation that a run was to make: none is dropped.
 
 use std::time::Duration;
 
-/// Of the operations that were due, the share that may be late without the target
-/// counting as missed.
+/// Share of the operations that were due that may be late without the target counting as
+/// missed.
 const LATE_SHARE: f64 = 0.01;
 
 /// The operations that were due in the measured phase of a run. In a closed loop an
@@ -24,11 +24,11 @@ pub struct Account {
     pub abandoned: u64,
     /// Operations that were due and never sent.
     pub never_sent: u64,
-    /// Of those sent: after the last one of the run was due.
+    /// Operations that were sent after the last one of the run was due.
     pub late: u64,
     /// Insertions of the run before which it was looked whether the record was there.
     pub probed: u64,
-    /// Probed insertions whose record was there, and was overwritten.
+    /// Probed insertions that found a record and overwrote it.
     pub overwrote: u64,
 }
 

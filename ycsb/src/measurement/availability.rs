@@ -1,6 +1,6 @@
-//! Who was answered, when, and by whom: the longest time that a site waited for a
-//! successful answer, and the replicas that fell silent. All times are from the start
-//! of the run.
+//! Times at which sites were answered, and the replicas that answered: the longest time that a
+//! site waited for a successful answer, and the replicas that fell silent. All times are from
+//! the start of the run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,11 +44,11 @@ impl Class {
 pub struct Gap {
     /// When it began: at the last answer before it.
     pub began: Duration,
-    /// How long it was.
+    /// Its duration.
     pub length: Duration,
 }
 
-/// What is known of one class of requests at one site.
+/// Answers to one class of requests at one site.
 #[derive(Clone, Copy, Debug, Default)]
 struct Answers {
     last: Duration,
@@ -66,10 +66,10 @@ impl Answers {
     }
 }
 
-/// What came of the requests that were sent to one replica.
+/// Outcomes of the requests that were sent to one replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replica {
-    /// The site whose threads ask it, by its index.
+    /// Index of the site with the threads that ask this replica.
     pub site: Option<u8>,
     /// Requests that it answered, be it with a refusal.
     pub answered: u64,
@@ -127,7 +127,7 @@ pub struct Availability {
 }
 
 impl Availability {
-    /// Nothing known yet of a run whose measured phase begins at `from`.
+    /// An empty record of a run. Its measured phase begins at `from`.
     pub fn new(from: Duration) -> Self {
         Availability {
             from,

@@ -14,9 +14,9 @@ pub enum Exporter {
 /// One figure of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// What was measured: `OVERALL`, `READ`, `READ-FAILED` ...
+    /// Measured quantity: `OVERALL`, `READ`, `READ-FAILED` ...
     pub metric: String,
-    /// Which figure of it, with its unit.
+    /// Name of the figure, with its unit.
     pub measurement: String,
     /// The figure.
     pub value: Number,

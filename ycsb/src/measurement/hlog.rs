@@ -37,7 +37,7 @@ pub enum HlogError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The text is not an interval log.
@@ -45,7 +45,7 @@ pub enum HlogError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason why the text is not an interval log.
         reason: String,
     },
 }
@@ -57,8 +57,8 @@ pub struct HlogWriter<W: Write> {
 }
 
 impl<W: Write> HlogWriter<W> {
-    /// Writes the head of a log whose time 0 is `start`. The `title` becomes its
-    /// first comment.
+    /// Writes the head of a log that has time 0 at `start`. The `title` becomes its first
+    /// comment.
     ///
     /// # Errors
     /// If `out` fails.
@@ -140,7 +140,7 @@ pub struct HlogRun<'a> {
     pub label: &'a str,
     /// Names of the sites, by the samples' index.
     pub sites: &'a [String],
-    /// What was measured.
+    /// Measured samples.
     pub samples: &'a [Sample],
 }
 
@@ -254,7 +254,7 @@ pub fn sum_hlog(text: &[u8]) -> Result<BTreeMap<String, Histogram<u64>>, String>
 /// Most characters of a line that an error shows.
 const SHOWN: usize = 40;
 
-/// Which line is the first that is none of an interval log, and how it begins.
+/// Describes the first line that is not one of an interval log: its number, and its beginning.
 fn no_line_of_a_log(text: &[u8], error: &LogIteratorError) -> String {
     let LogIteratorError::ParseError { offset } = *error;
     let (before, rest) = text.split_at(offset.min(text.len()));

@@ -1,9 +1,9 @@
-//! What was measured: one HdrHistogram (microseconds, three digits) for each
+//! Measurements of a run: one HdrHistogram (microseconds, three digits) for each
 //! site, operation and path, failures apart. Results are merged as histograms,
 //! never as percentiles.
 //!
-//! Two times are taken of an operation. Its *service time* runs from the moment
-//! it was sent. With a target rate there is also the moment at which it *should*
+//! Two times are taken of an operation. Its *service time* runs from the time
+//! at which it was sent. With a target rate there is also the time at which it *should*
 //! have been sent: what counts from there includes the wait behind slow
 //! operations, which a generator that simply pauses hides ("coordinated
 //! omission").
@@ -49,7 +49,7 @@ pub fn new_histogram() -> Histogram<u64> {
     Histogram::new(DIGITS).expect("three digits are within the allowed one to five")
 }
 
-/// What a histogram counts.
+/// Operations that a histogram counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum What {
     /// Operations that did what was asked.
@@ -103,23 +103,23 @@ pub enum Interval {
     Both,
 }
 
-/// Which histogram.
+/// Key that names a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// From when latency counts.
     pub basis: Basis,
-    /// What is counted.
+    /// Counted operations.
     pub what: What,
     /// Index of the site.
     pub site: u8,
-    /// How it was served; `Unspecified` for failures.
+    /// Path on which it was served; `Unspecified` for failures.
     pub path: Path,
     /// Whether it was served by another replica than the site's own.
     pub away: bool,
 }
 
 impl Key {
-    /// Of operations that are not told apart by how they were served.
+    /// Key of operations that are not told apart by how they were served.
     fn new(basis: Basis, what: What, site: u8) -> Self {
         Key {
             basis,
@@ -162,13 +162,13 @@ impl Key {
 pub struct Measured {
     /// Index of the site.
     pub site: u8,
-    /// What was asked.
+    /// Kind of the operation.
     pub kind: OpKind,
-    /// How it was served.
+    /// Path on which it was served.
     pub path: Path,
     /// Whether another replica served it than the site's own.
     pub away: bool,
-    /// What it returned.
+    /// Its return status.
     pub returned: Return,
     /// Time from when it was sent.
     pub service: Duration,
@@ -181,13 +181,13 @@ pub struct Measured {
 pub struct Unanswered {
     /// Index of the site.
     pub site: u8,
-    /// What was asked, or was to be.
+    /// Kind of the operation, also if it was never sent.
     pub kind: OpKind,
     /// Time from when it was sent to the end of the run; `None`: it never was.
     pub service: Option<Duration>,
     /// Time from when it should have been sent to the end of the run.
     pub intended: Duration,
-    /// How many of them there are.
+    /// Number of these operations.
     pub count: u64,
 }
 
@@ -195,7 +195,7 @@ pub struct Unanswered {
 struct Series {
     /// Everything up to the end of the last interval.
     past: Histogram<u64>,
-    /// What came since.
+    /// Everything since then.
     current: Histogram<u64>,
 }
 
@@ -217,7 +217,7 @@ impl Measurements {
         }
     }
 
-    /// The histograms of samples, whose latency is their service time.
+    /// Builds the histograms of samples. The latency of a sample is its service time.
     pub fn from_samples(samples: &[Sample]) -> Self {
         let mut measurements = Measurements::new(Interval::Op);
         for sample in samples {
@@ -235,7 +235,8 @@ impl Measurements {
         measurements
     }
 
-    /// Which times are kept.
+    /// Returns which times are kept: the service time, the time from the intended start, or
+    /// both.
     pub fn interval(&self) -> Interval {
         self.interval
     }
@@ -337,7 +338,7 @@ impl Measurements {
         ended
     }
 
-    /// The sum of all histograms whose key is asked for.
+    /// Returns the sum of all histograms with a key that is asked for.
     pub fn total(&self, wanted: impl Fn(&Key) -> bool) -> Histogram<u64> {
         let mut sum = new_histogram();
         for (_, series) in self.series.iter().filter(|(key, _)| wanted(key)) {
@@ -352,8 +353,8 @@ impl Measurements {
         self.series.keys()
     }
 
-    /// How often an operation returned what; failures are listed here under the
-    /// operation itself.
+    /// Statuses that an operation returned, each with its number of times; failures are listed
+    /// here under the operation itself.
     pub fn returns(&self, what: What) -> impl Iterator<Item = (Return, u64)> {
         let all = self.returns.iter();
         all.filter(move |((of, _), _)| *of == what)

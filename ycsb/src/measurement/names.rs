@@ -27,7 +27,7 @@ pub fn path_name(path: Path) -> &'static str {
     }
 }
 
-/// What an operation returned, by YCSB's names of its statuses where there is one.
+/// Return status of an operation, by YCSB's names of its statuses where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Return {
     /// It did what was asked.

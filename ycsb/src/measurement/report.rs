@@ -6,14 +6,14 @@ use super::export::ordinal;
 use super::{Account, Availability, Basis, Interval, Key, Line, Measurements, Number, What};
 use crate::sample::OpKind;
 
-/// What a report is made of.
+/// Contents of a report.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
     /// Everything measured.
     pub measurements: &'a Measurements,
-    /// What became of every operation.
+    /// Outcome of every operation.
     pub account: &'a Account,
-    /// When sites were answered, and by whom.
+    /// Times at which sites were answered, and the replicas that answered.
     pub availability: &'a Availability,
     /// Names of the sites, by index. None if there is one site without a name.
     pub sites: &'a [String],

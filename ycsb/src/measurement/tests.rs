@@ -35,7 +35,7 @@ fn sample(site: u8, start_ms: u64, latency_us: u64, end: End) -> Sample {
     }
 }
 
-/// Of a run of two seconds, in which three operations ended.
+/// Lines of the report of a run of two seconds, in which three operations ended.
 fn lines(measurements: &Measurements, sites: &[String], percentiles: &[f64]) -> Vec<Line> {
     let account = Account {
         runtime: ms(2_000),

@@ -1,7 +1,7 @@
 //! Every property there is, with its default: the echo of a run, the warning
 //! about unknown names and the reading of values all use this one table.
 
-/// What a property does here.
+/// Effect of a property here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// It has this default.

@@ -58,7 +58,7 @@ pub enum PropertyError {
     Read {
         /// The file, as it was named.
         file: String,
-        /// What the system says.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// A file is not there, and has the name of a workload that ships with the program.
@@ -90,7 +90,7 @@ pub enum PropertyError {
         name: String,
         /// Its value.
         found: String,
-        /// What it takes.
+        /// Value that it takes.
         expected: String,
     },
     /// A property that has to be set is not.
@@ -98,7 +98,7 @@ pub enum PropertyError {
     Missing {
         /// The property.
         name: &'static str,
-        /// What it takes.
+        /// Value that it takes.
         expected: &'static str,
     },
 }

@@ -8,7 +8,7 @@ pub(super) struct Line {
     pub value: String,
 }
 
-/// What is wrong on which line.
+/// Line with a malformed escape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadEscape {
     pub line: usize,

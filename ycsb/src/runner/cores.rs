@@ -39,7 +39,7 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// So many; of one, it is the caller's thread.
+    /// Starts `count` threads. A single one is the caller's thread.
     ///
     /// # Errors
     /// If the system has no thread left.
@@ -62,7 +62,7 @@ impl Cores {
         let thread = thread::Builder::new()
             .name(format!("ycsb-{number}"))
             .spawn(move || {
-                // It is stopped by a message, or by the end of whoever would send it.
+                // It is stopped by a message, or when the sender of that message is dropped.
                 let _ = runtime.block_on(stopped);
             })?;
         self.threads.push((stop, thread));
@@ -73,7 +73,7 @@ impl Cores {
         Ok(())
     }
 
-    /// The thread whose turn it is.
+    /// Returns the thread for this turn: round-robin.
     pub fn in_turn(&self, turn: usize) -> &Core {
         &self.cores[turn % self.cores.len()]
     }

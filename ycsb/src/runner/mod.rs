@@ -43,10 +43,10 @@ pub use outcome::{Outcome, Shortfall};
 pub use cancel::Cancel;
 pub use cores::{Core, Cores};
 
-/// How long a run that was stopped waits for the operations in flight.
+/// Time that a run that was stopped waits for the operations in flight.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Which half of a benchmark.
+/// Phase of a benchmark: load or run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Insert the records.
@@ -55,10 +55,10 @@ pub enum Phase {
     Run,
 }
 
-/// How a workload is carried out.
+/// Options of a run of a workload.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Which half.
+    /// Phase to carry out.
     pub phase: Phase,
     /// Operations in flight at most; 0 counts as 1.
     pub threads: u64,
@@ -69,15 +69,15 @@ pub struct RunOptions {
     pub precise: bool,
     /// The run ends after this time.
     pub time_max: Option<Duration>,
-    /// What is due within this time is not measured.
+    /// Duration of the warm-up: operations that are due within it are not measured.
     pub warmup: Duration,
-    /// Which times are kept.
+    /// Times that are kept.
     pub interval: Interval,
     /// Time between two calls of [`Observer::interval`].
     pub interval_every: Duration,
     /// Time between two calls of [`Observer::refresh`]; `None`: none.
     pub refresh_every: Option<Duration>,
-    /// How often a failed insertion of the load phase is tried again.
+    /// Number of times that a failed insertion of the load phase is tried again.
     pub insert_retries: u32,
     /// The pause before it is, give or take a fifth.
     pub insert_retry_pause: Duration,
@@ -109,7 +109,7 @@ pub struct SiteStore<S> {
 pub struct Tick<'a> {
     /// When the interval began, from the start of the run.
     pub start: Duration,
-    /// How long it was.
+    /// Duration of the interval.
     pub length: Duration,
     /// Operations that ended since the start of the run.
     pub done: u64,
@@ -117,9 +117,9 @@ pub struct Tick<'a> {
     pub done_in_interval: u64,
     /// Operations that are left; 0 if there is no end.
     pub todo: u64,
-    /// What was measured in it.
+    /// Histograms that were measured in it.
     pub measured: &'a [(Key, Histogram<u64>)],
-    /// Which times are kept.
+    /// Times that are kept.
     pub interval: Interval,
     /// Whether the run has ended.
     pub last: bool,
@@ -191,7 +191,8 @@ pub async fn run<S: Store>(
     }
     let mut watch = Watch::new(&shared, options, operations);
     let ending = watch.until_done(&mut workers, observer, cancel).await;
-    // Who has no operation left is done before the phase ends; the others stop by its end.
+    // A thread that has no operation left is done before the phase ends; the others stop by its
+    // end.
     shared.end_at(match (ending, shared.deadline) {
         (Ending::TimeOver, Some(deadline)) => deadline,
         _ => Instant::now(),

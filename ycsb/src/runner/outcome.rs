@@ -1,18 +1,18 @@
-//! What a run has to show, and what it fell short of.
+//! Results of a run, and its shortfalls.
 
 use std::fmt;
 
 use super::shared::Shared;
 use crate::measurement::{Account, Availability, Measurements};
 
-/// What a run has to show.
+/// Results of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Everything measured.
     pub measurements: Measurements,
-    /// What became of every operation that was due in the measured phase.
+    /// Outcome of every operation that was due in the measured phase.
     pub account: Account,
-    /// When sites were answered, and by whom.
+    /// Times at which sites were answered, and the replicas that answered.
     pub availability: Availability,
     /// Whether it was stopped from outside.
     pub cancelled: bool,
@@ -22,7 +22,7 @@ pub struct Outcome {
     pub failure: Option<String>,
 }
 
-/// What a run fell short of.
+/// Shortfall of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shortfall {
     /// The measured phase had no operations that were due.
@@ -73,7 +73,7 @@ impl fmt::Display for Shortfall {
 }
 
 impl Outcome {
-    /// Of a run that has ended.
+    /// Outcome of a run that has ended.
     pub(super) fn new(shared: &Shared, cancelled: bool) -> Self {
         let book = shared.whole();
         let length = shared.end().map_or_else(Default::default, |end| {
@@ -92,7 +92,7 @@ impl Outcome {
         }
     }
 
-    /// What it fell short of, the worst first; `None` if it did what was asked.
+    /// Returns its worst shortfall; `None` if it did what was asked.
     pub fn shortfall(&self) -> Option<Shortfall> {
         let account = &self.account;
         let (intended, inserted) = (account.intended(), account.succeeded);

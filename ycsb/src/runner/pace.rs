@@ -36,7 +36,7 @@ impl Schedule {
         Duration::try_from_secs_f64(due_s).unwrap_or(Duration::MAX)
     }
 
-    /// How many operations of this thread are due before `time`.
+    /// Number of operations of this thread that are due before `time`.
     pub fn due_before(&self, time: Duration) -> u64 {
         let periods = (time.as_secs_f64() - self.first_s) / self.period_s;
         let mut count = periods.ceil().max(0.0) as u64;

@@ -1,4 +1,4 @@
-//! What the threads of a run share: its clock, its end, and the books that they keep.
+//! State that the threads of a run share: its clock, its end, and the books that they keep.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,7 +10,7 @@ use super::{Cancel, RunOptions};
 use crate::measurement::{Account, Availability, Measurements};
 
 pub(super) struct Shared {
-    /// How many they are.
+    /// Number of threads.
     pub threads: u64,
     pub start: Instant,
     /// When the measured phase begins.
@@ -31,7 +31,7 @@ pub(super) struct Shared {
     pub give_up: Cancel,
 }
 
-/// What is written down of a run.
+/// Measurements and counts that are kept of a run.
 #[derive(Clone)]
 pub(super) struct Book {
     pub measurements: Measurements,
@@ -88,7 +88,7 @@ impl Shared {
         self.books.iter().map(lock)
     }
 
-    /// Who was answered, and by whom. It is one for all: gaps end with any thread's answer.
+    /// Answers by site and by replica. It is one for all: gaps end with any thread's answer.
     pub fn availability(&self) -> MutexGuard<'_, Availability> {
         lock(&self.availability)
     }

@@ -59,7 +59,7 @@ impl Store for Memory {
     }
 }
 
-/// What a replica "here" answers.
+/// Answer of a replica "here".
 fn answered(reply: Reply) -> Answer {
     Answer {
         result: Ok(reply),
@@ -68,7 +68,7 @@ fn answered(reply: Reply) -> Answer {
     }
 }
 
-/// What is left when a replica "here" does not answer.
+/// Answer when a replica "here" does not answer.
 fn unanswered(returned: Return) -> Answer {
     Answer {
         result: Err(Failure {

@@ -39,8 +39,8 @@ impl Open {
     }
 }
 
-/// What is measured of an operation. A read-modify-write counts as a read, as an update
-/// and as itself. Whoever gives up on an operation finds here how far it came.
+/// Measurements of an operation. A read-modify-write counts as a read, as an update and as
+/// itself. A caller that abandons an operation finds here how far it came.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub steps: Vec<Step>,
@@ -56,7 +56,7 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
-    /// What has no answer yet.
+    /// Returns the requests that have no answer yet.
     pub fn open(&self) -> impl Iterator<Item = Open> {
         [self.request, self.whole].into_iter().flatten()
     }

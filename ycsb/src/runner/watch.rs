@@ -27,7 +27,7 @@ pub(super) enum Ending {
     Cancelled,
 }
 
-/// See the module.
+/// Watcher of a run: handles its intervals, its deadlines and its cancellation.
 pub(super) struct Watch<'a> {
     shared: &'a Shared,
     options: &'a RunOptions,

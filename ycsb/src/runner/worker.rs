@@ -18,14 +18,14 @@ use crate::sample::OpKind;
 use crate::store::Store;
 use crate::workload::{CoreWorkload, Operation, ThreadWorkload};
 
-/// Of the operations that all threads together never sent, so many are counted one by
-/// one, each with a kind of its own; of more, several at a time.
+/// Maximum number of operations that all threads together never sent and that are counted one
+/// by one, each with a kind of its own. If there are more, several are counted at a time.
 const NEVER_SENT_DRAWS: u64 = 1_000_000;
 
 pub(super) struct Worker<S> {
     pub thread: u64,
     pub threads: u64,
-    /// How many it carries out; `None` without end.
+    /// Number of operations that it carries out; `None` without end.
     pub operations: Option<u64>,
     pub workload: CoreWorkload,
     pub store: SiteStore<S>,
@@ -205,7 +205,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Who answered, and when. An answer after the end of the run closes no gap earlier.
+    /// Notes the replica that answered, and when. An answer after the end of the run closes no
+    /// gap earlier.
     fn note_answer(&self, seen: &mut Availability, step: &Step, end: Option<Instant>) {
         let site = self.store.site;
         let ended = self
@@ -310,7 +311,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// So many operations, of a kind that is drawn as the workload would have done.
+    /// Counts `count` operations that were never sent, of a kind that is drawn as the workload
+    /// would have done.
     fn count_never_sent(&self, stream: &mut ThreadWorkload, waited: Duration, count: u64) {
         let kind = match self.options.phase {
             Phase::Load => Some(OpKind::Insert),

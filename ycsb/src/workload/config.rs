@@ -1,5 +1,5 @@
-//! What a core workload is made of, read from its properties and checked: a
-//! workload that starts can run to its end.
+//! Configuration of a core workload, read from its properties and checked: a workload that
+//! starts can run to its end.
 
 use leasehold_wire::{SCAN_ENTRIES_MAX, VALUE_BYTES_MAX};
 
@@ -7,7 +7,7 @@ use crate::generator::{Discrete, LengthHistogram, Uniform, ZIPFIAN_CONSTANT, Zip
 use crate::properties::{Properties, PropertyError};
 use crate::sample::OpKind;
 
-/// How long things are: fields and scans.
+/// Distribution of lengths: of fields and of scans.
 #[derive(Clone, Debug)]
 pub(super) enum Length {
     Constant(u64),
@@ -28,7 +28,7 @@ pub(super) enum Distribution {
     Sequential,
 }
 
-/// Which of the insertions of a run are this load generator's: every one of `of`, beginning
+/// Part of the insertions of a run that is this load generator's: one of every `of`, beginning
 /// with number `number` from 0 on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {

@@ -23,21 +23,21 @@ use config::{Config, Distribution, Length};
 /// One operation to be carried out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
-    /// What to do.
+    /// Kind of the operation.
     pub kind: OpKind,
     /// The number of the record; acknowledge it if it was inserted.
     pub record: u64,
     /// The key of the record, for a scan the first key.
     pub key: Bytes,
-    /// How many records a scan reads; 0 for everything else.
+    /// Number of records that a scan reads; 0 for everything else.
     pub scan_length: u32,
     /// The one field to keep of what is read; `None`: all.
     pub read_field: Option<u32>,
-    /// What an update, insertion or read-modify-write writes.
+    /// Data that an update, insertion or read-modify-write writes.
     pub write: Option<Write>,
 }
 
-/// What is written.
+/// Data to write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
     /// All fields: the encoded record replaces what is there.
@@ -46,10 +46,10 @@ pub enum Write {
     Field(Field),
 }
 
-/// What the check of a record that was read found (`dataintegrity=true`).
+/// Result of the check of a record that was read (`dataintegrity=true`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// What was written.
+    /// The record holds what was written.
     Intact,
     /// Something else.
     Damaged,

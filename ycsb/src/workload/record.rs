@@ -1,5 +1,5 @@
-//! How a record is named and what it holds, to the letter as YCSB has it, so that
-//! a data set loaded by one can be run by the other.
+//! Names and contents of records, to the letter as YCSB has them, so that a data set loaded by
+//! one can be run by the other.
 
 use bytes::Bytes;
 use leasehold_wire::{Field, Record};

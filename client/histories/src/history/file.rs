@@ -23,9 +23,9 @@ pub enum HistoryError {
     /// The file could not be written or read.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// It does not begin as a history does.
@@ -168,7 +168,7 @@ fn header_fields(header: &[u8; HEADER_BYTES]) -> (u32, u64) {
     )
 }
 
-/// What happened, without its values: the low bits of an event's first byte.
+/// Kind of an event, without its values: the low bits of the event's first byte.
 #[derive(Clone, Copy)]
 enum Kind {
     ReadValue,

@@ -365,7 +365,7 @@ fn inside(key: &Key, outer: &Block, inner: &Block) -> Flaw {
     Flaw::violation(explanation, events)
 }
 
-/// What a forward block claims, with its times.
+/// Describes the claim of a forward block, with its times.
 pub(super) fn span(key: &Key, block: &Block) -> String {
     format!(
         "{} from {} to {}",

@@ -38,7 +38,8 @@ fn precedes(one: &Event, two: &Event) -> bool {
     one.return_ns.is_some_and(|end| end < two.invoke_ns)
 }
 
-/// What the register holds after the operation, unless its answer is wrong.
+/// Returns the value that the register holds after the operation; the outer `None` if its answer is
+/// wrong.
 fn effect(event: &Event, held: Option<ValueId>) -> Option<Option<ValueId>> {
     match event.action {
         Action::Read { value } => (value == held).then_some(held),

@@ -1,4 +1,4 @@
-//! Sentences for people who have to find out what went wrong.
+//! Sentences that help people to find out what went wrong.
 
 use crate::history::{Action, Event, ValueId};
 use crate::serializability::Transaction;

@@ -17,16 +17,16 @@ pub(crate) const SLOTS: usize = 128;
 /// Why a search that reached its bounds found nothing.
 pub(crate) const TOO_MANY: &str = "too many orders are possible to follow them all";
 
-/// What the keys may hold at a moment, and what has taken effect for it.
+/// Values that the keys may hold at a moment, and operations that have taken effect for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct State<H> {
-    /// What the register holds, or each of several.
+    /// Value that the register holds, or the values that each of several registers holds.
     pub held: H,
     /// By slot: the operations in flight that have taken effect.
     pub done: u128,
 }
 
-/// How many states may be developed.
+/// Maximum numbers of states that may be developed.
 pub(crate) struct Bounds<'a> {
     /// In all. Each state developed is subtracted.
     pub steps: &'a mut usize,
@@ -60,8 +60,8 @@ pub(crate) fn develop<H: Clone + Eq + Hash>(
     Some(developed)
 }
 
-/// Of states that differ only in which unanswered operations took effect, keeps those
-/// that are not superfluous.
+/// Drops superfluous states among those that differ only in which unanswered operations took
+/// effect.
 pub(crate) fn drop_wasteful<H: Clone + Eq + Hash>(states: &mut Vec<State<H>>, unanswered: u128) {
     let mut frontier = Frontier::of(states.drain(..), unanswered);
     states.extend(std::iter::from_fn(|| frontier.pop()));

@@ -7,7 +7,7 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::history::{Action, Event, History, ValueId};
 
-/// What a generated history is made of.
+/// Parameters of a generated history.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub seed: u64,
@@ -16,11 +16,12 @@ pub(super) struct Shape {
     pub processes: u32,
     /// Longest operation, and longest pause between two of one process.
     pub duration_ns: u64,
-    /// Of a hundred operations, how many are each of these; the rest are writes.
+    /// Number of reads in a hundred operations, and in the next fields of deletes and of swaps; the
+    /// rest are writes.
     pub reads: u32,
     pub deletes: u32,
     pub swaps: u32,
-    /// Of a hundred operations, how many are never answered.
+    /// Number of operations in a hundred that are never answered.
     pub unanswered: u32,
 }
 
@@ -31,7 +32,7 @@ struct Planned {
     lost: bool,
 }
 
-/// What a register that behaves would answer: always linearizable.
+/// Returns the history of a register that behaves: always linearizable.
 pub(super) fn honest(shape: &Shape) -> History {
     let mut rng = Pcg64Mcg::seed_from_u64(shape.seed);
     let mut planned = plan(shape, &mut rng);
@@ -108,7 +109,7 @@ pub(crate) struct Processes {
     unanswered: u32,
 }
 
-/// What a process does next, and when.
+/// Next operation of a process, with its times.
 pub(crate) struct Turn {
     pub process: u32,
     pub invoke_ns: u64,
@@ -209,7 +210,7 @@ pub(crate) fn disturb_one(
     }
 }
 
-/// What it left behind or found.
+/// Returns the value that it left behind or found.
 pub(crate) fn value_of(action: &Action) -> Option<ValueId> {
     match *action {
         Action::Read { value } => value,

@@ -35,7 +35,7 @@ mod tests;
 
 use crate::history::{Event, History};
 
-/// What a history proves.
+/// Result of a check: the conclusion that a history allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Some order of the operations explains every answer.
@@ -49,7 +49,7 @@ pub enum Verdict {
     Violation {
         /// The key concerned; others may be too.
         key: u64,
-        /// Which operations contradict each other, with their times.
+        /// Operations that contradict each other, with their times.
         explanation: String,
         /// Those operations, in the order in which they began.
         events: Vec<Event>,

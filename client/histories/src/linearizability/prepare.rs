@@ -10,7 +10,7 @@ use super::Flaw;
 use super::explain::{list, operation, time};
 use crate::history::{Action, Event, ValueId};
 
-/// What a register holds: nothing, or the value of one write.
+/// Content of a register: nothing, or the value of one write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Held(u32);
 
@@ -25,7 +25,7 @@ impl Held {
     }
 }
 
-/// What is known of a value, by its name.
+/// Knowledge of values, by their names.
 type ByValue<T> = HashMap<ValueId, T, FixedState>;
 
 /// A moment of the history, moved by one so that 0 is before everything.

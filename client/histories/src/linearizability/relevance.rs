@@ -1,4 +1,4 @@
-//! Which failed swaps hold in every order, and which writes the others may need.
+//! Finds the failed swaps that hold in every order, and the writes that the others may need.
 //!
 //! A failed swap says no more than that its expectation was wrong at some moment.
 //! Most often that is certain from the times alone. Where it is not, some write

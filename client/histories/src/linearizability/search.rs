@@ -8,12 +8,12 @@
 //! the other, until it has or the state is dead ("just-in-time linearization",
 //! Lowe 2017, after Wing & Gong 1993). No state left: no order exists.
 //!
-//! What keeps the states few, and why it loses no order:
+//! Rules that keep the states few, with the reasons why they lose no order:
 //!
 //! - An operation that changes nothing takes effect as soon as it can.
-//! - A value is not left before all who found it have begun, since it has only
-//!   one write; and only by the swap that replaced it, if one did.
-//! - A write that is not needed any more (all who found its value have begun)
+//! - A value is not left before all operations that found it have begun, since it
+//!   has only one write; and only by the swap that replaced it, if one did.
+//! - A write that is not needed any more (all that found its value have begun)
 //!   takes effect, with its readers, unseen just before any other write does. It
 //!   could only be missed by a failed swap that no other write explains; a write
 //!   that may matter so is not hidden ([`Relevance`]).
@@ -49,8 +49,8 @@ pub(super) fn check(key: &Key, budget: &mut Budget) -> Result<(), Flaw> {
     result
 }
 
-/// How many states may be developed for a whole history. One key may take half of
-/// what is left, so that a difficult one does not leave the others unjudged.
+/// Number of states that may be developed for a whole history. One key may take half of the
+/// remaining number, so that a difficult one does not leave the others unjudged.
 #[derive(Debug)]
 pub(super) struct Budget {
     steps: usize,
@@ -65,7 +65,7 @@ impl Budget {
     }
 }
 
-/// How a value's readers and successor limit the orders.
+/// Limits on the orders that follow from a value's readers and successor.
 #[derive(Debug, Clone, Copy, Default)]
 struct Uses {
     /// The position in time of the last begin of a read that found it.
@@ -100,7 +100,7 @@ struct Search<'k, 'a> {
     states: Vec<State>,
     /// Position in `ticks`.
     now: usize,
-    /// How many states may still be developed.
+    /// Number of states that may still be developed.
     steps: usize,
 }
 
@@ -286,7 +286,7 @@ impl<'k, 'a> Search<'k, 'a> {
         State { held, done }
     }
 
-    /// What can take effect unseen just before a write.
+    /// Returns the operations that can take effect unseen just before a write, by slot.
     fn hidden_before(&self, done: u128) -> u128 {
         let mut hidden = 0;
         for slot in bits(self.taken & !done) {
@@ -355,7 +355,7 @@ impl<'k, 'a> Search<'k, 'a> {
         Flaw::violation(explanation, concerned)
     }
 
-    /// Who finds this value after now.
+    /// Returns the last read that finds this value, if it begins after now.
     fn still_needed(&self, held: Held) -> Option<&'a Event> {
         let last_read = self.uses[held.index()].last_read;
         let op = self.ticks[last_read].op as usize;

@@ -39,7 +39,7 @@ use ticks::{Tick, What, ticks};
 /// Deletions that an explanation names.
 const EXPLAINED: usize = 6;
 
-/// What came of a pass.
+/// Result of a pass.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// An order was found.
@@ -69,7 +69,7 @@ pub(super) fn check(key: &Key) -> Result<Outcome, Flaw> {
     }
 }
 
-/// What the key holds, and since when.
+/// Content of the key, and since when.
 #[derive(Debug, Clone, Copy)]
 enum Now {
     Absent,
@@ -79,7 +79,7 @@ enum Now {
 struct Sweep<'k, 'a> {
     key: &'k Key<'a>,
     blocks: &'k Blocks,
-    /// What happens, in order of time, and the position of what happens now.
+    /// Begins and ends in order of time, and the position of the current one.
     ticks: &'k [Tick],
     position: usize,
     with_failures: bool,
@@ -93,7 +93,7 @@ struct Sweep<'k, 'a> {
     absent_at: Moment,
     present_at: Option<Moment>,
     harmless_at: Option<Moment>,
-    /// What waits, by when it must be done.
+    /// Waiting operations, by the moment at which they must be done.
     deletions: BTreeSet<(Moment, u32)>,
     writes: BTreeSet<(Moment, u32)>,
     creates: BTreeSet<(Moment, u32)>,

@@ -35,7 +35,7 @@ fn precedes(one: &Transaction, two: &Transaction) -> bool {
     one.return_ns.is_some_and(|end| end < two.invoke_ns)
 }
 
-/// What the keys hold afterwards, unless its answer is wrong.
+/// Returns the values that the keys hold afterwards; `None` if its answer is wrong.
 fn effect(transaction: &Transaction, before: &Held) -> Option<Held> {
     let open = transaction.return_ns.is_none();
     let mut held = before.clone();

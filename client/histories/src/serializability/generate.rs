@@ -10,25 +10,25 @@ use super::Transaction;
 use crate::history::{Action, ValueId};
 use crate::linearizability::generate::{Processes, Register, any_of, disturb_one, value_of};
 
-/// What a generated history is made of.
+/// Parameters of a generated history.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub seed: u64,
     pub transactions: usize,
     pub keys: u64,
     pub processes: u32,
-    /// Of a hundred transactions, how many are on several keys.
+    /// Number of transactions in a hundred that are on several keys.
     pub several: u32,
     /// Longest transaction, and longest pause between two of one process.
     pub duration_ns: u64,
-    /// Of a hundred transactions, how many are never answered.
+    /// Number of transactions in a hundred that are never answered.
     pub unanswered: u32,
-    /// Of a hundred transactions on several keys, how many take effect on each key at
-    /// a moment of its own. None: always strictly serializable.
+    /// Number of transactions, of a hundred on several keys, that take effect on each key at a
+    /// moment of its own. With none, the history is always strictly serializable.
     pub torn: u32,
 }
 
-/// What a transaction does to one key, and the moment at which it does.
+/// The part of a transaction on one key, and the moment at which it takes effect.
 struct Planned {
     effect_ns: u64,
     transaction: usize,
@@ -74,8 +74,8 @@ pub(super) fn history(shape: &Shape) -> Vec<Transaction> {
     transactions
 }
 
-/// What the simulator's clients do: single operations, and writes, reads and scans
-/// of several keys.
+/// Returns the parts of a transaction as the simulator's clients send them: single operations, and
+/// writes, reads and scans of several keys.
 fn parts(shape: &Shape, index: u64, rng: &mut Pcg64Mcg) -> Vec<(u64, Action)> {
     let key = rng.random_range(0..shape.keys);
     let other = (key + 1) % shape.keys;

@@ -41,11 +41,11 @@ pub const STEPS: usize = 2_000_000;
 /// Something that took effect at one moment, on one key or several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
-    /// Who did it; a process does one thing at a time.
+    /// Process that did it; a process does one thing at a time.
     pub process: u32,
-    /// What it did, key by key, in this order; a scan is a read of every key there
-    /// could be. What is read in one without an answer does not count. If a
-    /// compare-and-swap in one without an answer would fail, none of it happens.
+    /// Actions on the keys, one key after the other, in this order; a scan is a read of every key
+    /// there could be. A value that is read in a transaction without an answer does not count. If a
+    /// compare-and-swap in a transaction without an answer would fail, none of it happens.
     pub parts: Vec<(u64, Action)>,
     /// When it began, in nanoseconds of one clock for the whole history.
     pub invoke_ns: u64,
@@ -53,7 +53,7 @@ pub struct Transaction {
     pub return_ns: Option<u64>,
 }
 
-/// What a history of transactions proves.
+/// Result of a check: the conclusion that a history of transactions allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Some order of the transactions explains every answer.
@@ -67,7 +67,7 @@ pub enum Verdict {
     Violation {
         /// The keys on which the transactions below contradict each other.
         keys: Vec<u64>,
-        /// Which transactions contradict each other, with their times.
+        /// Transactions that contradict each other, with their times.
         explanation: String,
         /// Those transactions, in the order in which they began, without the parts
         /// that do not matter.

@@ -14,7 +14,7 @@ use super::Transaction;
 use crate::history::{Action, ValueId};
 pub(super) use key::Key;
 
-/// What a key holds, as a number for each value written to it; 0 is absence.
+/// Content of a key: a number for each value written to it; 0 is absence.
 pub(super) type Held = u32;
 pub(super) const ABSENT: Held = 0;
 /// A value that was expected, but that nobody wrote.
@@ -25,7 +25,7 @@ pub(super) type Moment = u64;
 pub(super) const NEVER: Moment = u64::MAX;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
-/// What one part of a transaction does to its key.
+/// Effect of one part of a transaction on its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     /// Must find this.
@@ -40,7 +40,7 @@ pub(super) enum Effect {
 }
 
 impl Effect {
-    /// What it must find.
+    /// Returns the value that it must find.
     pub fn finds(self) -> Option<Held> {
         match self {
             Effect::Read(found) => Some(found),
@@ -49,7 +49,7 @@ impl Effect {
         }
     }
 
-    /// What it leaves, if it changes anything.
+    /// Returns the value that it leaves, if it changes anything.
     pub fn leaves(self) -> Option<Held> {
         match self {
             Effect::Write(new) | Effect::Swap { new, .. } => Some(new),
@@ -139,7 +139,7 @@ fn written(action: &Action, open: bool) -> Option<ValueId> {
     }
 }
 
-/// What this must have found, if it took effect.
+/// Returns the value that this must have found, if it took effect.
 fn found(action: &Action, open: bool) -> Option<Option<ValueId>> {
     match *action {
         Action::Read { value } => Some(value),
@@ -270,7 +270,8 @@ impl Builder {
         }
     }
 
-    /// What could need each transaction, and until when.
+    /// Finds whether a failed swap could need each transaction. For each that never ends, also
+    /// finds until when another transaction could need it.
     fn find_uses(&mut self) {
         for txn in &mut self.txns {
             let explains = |&(key, _): &(usize, Effect)| self.keys[key].may_explain(txn);

@@ -4,7 +4,7 @@
 //! which it has not taken effect are developed until it has; those that cannot reach
 //! that are dropped.
 //!
-//! What keeps the states few, and why it loses no order:
+//! Rules that keep the states few, with the reasons why they lose no order:
 //!
 //! - A transaction that changes nothing takes effect as soon as it can.
 //! - A value is overwritten only when every transaction that reads it has begun, since
@@ -27,7 +27,7 @@ const STATES_DEVELOPED: usize = 1 << 18;
 
 type State = frontier::State<SmallVec<[Held; 8]>>;
 
-/// What a search comes to.
+/// Result of a search.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// There is an order.
@@ -75,7 +75,7 @@ struct Search<'p> {
     reads: u128,
     states: Vec<State>,
     now: Moment,
-    /// How many states may still be developed.
+    /// Number of states that may still be developed.
     steps: usize,
 }
 

@@ -37,7 +37,7 @@ fn cut(transactions: Vec<Transaction>, work: &mut usize) -> Vec<Transaction> {
     }
 }
 
-/// What is known at a moment.
+/// Returns the transactions as they are known at a moment.
 fn until(transactions: &[Transaction], at_ns: u64) -> Vec<Transaction> {
     let begun = transactions.iter().filter(|t| t.invoke_ns <= at_ns);
     let known = |transaction: &Transaction| {

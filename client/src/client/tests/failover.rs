@@ -8,7 +8,7 @@ use leasehold_wire::PROBE_KEY;
 
 /// Far beyond what anything here takes.
 const LONG: Duration = Duration::from_secs(20);
-/// How long a replica may be silent, where that matters.
+/// Timeout for a silent replica, where that matters.
 const SHORT: Duration = Duration::from_millis(40);
 
 /// Two replicas, the first of which is nearer.
@@ -327,7 +327,7 @@ async fn a_slow_operation_is_answered_by_whoever_is_first() {
     assert_eq!(client.health().failovers, 0);
 }
 
-/// How long a client tries that waits for replicas in vain.
+/// Request timeout of a client that waits for replicas in vain.
 const IN_VAIN: Duration = Duration::from_millis(400);
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Whom a lease-aware client asks, and what hints cannot do.
+//! Choice of the replica that a lease-aware client asks, and the limits of what hints can do.
 
 use super::*;
 use crate::Routing;

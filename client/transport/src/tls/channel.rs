@@ -13,8 +13,8 @@ use tokio::net::tcp::OwnedReadHalf;
 
 /// Bytes asked of a socket at a time.
 const READ_BYTES: usize = 64 << 10;
-/// What a byte around the plaintext counts: a record has 22 of them, and takes the time of
-/// some 350 bytes.
+/// Cost of a byte around the plaintext, in bytes of plaintext: a record has 22 of them, and takes
+/// the time of some 350 bytes.
 const SEAL_WORK: usize = 16;
 /// Most plaintext that is sealed before the socket has taken what was sealed before.
 const SEAL_BYTES: usize = 128 << 10;
@@ -23,15 +23,15 @@ const RECORD_BYTES: usize = 16 << 10;
 const RECORD_OVERHEAD: usize = 22;
 
 thread_local! {
-    /// What was read from a socket and is opened at once. One for all connections of a
-    /// thread: an idle connection holds none.
+    /// Bytes that were read from a socket and are opened at once. One buffer for all connections of
+    /// a thread: an idle connection holds none.
     static ARRIVED: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
-/// What came of reading.
+/// Result of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// So many bytes of plaintext; 0 if more must be read first.
+    /// Number of bytes of plaintext; 0 if more must be read first.
     Bytes(usize),
     /// The other side sends no more.
     End,
@@ -54,7 +54,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Of a connection whose handshake is done.
+    /// Creates the channel of a connection whose handshake is done.
     pub fn new(mut connection: Connection) -> Channel {
         // What is sealed at a time is bounded here.
         connection.set_buffer_limit(None);
@@ -98,8 +98,8 @@ impl Channel {
         }))
     }
 
-    /// How much work was received since the last call, as bytes: what is not plaintext counts
-    /// more, for there may be thousands of records with hardly a byte.
+    /// Returns the cost of the bytes received since the last call, in bytes. Bytes that are not
+    /// plaintext count more, for there may be thousands of records with hardly a byte.
     pub fn take_work(&mut self) -> usize {
         std::mem::take(&mut self.work)
     }

@@ -112,7 +112,7 @@ impl AsyncWrite for WriteEnd {
         if let Some((_, plain)) = &mut this.tls {
             plain.extend_from_slice(&bytes[..count]);
         }
-        // It is taken, written or not: who flushes waits for it.
+        // The bytes are taken, written or not: a flush waits for them.
         match this.poll_empty(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Ready(Ok(count)),

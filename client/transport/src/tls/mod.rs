@@ -1,8 +1,8 @@
 //! TLS 1.3, for clients and for the replicas themselves.
 //!
-//! A replica proves who it is with a certificate that an authority of the cluster signed. It
-//! holds *names*, which are made from the names of the cluster and the replica (see
-//! [`names`]), and no addresses: those may change.
+//! A replica proves its identity with a certificate that an authority of the cluster signed.
+//! The certificate holds *names*, which are made from the names of the cluster and the replica
+//! (see [`names`]), and no addresses: those may change.
 
 mod channel;
 mod ends;
@@ -20,8 +20,8 @@ pub use ends::{ReadEnd, WriteEnd, split};
 pub use shake::{ShakeError, is_alert, shake};
 pub use trust::{Trust, TrustError, malformed, roots};
 
-/// What is spoken, and nothing else: TLS 1.3, keys agreed upon by X25519. AES with 128 bits
-/// comes first: it costs the least where the processor knows it.
+/// The only TLS version and algorithms in use: TLS 1.3, keys agreed upon by X25519. AES with 128
+/// bits comes first: it costs the least on processors that support it.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         cipher_suites: vec![

@@ -1,23 +1,23 @@
 //! The names in certificates.
 //!
-//! The names of clusters and replicas may hold what a DNS name may not, and whoever connects
-//! is shown the certificate. So a label is a hash: the first 32 hexadecimal digits of the
-//! SHA-256 of the name.
+//! The names of clusters and replicas may hold characters that a DNS name may not, and the
+//! certificate is shown to every peer that connects. So a label is a hash: the first 32
+//! hexadecimal digits of the SHA-256 of the name.
 
 use std::fmt::Write as _;
 
 use ring::digest::{SHA256, digest};
 
-/// Of every replica of every cluster: for clients that know an address and an authority,
-/// and no more.
+/// Name of every replica of every cluster: for clients that know an address and an authority, and
+/// no more.
 pub const REPLICA: &str = "replica.leasehold";
 
-/// Of one replica: `<label of its name>.<label of the cluster>.leasehold`.
+/// Returns the name of one replica: `<label of its name>.<label of the cluster>.leasehold`.
 pub fn of_replica(cluster: &str, replica: &str) -> String {
     format!("{}.{}.leasehold", label(replica), label(cluster))
 }
 
-/// Of every replica of a cluster: `replica.<label of the cluster>.leasehold`.
+/// Returns the name of every replica of a cluster: `replica.<label of the cluster>.leasehold`.
 pub fn of_cluster(cluster: &str) -> String {
     format!("replica.{}.leasehold", label(cluster))
 }

@@ -13,7 +13,8 @@ pub enum ShakeError {
     /// The connection ended or broke.
     #[error("the connection ended in the handshake: {0}")]
     Io(#[from] io::Error),
-    /// Who connects may be anybody, and may not send that much before it has said who it is.
+    /// The handshake is too long. An unauthenticated peer may be anybody, and may not send that
+    /// much.
     #[error("a handshake of more than {0} bytes")]
     TooLong(usize),
     /// One side does not accept what the other shows, or does not speak TLS.
@@ -72,7 +73,7 @@ fn is_passing(error: &io::Error) -> bool {
     )
 }
 
-/// What somebody can do who reads that a handshake failed.
+/// Explains a failed handshake with what its reader can do about it.
 fn explained(error: &TlsError) -> String {
     let said = match error {
         TlsError::InvalidMessage(_) => "what answers there does not speak TLS",
@@ -115,7 +116,7 @@ fn of_alert(alert: AlertDescription) -> &'static str {
     }
 }
 
-/// Whether these first bytes of an answer are those of TLS to somebody who does not speak it.
+/// Whether these first bytes of an answer are a TLS alert to a peer that does not speak TLS.
 pub fn is_alert(prefix: [u8; 4]) -> bool {
     // An alert, in a record of any version, of less than 256 bytes.
     prefix[0] == 21 && prefix[1] == 3 && prefix[3] == 0

@@ -1,4 +1,4 @@
-//! Whose certificates a client accepts.
+//! Authorities whose certificates a client accepts.
 
 use std::fmt;
 use std::io;
@@ -28,7 +28,7 @@ pub enum TrustError {
     Malformed {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// Description of the problem.
         problem: String,
     },
 }
@@ -56,14 +56,14 @@ impl Trust {
     /// The certificates in a PEM text.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns a description of what is wrong with the text.
     pub fn from_pem(pem: &[u8]) -> Result<Trust, String> {
         let roots = roots(pem)?;
         let config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&version::TLS13]);
         let config = config.map_err(|error| error.to_string())?;
         let mut config = config.with_root_certificates(roots).with_no_client_auth();
-        // A name would be readable by whoever listens, and no replica needs it.
+        // A name would be readable by any listener on the network, and no replica needs it.
         config.enable_sni = false;
         config.resumption = Resumption::disabled();
         Ok(Trust(Arc::new(config)))
@@ -72,7 +72,7 @@ impl Trust {
     /// The client's side of a connection to any replica, of `cluster` if that is known.
     ///
     /// # Errors
-    /// What is wrong with the name.
+    /// Returns a description of what is wrong with the name.
     pub fn connection(&self, cluster: Option<&str>) -> Result<ClientConnection, String> {
         let name = match cluster {
             Some(cluster) if !cluster.is_empty() => names::of_cluster(cluster),
@@ -109,7 +109,7 @@ pub fn malformed(error: &pem::Error) -> String {
 /// The authorities in a PEM text.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns a description of what is wrong with the text.
 pub fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {

@@ -7,7 +7,7 @@ use leasehold_wire::LeaseRequest;
 use super::super::Plan;
 use crate::experiment::Change;
 
-/// What a replica is asked for.
+/// Returns the request to a replica for a change.
 pub(super) fn request(plan: &Plan<'_>, change: &Change) -> LeaseRequest {
     let range = plan.range(change);
     let bytes = |key: &leasehold_leases::Key| key.to_vec().into();

@@ -25,10 +25,10 @@ use super::disturb::disturb;
 use crate::wan::Wan;
 use crate::wan::alarm::Alarm;
 
-/// How long a client tries before it gives an operation up.
+/// Timeout after which a client abandons an operation.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What clients of a run did.
+/// Record of the clients' requests in a run.
 pub(super) struct Asked {
     pub(super) recorder: Recorder,
     /// Beginning and end of the measured interval, in ns since the run began.
@@ -94,7 +94,7 @@ pub(super) async fn drive(
     })
 }
 
-/// What all clients of a run share.
+/// State that all clients of a run share.
 pub(super) struct Shared {
     epoch: Instant,
     interval: RefCell<Interval>,

@@ -21,7 +21,7 @@ use crate::cluster_file::{ClusterFile, Node};
 use crate::fault::Effect;
 use crate::wan::{LinkSettings, Wan};
 
-/// How long a cluster has to elect its leader and establish its leases.
+/// Longest time that a cluster may take to elect its leader and establish its leases.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The program, name, directory and ports of a local cluster.
@@ -35,11 +35,11 @@ pub struct LocalSettings {
     pub dir: PathBuf,
     /// First of a row of free ports for the clients; `None`: any.
     pub client_port: Option<u16>,
-    /// Nobody proves who it is, and nothing is encrypted.
+    /// No process proves its identity, and nothing is encrypted.
     pub insecure: bool,
 }
 
-/// What the replicas of a cluster find when they start.
+/// Data that the replicas of a cluster find when they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
     /// Nothing, or nothing that is known to fit: the strategy asked for must come into force.
@@ -61,7 +61,7 @@ pub struct LocalCluster {
     clients: Vec<SocketAddr>,
     dir: PathBuf,
     reach: Reach,
-    /// What [`LocalCluster::perform`] found, and nobody was told yet.
+    /// Events that [`LocalCluster::perform`] found and has not reported yet.
     happened: Vec<(usize, Happened)>,
     of_this_thread: PhantomData<Rc<()>>,
 }
@@ -127,24 +127,24 @@ impl LocalCluster {
         self.reach.cluster()
     }
 
-    /// What its clients must know, beside addresses.
+    /// Returns the settings that its clients need besides addresses.
     pub fn reach(&self) -> &Reach {
         &self.reach
     }
 
-    /// What each replica's process does, as of the last look after it.
+    /// Returns the condition of each replica's process, as of the last look after it.
     pub fn conditions(&self) -> Vec<Condition> {
         self.replicas.iter().map(Replica::condition).collect()
     }
 
-    /// Whose process runs, and does not stand still.
+    /// For each replica, whether its process runs and does not stand still.
     pub fn up(&self) -> Vec<bool> {
         let conditions = self.conditions().into_iter();
         conditions.map(|found| found.life == Life::Up).collect()
     }
 
-    /// Who has which role; asks every replica that runs. The holders are those of `key`, or
-    /// of the hottest key that the leader knows.
+    /// Returns the roles of the replicas; asks every replica that runs. The holders are those of
+    /// `key`, or of the hottest key that the leader knows.
     pub async fn roles(&self, key: Option<&[u8]>) -> Roles {
         Roles::ask(&self.reach, &self.clients, self.up(), key).await
     }

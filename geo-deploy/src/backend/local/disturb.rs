@@ -15,12 +15,13 @@ use super::holdings::{Holdings, Inquiry};
 use super::{Happened, LocalCluster, Why, changes};
 use crate::run::bound::SiteSet;
 
-/// How often processes are looked after.
+/// Time between two looks after the processes.
 const TEND_EVERY: Duration = Duration::from_millis(20);
-/// How long before a fault replicas are asked who may hold what: for each key, and besides.
+/// Lead time before a fault at which replicas are asked for possible holders: this for each key,
+/// and [`LEAD`] in addition.
 const LEAD_PER_KEY: Duration = Duration::from_micros(500);
 const LEAD: Duration = Duration::from_millis(300);
-/// How long before a fault they are asked who has which role.
+/// Time before a fault at which replicas are asked for their roles.
 const ROLES_LEAD: Duration = Duration::from_millis(50);
 
 /// Looks after the replicas and does what the plan says, until it is dropped.
@@ -45,7 +46,7 @@ pub(super) async fn disturb(
     disturbance.go_on().await
 }
 
-/// What replicas said before a fault, while they are asked.
+/// Answers of replicas before a fault, while they are asked.
 type Before = tokio::task::JoinHandle<Option<Holdings>>;
 
 struct Disturbance<'a, 'b, 'c> {
@@ -54,13 +55,14 @@ struct Disturbance<'a, 'b, 'c> {
     shared: &'a Shared,
     faults: &'a mut Faults<'c>,
     hottest: Key,
-    /// The fault, and who may have held what when it began.
+    /// The index of the fault, and the replicas that may have held a lease on each key when it
+    /// began.
     inquiries: JoinSet<(usize, Option<Vec<SiteSet>>)>,
     /// Changes of strategy that replicas were asked for.
     changes: JoinSet<anyhow::Result<()>>,
 }
 
-/// What is done at a moment.
+/// An action that is due at some time.
 enum Act {
     Turn(Turn),
     /// The change of strategy of this index.
@@ -115,7 +117,7 @@ impl Disturbance<'_, '_, '_> {
         self.changes.spawn(changes::put_in_force(options, request));
     }
 
-    /// Begins a fault, and asks who may have held what then.
+    /// Begins a fault, and asks which replicas may have held a lease on each key then.
     async fn begin(&mut self, index: usize, at_ns: u64) -> anyhow::Result<()> {
         let earlier = |lead: Duration| at_ns.saturating_sub(lead.as_nanos() as u64);
         let keys = self.plan.experiment.workload.keys as u32;
@@ -136,7 +138,8 @@ impl Disturbance<'_, '_, '_> {
         Inquiry::new(self.plan, self.cluster)
     }
 
-    /// Who has which role. Who held what is said later, if anybody is asked.
+    /// Returns the roles of the replicas. The possible holders are added later, if any replica is
+    /// asked.
     async fn roles(&self, asked: bool) -> Roles {
         let found = self.cluster.roles(Some(&self.hottest)).await;
         Roles {
@@ -190,8 +193,8 @@ impl Disturbance<'_, '_, '_> {
     }
 }
 
-/// Who may have held what when a fault began, if what was said before it and what is said
-/// after it make that sure.
+/// Returns the replicas that may have held a lease on each key when a fault began, if the answers
+/// before and after it make that certain.
 async fn held(index: usize, before: Before, after: Inquiry) -> (usize, Option<Vec<SiteSet>>) {
     let after = after.ask().await;
     let before = before.await.ok().flatten();

@@ -1,4 +1,4 @@
-//! Which replica may hold a lease on which key, as the replicas themselves say.
+//! Possible holders of a lease on each key, as the replicas themselves report them.
 //!
 //! A replica that is asked for a key names those that hold it under its newest
 //! configuration, and those that its vote for a write would have to name now because of
@@ -19,24 +19,24 @@ use crate::run::bound::SiteSet;
 
 /// With more keys than this, nobody is asked.
 const KEYS_MAX: u64 = 10_000;
-/// How long a replica may take to say who may hold a key.
+/// Longest time that a replica may take to name the possible holders of a key.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// Whom to ask for what.
+/// The replicas to ask, and the keys to ask for.
 #[derive(Clone)]
 pub(super) struct Inquiry {
     reach: Reach,
     sites: Vec<String>,
-    /// Of the replicas that run, beside their sites.
+    /// Addresses of the replicas that run, next to their sites.
     addresses: Vec<(usize, SocketAddr)>,
     keys: u64,
 }
 
-/// What replicas said, each beside its site.
+/// Answers of the replicas, each next to its site.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holdings(Vec<(usize, Said)>);
 
-/// What one replica said of each key in turn.
+/// Answer of one replica for each key in turn.
 #[derive(Clone, Debug)]
 struct Said {
     /// Its newest configuration when it was asked for the first key, and for the last.
@@ -45,7 +45,7 @@ struct Said {
 }
 
 impl Inquiry {
-    /// Of the replicas that run now; `None` if there are too many keys.
+    /// Creates an inquiry to the replicas that run now; `None` if there are too many keys.
     pub(super) fn new(plan: &Plan<'_>, cluster: &LocalCluster) -> Option<Inquiry> {
         let keys = plan.experiment.workload.keys;
         let up = cluster.up();
@@ -102,8 +102,8 @@ impl Inquiry {
 }
 
 impl Holdings {
-    /// Who may have held each key at a moment between this inquiry and a later one; `None`
-    /// if that is not sure.
+    /// Returns the replicas that may have held each key at some time between this inquiry and a
+    /// later one; `None` if that is not certain.
     pub(super) fn until(&self, later: &Holdings) -> Option<Vec<SiteSet>> {
         let of_site = |wanted: usize| later.0.iter().find(|(site, _)| *site == wanted);
         let missed = |(site, said): &(usize, Said)| {
@@ -131,7 +131,7 @@ mod tests {
 
     const VA: usize = 3;
 
-    /// What replicas said of two keys.
+    /// Returns answers of replicas for two keys.
     fn said(replicas: &[(usize, (u64, u64), [SiteSet; 2])]) -> Holdings {
         let of = |(site, configurations, may_hold): &(usize, (u64, u64), [SiteSet; 2])| {
             let may_hold = may_hold.to_vec();

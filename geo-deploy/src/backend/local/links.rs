@@ -17,7 +17,7 @@ pub(super) struct Links {
 
 #[derive(Debug)]
 struct Failing {
-    /// How the link behaves without any fault.
+    /// Settings of the link without any fault.
     sound: LinkSettings,
     faults: Vec<LinkState>,
 }

@@ -19,17 +19,18 @@ use super::replica::{Recipe, Replica};
 use crate::cluster_file::{ClusterFile, Node};
 use crate::throughput::{Case, CaseRouting, Measured, Rate, Throughput};
 
-/// How long a cluster has to get ready.
+/// Longest time that a cluster may take to get ready.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// How long clients ask before what they ask is measured: they learn who holds what.
+/// Time for which clients send requests before these are measured: they learn the holders of the
+/// keys.
 const SETTLES_IN: Duration = Duration::from_secs(3);
-/// Processor time is measured in the interval of the operations, but for so much at both ends:
-/// the load generator and this process do not begin at the same moment.
+/// Time left out at both ends of the operations' interval when processor time is measured: the load
+/// generator and this process do not begin at the same time.
 const MARGIN: Duration = Duration::from_secs(1);
 /// Steps of a case, as progress counts them.
 const STEPS: u64 = 5;
 
-/// What was measured: of each case, each of its runs.
+/// Measurements: each case with those of each of its runs.
 pub type Results = Vec<(Case, Vec<Measured>)>;
 
 /// Measures every case as often as asked, all of them once before any is measured again.
@@ -72,7 +73,7 @@ struct Site<'a> {
     settings: LocalSettings,
 }
 
-/// Which operations are asked for.
+/// Kind of the operations that are asked for.
 #[derive(Clone, Copy)]
 enum Asked {
     Reads,
@@ -231,8 +232,8 @@ impl Site<'_> {
         Ok(rate_of(&report, kind, &used))
     }
 
-    /// How much of a processor each replica takes in the measured interval of a load that
-    /// begins now: 1 is one processor.
+    /// Returns the share of a processor that each replica takes in the measured interval of a load
+    /// that begins now: 1 is one processor.
     async fn processor_share(&self, clients: &[Client]) -> anyhow::Result<Vec<f64>> {
         tokio::time::sleep(SETTLES_IN + MARGIN).await;
         let (began, before) = (Instant::now(), processor_us(clients).await?);
@@ -308,7 +309,7 @@ struct Cluster {
     reach: Reach,
 }
 
-/// What each replica has taken of a processor so far, in µs.
+/// Returns the processor time that each replica has taken so far, in µs.
 async fn processor_us(clients: &[Client]) -> anyhow::Result<Vec<f64>> {
     let mut all = Vec::new();
     for client in clients {
@@ -348,7 +349,7 @@ fn figure(report: &str, line: &str) -> f64 {
 }
 
 impl Case {
-    /// Whether its clients know who holds a key.
+    /// Whether its clients know the holders of a key.
     pub fn is_aware(&self) -> bool {
         self.routing == CaseRouting::LeaseAware
     }

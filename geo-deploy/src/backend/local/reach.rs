@@ -1,4 +1,5 @@
-//! How the replicas of a local cluster are known, to each other and to clients.
+//! Names, addresses and certificates by which the replicas of a local cluster are known, to each
+//! other and to clients.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ const CERTIFICATES: &str = "certificates";
 /// The cluster's directory may be used for so long.
 const DAYS: u32 = 3650;
 
-/// What clients must know of a cluster, beside its addresses.
+/// Settings that clients of a cluster need besides its addresses.
 #[derive(Clone, Debug)]
 pub struct Reach {
     cluster: String,
@@ -24,7 +25,8 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Of a cluster that is about to start: it has certificates for these nodes afterwards.
+    /// Prepares the settings of a cluster that is about to start: it has certificates for these
+    /// nodes afterwards.
     pub(super) fn prepare(settings: &LocalSettings, nodes: &[&str]) -> anyhow::Result<Reach> {
         let cluster = settings.cluster.clone();
         if settings.insecure {
@@ -56,7 +58,7 @@ impl Reach {
         })
     }
 
-    /// What the configuration says of it.
+    /// Returns the security section of the configuration.
     pub(super) fn section(&self) -> Option<Security> {
         let certificates = CERTIFICATES.to_owned();
         self.ca.as_ref().map(|_| Security { certificates })

@@ -11,10 +11,10 @@ use anyhow::{Context as _, bail};
 use leasehold_node::NodeError;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a replica has to end by itself before it is killed.
+/// Longest time that a replica may take to end by itself before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a replica's process does at the moment.
+/// State of a replica's process now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
     /// It runs.
@@ -54,18 +54,18 @@ impl std::fmt::Display for Why {
     }
 }
 
-/// What a process does, and since when.
+/// State of a process, and the time since which it holds.
 #[derive(Clone, Debug)]
 pub struct Condition {
-    /// What it does.
+    /// State of the process.
     pub life: Life,
     /// Since when.
     pub since: SystemTime,
-    /// Of the process, if there is one.
+    /// Identifier of the process, if there is one.
     pub process: Option<u32>,
 }
 
-/// What was found when a process was looked after.
+/// Event that was found when a process was looked after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happened {
     /// It has ended.
@@ -76,7 +76,7 @@ pub enum Happened {
     NotStarted(String),
 }
 
-/// How a replica is started.
+/// Program, files and settings with which a replica is started.
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     pub program: PathBuf,
@@ -129,7 +129,7 @@ impl Replica {
         &self.recipe.site
     }
 
-    /// What it does, as of the last look after it.
+    /// Returns the condition of the process, as of the last look after it.
     pub fn condition(&self) -> Condition {
         let Some(process) = &self.process else {
             let (why, since) = self.down.clone();
@@ -258,7 +258,8 @@ impl Replica {
         self.process = None;
         let then_start = ending.as_ref().is_some_and(|ending| ending.then_start);
         let why = match ending {
-            // Whoever was asked to end and did not is killed, by us or by somebody else.
+            // A process that was asked to end and did not is killed, by this process or by another
+            // one.
             Some(_) if status.signal() == Some(Signal::KILL.as_raw()) => Why::Killed,
             Some(ending) => ending.why,
             None if status.code().is_some_and(NodeError::is_final) => {

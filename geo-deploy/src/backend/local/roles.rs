@@ -1,4 +1,4 @@
-//! Who leads, and who holds the hottest key: asked of the replicas themselves.
+//! The leader and the holders of the hottest key, as the replicas themselves report them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use super::reach::Reach;
 use crate::fault::Scene;
 use crate::topology::Topology;
 
-/// How long a replica may take to answer: one that stands still never does.
+/// Longest time that a replica may take to answer: one that stands still never does.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// Who has which role. Sites by their index in the topology.
+/// Roles of the replicas. Sites are given by their index in the topology.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
-    /// Who leads, if anybody does.
+    /// The site that leads, if any does.
     pub leader: Option<usize>,
-    /// Who holds a lease on the key asked for, or on the hottest one.
+    /// Sites that hold a lease on the key asked for, or on the hottest one.
     pub holders: Vec<usize>,
-    /// Whose process runs.
+    /// For each site, whether its process runs.
     pub up: Vec<bool>,
 }
 
@@ -46,15 +46,15 @@ impl Roles {
         Roles::told(&answers.collect::<Vec<_>>(), up)
     }
 
-    /// The leader is whoever says so of itself under the highest ballot: one that was cut
+    /// The leader is the replica that says so of itself under the highest ballot: one that was cut
     /// off may still believe that it leads.
     fn told(answers: &[(usize, StatusReply)], up: Vec<bool>) -> Roles {
         let leads = answers
             .iter()
             .filter(|(_, status)| status.leader == status.replica);
         let leader = leads.max_by_key(|(_, status)| status.ballot_round);
-        // The leader alone knows what is asked for elsewhere. Without one, the newest
-        // configuration that anybody knows says who holds.
+        // The leader alone knows which keys are asked for elsewhere. Without one, the newest
+        // configuration that any replica knows names the holders.
         let newest = answers
             .iter()
             .max_by_key(|(_, status)| status.configuration);

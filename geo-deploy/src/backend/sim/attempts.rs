@@ -1,7 +1,7 @@
-//! The attempts of a client's operation, by the rules of the client library. The nearest
-//! replica is asked first. One that takes long keeps its chance while the next nearest is
-//! asked, too; whoever is overtaken so is asked no more until it answers a probe. One that
-//! refuses connections is left at once.
+//! The attempts of a client's operation, by the rules of the client library. The nearest replica is
+//! asked first. One that takes long keeps its chance while the next nearest is asked, too; a
+//! replica that is overtaken so is asked no more until it answers a probe. One that refuses
+//! connections is left at once.
 
 use leasehold_replica::action::ClientHandle;
 use leasehold_sim::world::Reply;
@@ -13,7 +13,7 @@ use super::super::key_name;
 use super::super::outage::ATTEMPT_S;
 use super::clients::{Alarm, Clients};
 
-/// How long a replica may take before another one is asked, too, in ns.
+/// Time that a replica may take before another one is asked, too, in ns.
 const ATTEMPT_NS: u64 = (ATTEMPT_S * 1e9) as u64;
 /// Until a replica that said that it cannot answer yet is asked again, in ns.
 const PAUSE_NS: u64 = 50_000_000;
@@ -57,7 +57,8 @@ impl Clients<'_> {
         }
     }
 
-    /// How much longer than to a client's own replica the way to `node` is, one way, in ns.
+    /// Returns the extra one-way delay to `node`, compared with the delay to a client's own
+    /// replica, in ns.
     fn far_ns(&self, site: usize, node: usize) -> u64 {
         match site == node {
             true => 0,

@@ -45,7 +45,7 @@ impl Clients<'_> {
     /// Whether every change was put in force.
     ///
     /// # Errors
-    /// Which one was not, and why.
+    /// The change that was not, and the reason.
     pub(super) fn check_changes(&self) -> anyhow::Result<()> {
         for (index, change) in self.plan.strategy.change.iter().enumerate() {
             let answer = self.world.notes.iter().find_map(|(_, _, note)| match note {

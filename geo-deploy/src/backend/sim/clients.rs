@@ -21,12 +21,12 @@ use super::slot::{Operation, Slot};
 use crate::fault::Effect;
 use crate::run::Event;
 
-/// How long a client tries in all before it gives an operation up, in ns.
+/// Timeout after which a client abandons an operation, all attempts included, in ns.
 const PATIENCE_NS: u64 = 30_000_000_000;
-/// How often it is looked whether promises to a failed replica have run out, in ns.
+/// Time between two checks whether promises to a failed replica have expired, in ns.
 const LOOK_NS: u64 = 10_000_000;
 
-/// What the clients of a run wait for.
+/// Events for which the clients of a run wait.
 pub(super) enum Alarm {
     /// A closed loop begins.
     Begin(usize),
@@ -70,7 +70,7 @@ pub(super) struct Clients<'a> {
     links: Links,
     /// Whether it is known when faults begin.
     scheduled: bool,
-    /// What happened to leases of failed replicas.
+    /// Events about leases of failed replicas.
     pub(super) events: Vec<Event>,
     /// Why the run cannot go on.
     broken: Option<anyhow::Error>,
@@ -91,7 +91,7 @@ pub(super) struct Clients<'a> {
 }
 
 impl<'a> Clients<'a> {
-    /// The clients of a plan, who begin to ask at `start_ns`.
+    /// Creates the clients of a plan. They begin to ask at `start_ns`.
     pub(super) fn new(plan: &'a Plan<'a>, world: World, start_ns: u64) -> Clients<'a> {
         let topology = plan.topology();
         let route = |site| Route::new(topology, site);
@@ -414,7 +414,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// What a report should say about the clients.
+    /// Returns the report's notes on the clients.
     pub(super) fn notes(&self) -> Vec<String> {
         let Load::Open(sites) = &self.load else {
             return Vec::new();

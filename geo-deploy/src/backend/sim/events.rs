@@ -1,4 +1,4 @@
-//! What replicas announced, as a report's events.
+//! Announcements of replicas, as a report's events.
 
 use std::collections::BTreeSet;
 

@@ -11,10 +11,10 @@ use super::super::{Plan, key_name};
 use crate::fault::{Effect, LinkState};
 use crate::run::bound::SiteSet;
 
-/// How long a replica is down that is asked to end and to start again, in ns.
+/// Time for which a replica is down that is asked to end and to start again, in ns.
 const RESTART_NS: u64 = 500_000_000;
 
-/// What fails on each link at the moment, by sender and receiver.
+/// Faults of each link now, by sender and receiver.
 #[derive(Debug, Default)]
 pub(super) struct Links(BTreeMap<(usize, usize), Vec<LinkState>>);
 
@@ -43,7 +43,7 @@ impl Links {
         self.apply(world, link);
     }
 
-    /// Does it to the world. Returns the replica whose process has ended at once, if
+    /// Applies the effect to the world. Returns the replica that has ended its process at once, if
     /// one has.
     pub(super) fn perform(&mut self, world: &mut World, effect: Effect) -> Option<usize> {
         match effect {
@@ -69,7 +69,7 @@ impl Links {
     }
 }
 
-/// Who has which role now.
+/// Returns the roles of the replicas now.
 pub(super) fn roles(plan: &Plan<'_>, world: &World) -> Roles {
     let n = plan.topology().len();
     let up: Vec<bool> = (0..n).map(|node| world.is_up(node)).collect();

@@ -1,5 +1,6 @@
-//! Which replica the clients of a site ask: their own, or while that one does not answer,
-//! the next nearest. They return when it does: less and less early, if it fails again and again.
+//! Choice of the replica that the clients of a site ask: their own, or while that one does not
+//! answer, the next nearest. They return when it answers again: later and later, if it fails again
+//! and again.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ struct Known {
     backoff: FlapBackoff,
 }
 
-/// What the clients of one site know of the replicas.
+/// Knowledge of the clients of one site about the replicas.
 #[derive(Debug)]
 pub(super) struct Route {
     /// All replicas, the nearest first.

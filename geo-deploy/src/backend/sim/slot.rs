@@ -27,14 +27,14 @@ pub(super) struct Operation {
     pub(super) command: Command,
     /// The number of its first attempt.
     pub(super) first: u64,
-    /// Whom each of its attempts asked.
+    /// Replicas that its attempts asked, one for each attempt.
     pub(super) asked: Vec<usize>,
-    /// Who may still answer one of them.
+    /// Replicas that may still answer one of the attempts.
     pub(super) open: Vec<usize>,
 }
 
 impl Slot {
-    /// The client `process`, whose session began at log time `opened_ms`.
+    /// The client `process`. Its session began at `opened_ms` of the replicated clock.
     pub(super) fn new(process: Process, opened_ms: u64) -> Slot {
         Slot {
             process,
@@ -57,7 +57,8 @@ impl Slot {
         Command::session(session, self.sequence, self.sequence, op).opened(self.opened_ms)
     }
 
-    /// Whom an attempt of the operation in flight asked; `None` if it is not of that one.
+    /// Returns the replica that an attempt of the operation in flight asked; `None` if the attempt
+    /// is not of that operation.
     pub(super) fn asked(&self, attempt: u64) -> Option<usize> {
         let operation = self.operation.as_ref()?;
         let index = attempt.checked_sub(operation.first)?;

@@ -70,7 +70,7 @@ fn bars_of(summary: &Summary, bar: &dyn Fn(usize, &SiteSummary) -> Bar) -> Vec<V
         .collect()
 }
 
-/// What the marks mean, as far as there are any.
+/// Returns the meaning of the marks, as far as there are any.
 fn legend_words(bars: &[Vec<Bar>], whose: &str) -> String {
     let mut words = String::new();
     if bars.iter().flatten().any(|bar| bar.bookkeeping.is_some()) {

@@ -31,7 +31,7 @@ pub(in super::super) struct Cdf {
     pub rows: Vec<(String, [Curves; 2])>,
 }
 
-/// What one panel shows.
+/// Contents of one panel.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Curves {
     /// A look, and each latency in ms with the share (0 to 1) not above it.

@@ -147,7 +147,8 @@ impl Chart {
         svg.upright((LEFT - 46.0, panel.top + panel.height / 2.0), title);
     }
 
-    /// What was changed, above the panel. A name that would touch the one before goes higher.
+    /// Draws the names of the changes above the panel. A name that would touch the one before goes
+    /// higher.
     fn names(&self, svg: &mut Svg, panel: Panel) {
         let mut free_from = [LEFT; 2];
         for mark in &self.marks {

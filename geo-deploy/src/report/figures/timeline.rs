@@ -61,13 +61,13 @@ pub(in super::super) struct Timeline {
     /// A site's name, its reads and its writes.
     pub rows: Vec<(String, [Series; 2])>,
     pub marks: Vec<Mark>,
-    /// What the time counts from.
+    /// Event from which the time counts.
     pub since: &'static str,
-    /// What else its reader should know; begins with a space.
+    /// Further note for the reader; begins with a space.
     pub note: String,
 }
 
-/// What one panel shows.
+/// Contents of one panel.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Series {
     /// Start in s and latency in ms of every answered operation.
@@ -276,7 +276,7 @@ struct Scale {
     high_ms: f64,
     /// The classes that were measured: a column each.
     classes: Vec<usize>,
-    /// Of reads and of writes, a second.
+    /// Maximum throughput of reads and of writes, a second.
     throughput_max: [f64; 2],
 }
 

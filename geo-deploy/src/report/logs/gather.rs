@@ -14,7 +14,7 @@ use super::NamedLogs;
 use super::grid::{Cuts, Grid};
 use super::tag::{Counted, counted};
 
-/// What a site is called that a log does not name.
+/// Name of a site that a log does not name.
 const UNNAMED_SITE: &str = "all sites";
 
 /// Everything that the logs hold.

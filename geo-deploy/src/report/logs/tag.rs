@@ -1,11 +1,11 @@
-//! What a line of an interval log counts, from its tag.
+//! Meaning of a line of an interval log, from its tag: the operations that it counts.
 
 use leasehold_wire::Path;
 use leasehold_ycsb::measurement::path_name;
 
 use super::super::digest::Class;
 
-/// What is counted.
+/// Operations that a line counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Counted {
     /// The run, "" if the tag names none.

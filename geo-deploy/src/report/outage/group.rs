@@ -5,13 +5,13 @@ use serde::Serialize;
 
 use super::Outage;
 
-/// So many of the faults that were waited for longest are named.
+/// Number of faults that are named: those that were waited for longest.
 const LONGEST_NAMED: usize = 3;
 
-/// What faults of the same text meant to one group of operations at one site.
+/// Effect of faults of the same text on one group of operations at one site.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Group {
-    /// What was done.
+    /// The faults, in words.
     pub text: String,
     /// The clients' site.
     pub site: String,
@@ -21,7 +21,7 @@ pub struct Group {
     pub leased: Option<bool>,
     /// Whether the faults concern the clients' own site.
     pub at_failed_site: bool,
-    /// How many faults there were.
+    /// Number of faults.
     pub faults: usize,
     /// Operations that were due in their windows.
     pub due: u64,
@@ -82,7 +82,7 @@ pub(in super::super) fn groups(outages: &[Outage]) -> Vec<Group> {
 }
 
 impl Group {
-    /// Of at least one outage.
+    /// Combines at least one outage.
     fn of(all: &[&Outage]) -> Group {
         let first = all[0];
         let sum = |count: fn(&Outage) -> u64| all.iter().map(|outage| count(outage)).sum();
@@ -118,7 +118,7 @@ impl Group {
         super::in_words(self.operation, self.leased)
     }
 
-    /// How many bounds were broken, and the longest time without an answer, in s.
+    /// Returns the number of bounds that were broken, and the longest time without an answer, in s.
     pub(super) fn harm(&self) -> (usize, f64) {
         (self.bounded - self.kept, self.outage_s.max(self.longest_s))
     }

@@ -44,7 +44,7 @@ fn columns(several: bool) -> Vec<&'static str> {
     [&first[..], lengths, &last[..]].concat()
 }
 
-/// Of each fault and group, the site where most bounds were broken, or where clients
+/// Returns, for each fault and group, the site where most bounds were broken, or where clients
 /// waited longest.
 fn worst(groups: Vec<&Group>) -> Vec<&Group> {
     let mut kept: Vec<&Group> = Vec::new();

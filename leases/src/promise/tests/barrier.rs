@@ -1,4 +1,4 @@
-//! What a holder must have executed before it reads (§3.6, case 2).
+//! Slots that a holder must have executed before it reads (§3.6, case 2).
 
 use super::*;
 use crate::config::Key;
@@ -96,7 +96,8 @@ pub(super) fn a_key_newly_given_has_the_barrier_of_the_promise_that_gave_it() {
     assert!(w.permit(H, b"new").is_ok());
 }
 
-/// What G promises H after a renewal interval, if it arrives, and H's ack does too.
+/// Returns the promise of G to H after a renewal interval. The promise must arrive, and so must
+/// H's ack.
 fn renewed(w: &mut World) -> Promise {
     w.pass(LeaseParams::default().renew);
     let promise = w.send(G, H);

@@ -65,8 +65,8 @@ fn a_promise_is_under_the_newest_configuration_both_know() {
     assert_eq!(w.send(G, H).promise().config, ConfigId(2));
 }
 
-/// H14, at the grantor: under a configuration whose contents it has
-/// forgotten it could not compute the tag that the promise obliges it to.
+/// H14, at the grantor: under a configuration with forgotten contents it could not compute the
+/// tag that the promise obliges it to.
 #[test]
 fn nothing_is_promised_under_a_forgotten_configuration() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -157,9 +157,10 @@ fn of(from: &'static str, to: &'static str) -> RangeChange {
     RangeChange::nothing(range.expect("some keys"))
 }
 
-/// H69: a key was listed, and its range was cleared. The ranges beside it were not. If they
-/// became one, the key would be listed again for who remembers it, and not for who has
-/// forgotten what nobody can see: a holder reads, and its grantor does not know.
+/// H69: a key was listed, and its range was cleared. The ranges next to it were not. If they
+/// became one, the key would be listed again for replicas that remember it, and not for
+/// replicas that have forgotten the list, which nobody can see: a holder reads, and its grantor
+/// does not know.
 #[test]
 pub(super) fn what_a_range_forgot_does_not_come_back_with_its_neighbours() {
     let mut w = World::held_by(2, set(&[0]));
@@ -258,8 +259,8 @@ fn exclude(ids: &[u8]) -> ConfigChange {
     }
 }
 
-/// H41: a suspect whose own log lags is not kept alive by the
-/// configuration that it still knows.
+/// H41: a suspect with a log that lags is not kept alive by the configuration that it still
+/// knows.
 #[test]
 pub(super) fn a_suspect_is_not_renewed_below_its_exclusion() {
     let mut w = World::held_by(3, set(&[0, 1, 2]));
@@ -284,7 +285,8 @@ pub(super) fn a_suspect_is_not_renewed_below_its_exclusion() {
     assert_eq!(w.tag(G, KEY), set(&[2]));
 }
 
-/// A grantor whose configuration log lags may not know whom to stop renewing.
+/// A grantor with a configuration log that lags may not know which holders it must stop
+/// renewing.
 #[test]
 fn a_grantor_that_must_not_promise_still_listens() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -301,7 +303,7 @@ fn a_grantor_that_must_not_promise_still_listens() {
     assert!(matches!(w.send(G, H).message, LeaseMessage::Promise(_)));
 }
 
-/// Under one configuration a tag names only those who hold a key of the batch.
+/// Under one configuration a tag names only the holders of a key of the batch.
 #[test]
 fn a_tag_names_holders_of_the_keys_that_are_written() {
     let mut w = World::held_by(3, set(&[0]));

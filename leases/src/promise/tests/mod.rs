@@ -38,7 +38,7 @@ fn set(ids: &[u8]) -> ReplicaSet {
 #[derive(Clone, Copy)]
 struct Clock {
     epoch_ns: u64,
-    /// How much faster than true time, in parts per million.
+    /// Excess of its clock rate over true time, in parts per million.
     rate_ppm: i64,
 }
 
@@ -84,7 +84,7 @@ struct Party {
     grantor: Grantor,
     holder: Holder,
     configs: Configs,
-    /// What a restart does not forget.
+    /// State that survives a restart.
     durable_wait: Option<Duration>,
     highest_accepted: Slot,
     executed: Slot,
@@ -206,7 +206,7 @@ impl World {
         (sealed.collect(), ended)
     }
 
-    /// What the grantor `from` sends `to` now; the rest of it is lost.
+    /// Returns the message that the grantor `from` sends `to` now; the rest of it is lost.
     fn send(&mut self, from: ReplicaId, to: ReplicaId) -> Envelope {
         let sent = self.poll(from).0.into_iter().find(|e| e.to.0 == to);
         sent.expect("something is due")

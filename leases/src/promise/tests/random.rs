@@ -22,7 +22,7 @@ const SEEDS: u64 = 500;
 const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];
 const CHANGES_MAX: usize = 10;
 
-/// An acceptance, and all whom some reply about it left out.
+/// An acceptance, and all replicas that some reply about it left out.
 struct Accepted {
     slot: Slot,
     key: usize,
@@ -34,7 +34,7 @@ struct Schedule {
     world: World,
     network: Vec<Envelope>,
     accepted: Vec<Vec<Accepted>>,
-    /// How often an invariant had something to say, so that it cannot hold idly.
+    /// Number of times that an invariant applied, so that it cannot hold idly.
     believed: u64,
     barriers: u64,
     forgotten: u64,
@@ -258,7 +258,8 @@ impl Schedule {
             let every = party.holder.permit_all(now, &party.configs, party.executed);
             (keys, every)
         };
-        // In all, and of chains that live: of whom nothing is believed any more all may go.
+        // Numbers of remembered records: in all, and of chains that live. If nothing is
+        // believed of a grantor any more, all its records may be dropped.
         let remembered = |party: &Party| -> [u64; 2] {
             let lives = |peer: &ReplicaId| party.holder.promised_by(*peer).any(|(_, t)| now < t);
             let ended = |peer| party.holder.promised_by(peer).filter(|(_, t)| *t <= now);

@@ -64,7 +64,7 @@ fn a_longer_wait_stays_durable_when_a_shorter_one_is_confirmed_late() {
     assert_eq!(grantor.wait_to_persist(&params), None);
 }
 
-/// What has never run has nothing to wait for.
+/// A replica that has never run has nothing to wait for.
 #[test]
 fn a_first_run_waits_for_nothing() {
     let w = World::held_by(2, set(&[0, 1]));

@@ -73,8 +73,8 @@ impl World {
         sent
     }
 
-    /// Until the last moment at which the holder takes this promise, whose base it
-    /// acknowledged at the true time `opened`.
+    /// Waits until the last time at which the holder takes this promise. The holder
+    /// acknowledged its base at the true time `opened`.
     fn wait_for_end_of_window(&mut self, opened: u64, envelope: &Envelope) {
         let (promise, holder) = (envelope.promise(), envelope.to.0);
         let clock = self.parties[holder.index()].clock;
@@ -172,7 +172,7 @@ pub(super) fn a_dead_holder_is_suspected_and_its_grant_lapses_in_bounded_time() 
 }
 
 impl World {
-    /// What the grantor sends at its next deadline that sends anything.
+    /// Returns the message that the grantor sends at its next deadline that sends anything.
     fn send_when_due(&mut self, from: ReplicaId, to: ReplicaId) -> Envelope {
         loop {
             let next = self.party(from).grantor.next_deadline();

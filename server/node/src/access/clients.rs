@@ -49,7 +49,7 @@ impl Clients {
         }
     }
 
-    /// What became of tokens, by name; nothing if clients need none.
+    /// Counters about tokens, by name; none if clients need no tokens.
     pub(crate) fn access_counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counters = self.access.as_ref().map(|access| access.counters());
         counters.into_iter().flatten()

@@ -1,11 +1,11 @@
-//! Who may do what: tokens with rights, for clients.
+//! Access control for clients: tokens, and the rights that they carry.
 //!
-//! A connection says a token in its first message. What it may do is looked up then, and is
-//! looked up again for all connections when the file of tokens has changed or a token has
-//! expired. So a request costs no look at the file, the clock or a table.
+//! A client sends a token in the first message of its connection. The rights of the token are
+//! looked up then. They are looked up again for all connections when the token file has changed
+//! or a token has expired. So a request costs no look at the file, the clock or a table.
 //!
-//! The replica that a client asks checks its rights. What one replica forwards to another is
-//! not checked again.
+//! The replica that a client asks checks the client's rights. A request that one replica
+//! forwards to another is not checked again.
 
 mod clients;
 mod reload;

@@ -20,7 +20,7 @@ use super::table::{Pass, Table};
 use super::tokens::{self, AccessError, FILE_BYTES_MAX};
 use crate::reread::{LOOK_EVERY, Looks};
 
-/// See the module.
+/// The table of tokens in force, which follows its file.
 #[derive(Debug)]
 pub(crate) struct Access {
     file: PathBuf,
@@ -138,19 +138,19 @@ fn unix_s() -> i64 {
     since.map_or(0, |since| since.as_secs() as i64)
 }
 
-/// What another thread found in the file.
+/// Result of another thread's look at the file.
 enum Look {
     Same,
     Other(Arc<str>, Result<Table, AccessError>),
     Unreadable(AccessError),
 }
 
-/// What is known of the file.
+/// Last known state of the file.
 #[derive(Default)]
 struct Watch {
-    /// What it held when it was last read.
+    /// Text that the file held when it was last read.
     text: Option<Arc<str>>,
-    /// Why that cannot be used.
+    /// Reason why that text cannot be used.
     refusal: Option<String>,
     looks: Looks<Look>,
 }

@@ -1,10 +1,10 @@
-//! What a token may do, and what each request needs. Pure.
+//! Rights of a token, and the rights that each request needs. Pure.
 //!
-//! A right covers the keys that begin with a prefix. *Read* is for whatever tells what is
-//! stored, *write* for whatever changes it, and a request that does both needs both: the
-//! answer of a compare-and-swap holds a version, and merging fields fails where the value is
-//! no record. *Admin* is for the cluster: who holds which keys, what is asked for, and
-//! changes of leases and of the leader. It gives no right to any key.
+//! A right covers the keys that begin with a prefix. *Read* is for requests that reveal what is
+//! stored, *write* for requests that change it. A request that does both needs both: the answer
+//! of a compare-and-swap holds a version, and merging fields fails where the value is no record.
+//! *Admin* is for the cluster: the holders of keys, the demand of clients, and changes of leases
+//! and of the leader. It gives no right to any key.
 
 use bytes::Bytes;
 use leasehold_wire::command::Op;
@@ -14,7 +14,7 @@ use leasehold_wire::{Error, ErrorCode, PROBE_KEY, Scan, StatusRequest};
 /// A key that a message names is cut off here, in bytes.
 const QUOTED_BYTES: usize = 64;
 
-/// What the holder of a token may do.
+/// Rights of the holder of a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
     /// Keys that it may read.
@@ -147,8 +147,8 @@ fn check_scan(rights: &Rights, scan: &Scan) -> Result<(), Error> {
     )))
 }
 
-/// The bare status is for everyone who has a token: it names no key, and clients measure with
-/// it how far a replica is.
+/// Checks the rights for a status. Every client with a token may ask for the bare status: it
+/// names no key, and clients measure with it how far a replica is.
 fn check_status(rights: &Rights, asked: &StatusRequest) -> Result<(), Error> {
     if asked.leases {
         needs_admin(rights, "the status with `leases`")?;

@@ -14,7 +14,7 @@ use super::tokens::{Digest, Entry};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
     tokens: HashMap<Digest, Holder>,
-    /// For who says no token.
+    /// Rights of clients without a token; `None` if they have none.
     anonymous: Option<Holder>,
 }
 
@@ -32,7 +32,7 @@ impl Holder {
     }
 }
 
-/// Whom a connection is taken for.
+/// Identity that a connection is taken to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// It has said no token.
@@ -42,7 +42,7 @@ pub enum Who {
 }
 
 impl Who {
-    /// Who says this token; an empty one is none.
+    /// Identity of a client that sends this token; an empty token counts as none.
     pub fn says(token: &[u8]) -> Who {
         match token.is_empty() {
             true => Who::Anonymous,
@@ -52,7 +52,7 @@ impl Who {
 }
 
 impl Table {
-    /// Of these entries.
+    /// Builds the table of these entries.
     pub fn new(entries: &[Entry]) -> Table {
         let mut table = Table::default();
         for entry in entries {
@@ -68,7 +68,8 @@ impl Table {
         table
     }
 
-    /// What `who` may do at a time; `None` if it counts for nothing then.
+    /// Rights of `who` at a time, in seconds since 1970 began, UTC; `None` if it counts for
+    /// nothing then.
     pub fn rights(&self, who: Who, unix_s: i64) -> Option<Arc<Rights>> {
         let holder = match who {
             Who::Anonymous => self.anonymous.as_ref(),
@@ -91,7 +92,7 @@ impl Table {
     }
 }
 
-/// What one connection may do.
+/// Identity and rights of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Pass {
     who: Cell<Option<Who>>,

@@ -1,5 +1,5 @@
-//! The file of tokens: read, checked, written. It holds digests, so whoever reads it gets no
-//! token; tokens are random and long, so one plain digest is enough.
+//! The token file: reading, checking, writing. It holds digests, so a reader of the file gets no
+//! token. Tokens are random and long, so one plain digest is enough.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -20,7 +20,7 @@ use crate::config::from_toml;
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// Random bytes of a token.
 const TOKEN_BYTES: usize = 32;
-/// Whoever says no token, if there is an entry of this name.
+/// Name of the entry for clients without a token, if there is one.
 pub const ANONYMOUS: &str = "anonymous";
 const NAME_BYTES_MAX: usize = 64;
 
@@ -29,7 +29,7 @@ const NAME_BYTES_MAX: usize = 64;
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// Of a token, as it is sent.
+    /// Digest of a token, as it is sent.
     pub fn of(token: &[u8]) -> Digest {
         let digest = ring::digest::digest(&ring::digest::SHA256, token);
         let mut bytes = [0; 32];
@@ -142,11 +142,12 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 /// One token of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name: for those who read the file, and logs.
+    /// Its name, for readers of the file and for logs.
     pub name: String,
-    /// By which it is known. None: whoever says no token, in the entry [`ANONYMOUS`].
+    /// Digest by which the token is known. `None`: the entry is for clients without a token,
+    /// [`ANONYMOUS`].
     pub digest: Option<Digest>,
-    /// From when on it counts no more.
+    /// Time from which on it counts no more.
     pub expires: Option<Expiry>,
     /// Prefixes of keys that it may read.
     pub read: Vec<String>,
@@ -157,7 +158,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// What it may do.
+    /// Rights that the entry gives.
     pub fn rights(&self) -> Rights {
         let keys = |prefixes: &[String]| {
             let prefixes = prefixes.iter().map(|prefix| prefix.clone().into());
@@ -192,7 +193,7 @@ pub enum AccessError {
         file: PathBuf,
         /// The entry's name.
         name: String,
-        /// What is wrong with it, and what is accepted.
+        /// Problem with the entry, and the values that are accepted.
         problem: String,
     },
     /// It says nothing about tokens, as a file that is being written.

@@ -99,7 +99,7 @@ impl Names<'_> {
         names.join(", ")
     }
 
-    /// How many there are.
+    /// Number of names.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

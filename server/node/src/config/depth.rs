@@ -46,10 +46,10 @@ fn without_tokens(said: &str) -> String {
     shown
 }
 
-/// What is open at a place in a document.
+/// Brackets and dots that are open at a place in a document.
 #[derive(Default)]
 struct Open {
-    /// How each bracket opened, and the dots before it.
+    /// Kind of each open bracket, and the number of dots before it.
     brackets: Vec<(TokenKind, usize)>,
     /// Dots since the last bracket, comma or line.
     dots: usize,

@@ -8,27 +8,27 @@ use serde::{Deserialize, Serialize};
 use leasehold_replica::lease_set::RENEWALS_PER_ACK;
 use leasehold_replica::settings::Timing;
 
-/// `[lease]` as it is written: who may read locally, and the durations in ms. A duration
-/// that is left out has its default.
+/// `[lease]` as it is written: which replicas may read locally, and the durations in ms. A
+/// duration that is left out has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LeaseSection {
     /// The strategy's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
-    /// How long a promise lasts.
+    /// Duration of a promise.
     pub t_lease_ms: u64,
-    /// How late a promise may arrive and still count, after its guard was acknowledged.
+    /// Time after the acknowledgement of its guard within which a promise must arrive to count.
     pub t_guard_ms: u64,
-    /// How often promises are renewed.
+    /// Interval between renewals of promises.
     pub renew_ms: u64,
-    /// How often holders are chosen anew.
+    /// Interval at which lease holders are chosen again.
     pub reconfigure_ms: u64,
-    /// How long a replica may be silent before it is suspected.
+    /// Duration for which a replica may be silent before it is suspected.
     pub grace_ms: u64,
-    /// By how much clock rates may differ: 0.001 is one part in a thousand.
+    /// Maximum difference of clock rates: 0.001 is one part in a thousand.
     pub rho: f64,
-    /// For `quorum`: who holds keys that nobody has read yet.
+    /// For `quorum`: the holders of keys that have not been read yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unlisted: Option<UnlistedName>,
     /// For `cost`: what counts.
@@ -39,8 +39,8 @@ pub struct LeaseSection {
     pub range: Vec<RangeSection>,
 }
 
-/// The keys of a range, and who may read these locally. Without a strategy, what only one
-/// looks at stands for it: `holders`, `unlisted` or `cost`.
+/// The keys of a range, and the replicas that may read these locally. Without a strategy, a
+/// field that only one strategy uses selects that strategy: `holders`, `unlisted` or `cost`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RangeSection {
@@ -55,7 +55,7 @@ pub struct RangeSection {
     /// For `fixed`: the names of the nodes that hold the keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<String>,
-    /// For `quorum`: who holds keys that nobody has read yet.
+    /// For `quorum`: the holders of keys that have not been read yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unlisted: Option<UnlistedName>,
     /// For `cost`: what counts.
@@ -63,11 +63,11 @@ pub struct RangeSection {
     pub cost: Option<CostSection>,
 }
 
-/// What counts for `cost`.
+/// Settings of the strategy `cost`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CostSection {
-    /// How much reads count against writes: 0 to 1, 0.5 is both alike.
+    /// Weight of reads against writes: 0 to 1; at 0.5 both count alike.
     pub read_weight: f64,
     /// At least so many replicas hold no lease on a key: these may fail, and no write to it
     /// waits for a lease to end.
@@ -161,7 +161,7 @@ impl LeaseSection {
         }
     }
 
-    /// How often holders are chosen anew.
+    /// Interval at which lease holders are chosen again.
     pub fn reconfigure(&self) -> Duration {
         Duration::from_millis(self.reconfigure_ms)
     }

@@ -17,7 +17,8 @@ const COUNT_MAX: u64 = 1 << 20;
 /// More would only be left-overs, and each takes a file descriptor.
 const PER_PEER_MAX: u64 = 16;
 
-/// What clients may take of a replica, and how long they may let it wait.
+/// Limits on the resources that clients may take of a replica, and on the time that they may let
+/// it wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Requests of one connection that the replica works on at a time.
@@ -35,11 +36,11 @@ pub struct Limits {
     pub connection_unread_bytes: usize,
     /// With more bytes unread by all, the client that has left most is given up.
     pub unread_bytes: usize,
-    /// How long a frame may take to arrive, from its first byte to its last.
+    /// Maximum time for a frame to arrive, from its first byte to its last.
     pub frame: Duration,
-    /// How long a client may take too little of its answers.
+    /// Maximum time for which a client may take too little of its answers.
     pub stalled: Duration,
-    /// How long a connection is kept on which nothing is asked.
+    /// Maximum time for which a connection without requests is kept.
     pub idle: Duration,
     /// Connections of all clients; `None`: as many as file descriptors are left for.
     pub clients: Option<usize>,
@@ -102,7 +103,7 @@ pub(super) struct LimitsSection {
     pub(super) sessions_opened_per_s: Option<u64>,
 }
 
-/// Of which kind a number is.
+/// Maximum and unit of a number.
 struct Kind {
     max: u64,
     unit: &'static str,

@@ -10,7 +10,8 @@ use super::check::{Checked, Checker};
 use super::lease::RangeSection;
 
 impl Checker<'_> {
-    /// What each range says of its keys, and `of_all` of all others.
+    /// Strategies by key range: what each range says of its keys, and `of_all` for all other
+    /// keys.
     pub(super) fn by_range(
         &self,
         of_all: StrategySpec,

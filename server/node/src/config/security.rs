@@ -1,4 +1,4 @@
-//! `[security]`: how nodes prove who they are, and clients what they may do.
+//! `[security]`: how nodes prove their identity, and clients their rights.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub(super) struct SecuritySection {
     insecure: bool,
 }
 
-/// How replicas prove who they are, to each other and to clients.
+/// Means by which replicas prove their identity, to each other and to clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Identity {
     /// They do not, and nothing is encrypted.
@@ -31,10 +31,10 @@ pub enum Identity {
     Secret(PathBuf),
 }
 
-/// Who may connect.
+/// Conditions under which replicas and clients may connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Security {
-    /// How replicas prove who they are.
+    /// Means by which replicas prove their identity.
     pub identity: Identity,
     /// The file of clients' tokens; without it every client may do everything.
     pub tokens: Option<PathBuf>,

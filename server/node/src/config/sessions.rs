@@ -1,4 +1,4 @@
-//! How many sessions clients may have: a part of `[limits]`.
+//! Limits on the sessions of clients: a part of `[limits]`.
 
 use super::check::{Checked, Checker};
 use super::limits::LimitsSection;
@@ -8,7 +8,7 @@ use leasehold_replica::settings::SessionLimits;
 const SESSIONS_MAX: u64 = 1 << 24;
 
 impl Checker<'_> {
-    /// Of a cluster of so many nodes.
+    /// Checks the session limits of a cluster of `nodes` nodes.
     pub(super) fn sessions(&self, found: &LimitsSection, nodes: usize) -> Checked<SessionLimits> {
         let default = SessionLimits::of(nodes);
         let limits = SessionLimits {

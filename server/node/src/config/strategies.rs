@@ -1,5 +1,5 @@
-//! Who may read what, as it is written: `strategy` in `[lease]` for all keys, and
-//! `[[lease.range]]` for those of a range.
+//! Strategies as they are written, which decide what each replica may read locally: `strategy`
+//! in `[lease]` for all keys, and `[[lease.range]]` for those of a range.
 
 use leasehold_leases::{RangeMap, ReplicaSet, StrategySpec};
 

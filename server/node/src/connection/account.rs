@@ -1,4 +1,4 @@
-//! What the requests of one connection take, until the replica has answered them.
+//! Charges of the requests of one connection, until the replica has answered them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -9,8 +9,8 @@ use leasehold_leases::hashing::Seeded;
 use super::SMALL_BYTES;
 use super::budget::Budget;
 
-/// What the requests in flight of one connection are charged. It outlives the connection:
-/// the replica works on them whether or not their client is still there.
+/// Charges of the requests in flight of one connection. The account outlives the connection: the
+/// replica works on the requests whether or not their client is still connected.
 #[derive(Debug)]
 pub(crate) struct Account {
     budget: Rc<Budget>,
@@ -22,7 +22,7 @@ pub(crate) struct Account {
     large: RefCell<HashMap<u64, Charge, Seeded>>,
 }
 
-/// What one request is charged.
+/// Charge of one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
     /// Bytes, with those of the expected answer.

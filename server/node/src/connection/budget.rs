@@ -1,4 +1,5 @@
-//! What all connections of clients take together, and how often a limit acted.
+//! Resources that all connections of clients take together, and counts of how often a limit
+//! acted.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -24,13 +25,14 @@ pub(crate) struct Acted {
     pub(crate) crowded_out: Cell<u64>,
 }
 
-/// See the module. Fields are bytes, if they do not say otherwise.
+/// Resources that all connections of clients take together, and their limits. Fields are bytes,
+/// if they do not say otherwise.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     pub(crate) limits: Limits,
-    /// What the requests in flight are charged.
+    /// Charges of the requests in flight.
     pub(crate) charged: Cell<usize>,
-    /// What has arrived of frames that are not whole yet.
+    /// Bytes that have arrived of frames that are not whole yet.
     pub(crate) partial: Cell<usize>,
     pub(crate) unread: Rc<Unread>,
     /// By kind, the bytes that answers to all clients are expected to have.
@@ -40,7 +42,7 @@ pub(crate) struct Budget {
     /// Units of [`leasehold_replica::cost`] by which reads in flight may cost more than they are charged.
     pub(super) guessed: Cell<usize>,
     pub(crate) acted: Acted,
-    /// What the log tells of connections that are closed.
+    /// Rate limit of the log lines about connections that are closed.
     pub(crate) closed: Seldom,
 }
 

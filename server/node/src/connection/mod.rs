@@ -52,32 +52,32 @@ pub(super) use self::account::Account;
 pub(super) use self::budget::{Budget, count};
 pub(super) use self::patience::{LOOK_EVERY, Late};
 
-/// How often a connection that is not read from looks whether it may go on, unless it is
-/// told: others may have made room.
+/// Interval at which a connection that is not read from checks whether it may go on, unless it
+/// is notified: other connections may have released capacity.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Units of [`leasehold_replica::cost`] that a write adds to a batch at most, if it is not large: as many as a
 /// put of 4 KiB.
 const SMALL_WRITE: usize = SMALL_BYTES + 512;
 /// With more answers than this unread, no further requests are read.
 const UNREAD_PAUSE: usize = 1 << 20;
-/// What a request is charged at least, and an answer expected to have.
+/// Minimum charge of a request, and minimum expected size of an answer, in bytes.
 const SMALL_BYTES: usize = 4 << 10;
 /// The most that an answer of each kind may have.
 const ANSWER_BYTES_MAX: [usize; 3] = [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX];
-/// What an answer to a new connection is likely to have, at least.
+/// Minimum number of bytes that an answer to a new connection is likely to have.
 const USUAL_BYTES: usize = 64 << 10;
 /// Number of entries that an answer of several to a new connection is likely to have, at least.
 const USUAL_ENTRIES: usize = 1000;
 /// Memory that an entry of a request or of an answer takes beside its key and value, in bytes.
 const ENTRY_BYTES: usize = 128;
 
-/// See the module.
+/// One client's connection, with its unsent answers, its rights and its charges.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: u64,
     pub(super) address: SocketAddr,
     pub(super) outbox: Outbox,
-    /// What it may do, if clients need tokens.
+    /// Rights of its client, if clients need tokens.
     pub(super) pass: Pass,
     /// Answers were appended since the last flush.
     pub(super) dirty: Cell<bool>,
@@ -87,9 +87,8 @@ pub(super) struct Connection {
     last_request: Cell<u64>,
     /// By request, the keys about which the client asks for hints.
     hinted: RefCell<HashMap<u64, Bytes, Seeded>>,
-    /// Bytes that the answer to a Get is expected to have, that to a Scan or MultiGet, and
-    /// that to who asks for all ranges of leases or for the demand.
-    /// `None` before the first.
+    /// Bytes that answers of three kinds are expected to have: to a Get; to a Scan or MultiGet;
+    /// to a request for all ranges of leases or for the demand. `None` before the first.
     expected: [Cell<Option<usize>>; 3],
     /// Number of entries that the answer to a Scan or MultiGet is likely to have. `None` before the first.
     expected_entries: Cell<Option<usize>>,
@@ -108,7 +107,7 @@ pub(super) struct Connection {
     room: Notify,
 }
 
-/// What the replica has to do for a request.
+/// Cost of a request for the replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Work {
     /// Units of [`leasehold_replica::cost`].
@@ -117,7 +116,7 @@ pub(super) struct Work {
     pub(super) is_large_write: bool,
 }
 
-/// How many bytes an answer is expected to have.
+/// Number of bytes that an answer is expected to have.
 #[derive(Clone, Copy, Debug, Default)]
 struct Expected {
     /// As many as the connection must be ready to be charged.
@@ -155,8 +154,9 @@ impl Connection {
         }
     }
 
-    /// What is kept of a request while the replica works on it: of its own, if it would keep
-    /// much that was read with it, and requests in flight take some memory already.
+    /// Returns the bytes of a request that are kept while the replica works on it. They are
+    /// copied if the request would otherwise keep much that was read with it, and requests in
+    /// flight take some memory already.
     pub(super) fn keep(&self, frame: Bytes) -> Bytes {
         match frame.len() <= READ_BYTES && self.budget.is_in_use() {
             true => Bytes::copy_from_slice(&frame),
@@ -236,7 +236,7 @@ impl Connection {
         }
     }
 
-    /// What its requests are charged.
+    /// Account of the charges of its requests.
     pub(super) fn account(&self) -> Rc<Account> {
         self.account.clone()
     }
@@ -250,7 +250,7 @@ impl Connection {
         Error::new(ErrorCode::Unavailable, message)
     }
 
-    /// The answer of this request is to say who holds the key, if it names one.
+    /// Notes that the answer of this request is to name the holders of its key, if it names one.
     pub(super) fn wants_hint(&self, request: u64, key: Option<&Bytes>) {
         if let Some(key) = key {
             self.hinted.borrow_mut().insert(request, key.clone());
@@ -394,9 +394,9 @@ impl Connection {
         self.patience.take_frame();
     }
 
-    /// Who is to go first if unfinished frames take too much together: the lowest. Frames that
-    /// hardly grow come first, and the largest of those that have only just begun. Nothing if
-    /// there is none.
+    /// Rank among connections with unfinished frames, if these take too much together: the
+    /// lowest goes first. Frames that hardly grow come first, and then the largest of those that
+    /// have only just begun. `None` if there is no unfinished frame.
     pub(super) fn keeps_its_place(&self) -> Option<(bool, usize)> {
         let bytes = self.partial.get();
         (bytes > 0).then(|| match self.patience.has_grown(bytes) {

@@ -1,21 +1,21 @@
-//! How long a client may let the replica wait.
+//! Limits on the time that a client may let the replica wait.
 //!
-//! All connections are looked at once a second ([`LOOK_EVERY`]), and looks are counted: a
-//! timer for each connection would cost more than the requests of most. While this process
-//! stands still nobody looks, so no client is blamed for it.
+//! All connections are looked at once a second ([`LOOK_EVERY`]), and looks are counted: a timer
+//! for each connection would cost more than the requests of most. While this process stands
+//! still no look takes place, so no client is blamed for it.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use crate::config::Limits;
 
-/// How often connections are looked at.
+/// Interval between looks at connections.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of its answers that a client must take within `limits.stalled_s`, unless it takes
 /// all. A bound of one byte would let a client keep megabytes for ever.
 pub(super) const TAKEN_MIN: u64 = 64 << 10;
 
-/// What a client was too late with.
+/// Deadline that a client has missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Late {
     /// A frame that had begun did not arrive whole.
@@ -26,7 +26,7 @@ pub(crate) enum Late {
     Idle,
 }
 
-/// How a connection stands at a look.
+/// State of a connection at a look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     /// A part of a frame is here, and the replica reads on.
@@ -41,7 +41,7 @@ pub(super) struct Seen {
     pub(super) partial: usize,
 }
 
-/// See the module. Durations are numbers of looks.
+/// Timeouts of one connection. Durations are numbers of looks.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     /// Something has arrived since the last look.
@@ -53,7 +53,7 @@ pub(super) struct Patience {
     stalled_for: Cell<u64>,
     /// Bytes of an unfinished frame, at the look before the last and at the last.
     partial_at: Cell<(usize, usize)>,
-    /// What was taken when `stalled_for` last began.
+    /// Bytes that the client had taken when `stalled_for` last began.
     taken_before: Cell<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What a connection is charged, and when it is closed.
+//! Charges of a connection, and the conditions under which it is closed.
 
 use leasehold_wire::command::Op;
 use leasehold_wire::{
@@ -52,7 +52,7 @@ fn scanned(id: u64, bytes: usize) -> Response {
     Response::answer(id, Path::Log, Outcome::entries(vec![entry]))
 }
 
-/// How many such requests are let in before the connection is not read from.
+/// Number of such requests that are let in before the connection is not read from.
 fn let_in(connection: &Connection, op: impl Fn() -> Op) -> u64 {
     let before = connection.last_request.get();
     let mut id = before;
@@ -237,8 +237,8 @@ async fn reads_of_a_connection_count_as_logged_once_one_went_through_the_log() {
     assert!(units(15) < logged);
 }
 
-/// Otherwise one round would execute hundreds of long scans of a connection whose scans before
-/// found nothing.
+/// Otherwise one event-loop iteration would execute hundreds of long scans of a connection that
+/// has found nothing with its earlier scans.
 #[tokio::test]
 async fn scans_that_may_find_more_than_those_before_do_not_fill_rounds() {
     let budget = budget(Limits::default());
@@ -352,7 +352,7 @@ async fn all_together_are_bounded_and_one_request_of_each_is_let_in() {
     assert_eq!(budget.charged.get(), 0);
 }
 
-/// Of each of very many, that leave before their only command is done.
+/// Sends one command on each of very many connections, which close before it is done.
 #[tokio::test]
 async fn small_commands_take_little_more_than_all_may_and_a_status_is_let_in() {
     let budget = budget(Limits {

@@ -31,8 +31,8 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Always. For authorities, whose keys end when they are no longer trusted, and for
-    /// certificates that are made anew at every start.
+    /// Without end. For authorities: their keys end when they are no longer trusted. And for
+    /// certificates that are made again at every start.
     pub fn always() -> Validity {
         Validity {
             from: rcgen::date_time_ymd(1975, 1, 1),
@@ -73,7 +73,7 @@ pub struct Issued {
     pub key: KeyPair,
 }
 
-/// See the module.
+/// The authority of a cluster: a key that signs the certificates of its replicas.
 pub struct Authority {
     cluster: String,
     certificate: Certificate,
@@ -90,8 +90,9 @@ impl Authority {
         Authority::of_key(cluster, key.map_err(failed("making a key"))?)
     }
 
-    /// The one that all who know `secret` derive from it, for this cluster. White space at the
-    /// end of the secret does not count: editors leave a line end there.
+    /// Derives the authority of this cluster from `secret`: all nodes that know the secret
+    /// derive the same one. White space at the end of the secret does not count: editors leave a
+    /// line end there.
     ///
     /// # Errors
     /// None that depends on its arguments.
@@ -124,7 +125,7 @@ impl Authority {
 
     fn of_key(cluster: &str, key: KeyPair) -> Result<Authority, SecurityError> {
         let mut params = CertificateParams::default();
-        // Whoever connects to a replica is shown certificates: they name nobody.
+        // A replica shows its certificates to every machine that connects: they name nobody.
         params.distinguished_name =
             named(&format!("leasehold authority {}", names::label(cluster)));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -145,7 +146,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// Its key, in PEM. Whoever has it can pass for every replica.
+    /// Its key, in PEM. A holder of the key can pass for every replica.
     pub fn key_pem(&self) -> String {
         self.issuer.key().serialize_pem()
     }

@@ -1,4 +1,4 @@
-//! What a node shows to others, and whom it accepts.
+//! Certificates that a node shows to others, and those that it accepts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::config::{ClusterConfig, Identity};
 /// After the end of every certificate.
 const FAR: Duration = Duration::from_secs(100_000 * 365 * 86_400);
 
-/// See the module.
+/// TLS configurations of a node, with the certificate that it shows and those that it accepts.
 #[derive(Clone, Debug)]
 pub struct Credentials {
-    /// For those who connect to the clients' port.
+    /// For connections to the clients' port.
     pub clients: Arc<ServerConfig>,
-    /// For those who connect to the peers' port: they must show a certificate.
+    /// For connections to the peers' port: the other end must show a certificate.
     pub peers: Arc<ServerConfig>,
     /// For the peers that this node dials.
     pub dial: Arc<ClientConfig>,
@@ -130,8 +130,8 @@ fn shared_authority(cluster: &str, file: &Path) -> Result<Authority, SecurityErr
     Authority::from_secret(cluster, &secret)
 }
 
-/// Whom clients of a cluster trust, for those who have its configuration at hand; `None` if its
-/// replicas speak no TLS.
+/// Returns the authority that clients of a cluster trust, for programs that have its
+/// configuration; `None` if its replicas speak no TLS.
 ///
 /// # Errors
 /// Any [`SecurityError`].
@@ -205,7 +205,7 @@ impl Found {
             Some(roots) => {
                 let roots = Arc::new(roots.clone());
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
-                    // Whoever asks would be told the authority's name.
+                    // Otherwise any machine that asks would be told the authority's name.
                     .clear_root_hint_subjects()
                     .build();
                 config.with_client_cert_verifier(verifier.map_err(self::failed("trusting"))?)

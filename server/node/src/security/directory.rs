@@ -14,7 +14,7 @@ use super::{
     Authority, Issued, SecurityError, Validity, certificate_file, credentials, key_file, write_new,
 };
 
-/// What is to be made.
+/// Certificates to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// Where. It is made if there is no such directory.
@@ -29,7 +29,7 @@ pub struct Wanted<'a> {
     pub renew: bool,
 }
 
-/// What became of a node's certificate.
+/// Outcome for a node's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
     /// There was none.
@@ -40,7 +40,7 @@ pub enum Made {
     Renewed,
 }
 
-/// What a directory holds now.
+/// Contents of a directory now.
 #[derive(Debug)]
 pub struct Directory {
     /// Whether the authority was made.

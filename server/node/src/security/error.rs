@@ -15,7 +15,7 @@ pub enum SecurityError {
         file: PathBuf,
         /// Why.
         source: io::Error,
-        /// What to do.
+        /// Action that fixes it.
         mend: String,
     },
     /// A file cannot be written.
@@ -39,7 +39,7 @@ pub enum SecurityError {
     Malformed {
         /// The file.
         file: PathBuf,
-        /// What is wrong, and how to mend it.
+        /// Problem with the file, and how to fix it.
         problem: String,
     },
     /// Something that a configuration names cannot be used.
@@ -55,7 +55,7 @@ pub enum SecurityError {
     /// A library refuses.
     #[error("{doing}: {problem}")]
     Failed {
-        /// What was attempted.
+        /// Operation that was attempted.
         doing: &'static str,
         /// Why.
         problem: String,

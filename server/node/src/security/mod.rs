@@ -1,8 +1,8 @@
-//! Who is who: the authority of a cluster, the certificates that it signs, and what a node
-//! does with its own.
+//! Identity of nodes: the authority of a cluster, the certificates that it signs, and the use
+//! that a node makes of its own.
 //!
-//! There is one mechanism, TLS with certificates on both sides between replicas. Those who
-//! cannot keep an authority share a secret instead, and every node derives the same
+//! There is one mechanism, TLS with certificates on both sides between replicas. Clusters that
+//! cannot keep an authority use a shared secret instead, and every node derives the same
 //! authority from it (see [`Authority::from_secret`]).
 
 #![allow(

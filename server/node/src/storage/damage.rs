@@ -133,8 +133,8 @@ impl Specimen {
         Specimen { files, contents }
     }
 
-    /// What comes of a directory with one file changed: `None`, nothing at all; or
-    /// it is refused, and how.
+    /// Effect of a change of one file in a directory: `None`, nothing at all; or the refusal of
+    /// the directory.
     fn with(&self, name: &str, change: impl FnOnce(&mut Files)) -> Option<String> {
         let mut files = self.files.clone();
         change(&mut files);
@@ -176,7 +176,7 @@ fn read(files: &Files) -> Result<String, StorageError> {
     Ok(format!("{recovered:?} {logs:?}"))
 }
 
-/// Whether a refusal is of use to who reads it.
+/// Asserts that a refusal is of use to its reader.
 fn assert_helpful(name: &str, message: &str) {
     let names = match name {
         _ if message.contains(name) => true,
@@ -337,7 +337,7 @@ fn a_torn_tail_is_forgotten_group_by_group_unless_it_was_acknowledged() {
     for kept in (acknowledged..=all).step_by(29).chain([all]) {
         let mut torn = at_10.clone();
         torn.get_mut(&log).unwrap().truncate(kept);
-        // To whoever was told of 10, that is a loss.
+        // For a process that was told of 10, that is a loss.
         let told = read(&torn).map_err(|error| error.to_string());
         match told {
             Ok(_) => assert_eq!(kept, all),

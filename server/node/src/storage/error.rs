@@ -62,14 +62,14 @@ pub enum StorageError {
     Mismatch {
         /// The directory.
         path: PathBuf,
-        /// Which part of the stamp.
+        /// Part of the stamp.
         what: &'static str,
-        /// What the directory says.
+        /// Value in the directory.
         found: String,
-        /// What the configuration says.
+        /// Value in the configuration.
         expected: String,
     },
-    /// What was read is not what was written.
+    /// Data that was read is not what was written.
     #[error(
         "data directory {}: {what} is damaged ({problem}); the disk is not to be trusted: \
          bring the directory back whole from a copy made since this replica last ran; without \
@@ -80,7 +80,7 @@ pub enum StorageError {
         path: PathBuf,
         /// The file; or the column family and the key.
         what: String,
-        /// What is wrong.
+        /// Problem that was found.
         problem: String,
     },
     /// The replica has run on another directory before (hazard 33).
@@ -135,9 +135,9 @@ pub enum StorageError {
     Engine {
         /// The directory.
         path: PathBuf,
-        /// What was attempted.
+        /// Operation that was attempted.
         doing: &'static str,
-        /// What RocksDB says.
+        /// Error that RocksDB reports.
         source: rocksdb::Error,
     },
 }

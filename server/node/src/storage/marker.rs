@@ -44,7 +44,7 @@ const CURRENT: &str = "CURRENT";
 const MAGIC: [u8; 8] = *b"LHDATA\0\x01";
 const BYTES: usize = 56;
 
-/// How much of RocksDB's manifest must be there.
+/// Part of RocksDB's manifest that must be there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Manifest {
     number: u64,
@@ -52,7 +52,7 @@ struct Manifest {
     checksum: u32,
 }
 
-/// What the file says.
+/// Contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Contents {
     life: u64,
@@ -111,7 +111,7 @@ pub(super) struct Marker {
     contents: Cell<Contents>,
 }
 
-/// What a directory is, before RocksDB has looked at it.
+/// State of a directory, before RocksDB has looked at it.
 pub(super) enum Found {
     /// Complete, as far as can be checked without RocksDB; or not yet fully created.
     Marked(Marker),

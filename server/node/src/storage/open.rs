@@ -1,4 +1,4 @@
-//! How a directory is opened: created if it is new, stamped with its replica's name, and
+//! Opening of a directory: it is created if it is new, stamped with its replica's name, and
 //! given a new incarnation, higher than that of every earlier run.
 
 use std::fs::DirBuilder;
@@ -192,7 +192,7 @@ fn not_made(path: &Path, source: io::Error) -> StorageError {
     }
 }
 
-/// What a directory is stamped with, as an operator may compare it.
+/// Fields of a directory's stamp, as an operator may compare them.
 fn stamped(identity: proto::Identity) -> [(&'static str, String); 4] {
     [
         ("cluster", identity.cluster),

@@ -17,8 +17,8 @@ use leasehold_replica::codec;
 use leasehold_replica::message::{LogId, Reported, Value};
 
 impl Storage {
-    /// What the log holds from `from` to `last`, rising by slot: as many entries
-    /// as make up `bytes_max`, at least one.
+    /// Entries of the log from `from` to `last`, rising by slot: as many as make up `bytes_max`,
+    /// at least one.
     ///
     /// # Errors
     /// `Damaged`, `Engine`.

@@ -101,7 +101,7 @@ pub mod meta {
         [LIFE, &[replica.0]].concat()
     }
 
-    /// The replica whose life is kept under `key`; `None` for any other key.
+    /// Replica to which the life under `key` belongs; `None` for any other key.
     pub fn parse_life(key: &[u8]) -> Option<ReplicaId> {
         match key.strip_prefix(LIFE)? {
             &[replica] if replica < 64 => Some(ReplicaId(replica)),

@@ -51,7 +51,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Lazily: whoever still has a file open there closes it later.
+        // Lazily: a process that still has a file open there closes it later.
         let _ = Command::new("umount").arg("-l").arg(self.path()).status();
     }
 }

@@ -1,4 +1,4 @@
-//! Which values the disk has that were written before their checkpoint.
+//! Index of the values on disk that were written before their checkpoint.
 //!
 //! A checkpoint is one write, for which all others wait. So long values of a large one are
 //! written before it, some at a time, each in a row of its own, named by its key and version. The
@@ -21,7 +21,7 @@ type Versions = SmallVec<[Version; 1]>;
 pub(super) struct Staged {
     /// On disk.
     rows: HashMap<Key, Versions>,
-    /// What will be there in place of these, once what is being written is.
+    /// Versions that will replace those in `rows`, once the current write is on disk.
     changed: HashMap<Key, Versions>,
 }
 
@@ -64,7 +64,7 @@ impl Staged {
         self.changed.entry(key.clone()).or_insert_with(before)
     }
 
-    /// What was being written is on disk.
+    /// Notes that the current write is on disk.
     pub(super) fn written(&mut self) {
         for (key, versions) in self.changed.drain() {
             match versions.is_empty() {
@@ -74,7 +74,7 @@ impl Staged {
         }
     }
 
-    /// What was being written is not on disk.
+    /// Notes that the current write is not on disk.
     pub(super) fn give_up(&mut self) {
         self.changed.clear();
     }

@@ -1,4 +1,4 @@
-//! What was acknowledged is found again; what is damaged is not believed.
+//! Acknowledged writes are found again; damaged data is not believed.
 
 use std::path::Path;
 

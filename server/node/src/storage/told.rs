@@ -1,4 +1,4 @@
-//! What RocksDB says of an error, taken apart.
+//! Parser of the texts of RocksDB's errors.
 //!
 //! RocksDB knows codes, but its C interface hands on a text only:
 //!
@@ -19,10 +19,9 @@ use rustix::io::Errno;
 /// Words of the subkinds that matter here (`util/status.cc`).
 const NO_SPACE: &str = "No space left on device";
 const PATH_NOT_FOUND: &str = "No such file or directory";
-/// What RocksDB ends with when a directory is not a database.
+/// End of RocksDB's text when a directory is not a database.
 const NO_DATABASE: &str = "does not exist (create_if_missing is false)";
-/// How operations begin after which nothing is known of what is on disk
-/// (`env/io_posix.cc`).
+/// Beginnings of operations after which nothing is known of what is on disk (`env/io_posix.cc`).
 const SYNCS: [&str; 5] = [
     "fsync",
     "fdatasync",
@@ -31,7 +30,7 @@ const SYNCS: [&str; 5] = [
     "closing file after fsync",
 ];
 
-/// What an error means to a replica.
+/// Meaning of an error for a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// There was no room, and what was to be written is not.
@@ -44,7 +43,7 @@ pub(super) enum Cause {
     Other,
 }
 
-/// What the text of an error of RocksDB's means.
+/// Meaning of the text of an error of RocksDB's.
 pub(super) fn cause(text: &str) -> Cause {
     let told = Told::of(text);
     match told.kind {
@@ -103,7 +102,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// What the system calls an error: RocksDB asks the same C library.
+/// Text of the system for an error: RocksDB asks the same C library.
 fn words(error: Errno) -> String {
     let number = error.raw_os_error();
     let mut words = io::Error::from_raw_os_error(number).to_string();

@@ -18,8 +18,8 @@ pub(super) const BLOCK_BYTES: usize = 32 << 10;
 /// compressed or linked, which ours are not.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=4;
 
-/// What is wrong with a log, if it holds anything on which RocksDB may hang or fail. An
-/// end that a crash may have torn is accepted here: the marker checks it.
+/// Problem with a log, if it holds anything on which RocksDB may hang or fail. An end that a
+/// crash may have torn is accepted here: the marker checks it.
 pub(super) fn problem(path: &Path) -> io::Result<Option<String>> {
     let mut file = File::open(path)?;
     let mut block = Vec::with_capacity(BLOCK_BYTES);

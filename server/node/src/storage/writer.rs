@@ -20,32 +20,32 @@ use leasehold_replica::action::{Asker, Record, Sequence};
 use leasehold_replica::message::{LogId, Value};
 use leasehold_replica::record_weight;
 
-/// How often a full disk is tried again.
+/// Interval between attempts on a full disk.
 const RETRY: Duration = Duration::from_millis(500);
 /// Refusals in a row of a disk that has room, after which the store is taken for stuck. With
 /// [`RETRY`] they take 15 s; where RocksDB goes on by itself, it looks every 5 s.
 const REFUSALS_MAX: u32 = 30;
-/// What one answer to a log read holds, in bytes on disk: a fraction of a frame.
+/// Maximum size of one answer to a log read, in bytes on disk: a fraction of a frame.
 const READ_BYTES_MAX: usize = 1 << 20;
-/// What is written at once, in bytes: the store keeps it a second time meanwhile. A single
+/// Maximum size of one write, in bytes: the store keeps it a second time meanwhile. A single
 /// persist may be larger.
 const PIECE_BYTES: usize = 8 << 20;
 /// Persists that may count as durable before they are written. Past it they wait, so that
 /// what waits for a slow disk is bounded.
 const AHEAD_MAX: u64 = 128;
 
-/// What the storage tells the replica.
+/// Reports of the storage to the replica.
 #[derive(Debug)]
 pub enum Report {
     /// Everything up to here is durable.
     Persisted(Sequence),
     /// There is no room for writes, or there is again.
     Writable(bool),
-    /// What the log holds.
+    /// Entries that the log holds.
     LogRead {
-        /// Which log.
+        /// Log that was read.
         log: LogId,
-        /// For whom.
+        /// Recipient of the entries.
         to: Asker,
         /// Rising by slot.
         entries: Vec<(Slot, Value)>,
@@ -207,7 +207,7 @@ impl Drop for Writer {
     }
 }
 
-/// What the thread needs of the storage, so that tests can be the disk.
+/// Operations of the storage that the thread needs, so that tests can be the disk.
 pub(super) trait Disk: Send + 'static {
     fn write(&mut self, records: &[Record]) -> Result<(), StorageError>;
     fn read_log(&self, read: &Read) -> Result<Vec<(Slot, Value)>, StorageError>;
@@ -239,7 +239,7 @@ struct Piece {
     records: Vec<Record>,
     /// About what they take.
     bytes: usize,
-    /// Of the newest persist among them; `None` if there is none.
+    /// Sequence number of the newest persist among them; `None` if there is none.
     sequence: Option<Sequence>,
     /// Whether the replica waits for any of them.
     awaited: bool,
@@ -274,9 +274,9 @@ struct Desk<F> {
     retry: Duration,
     written: Arc<AtomicU64>,
     report: F,
-    /// What is written next; kept until it is.
+    /// Piece that is written next; kept until it is.
     piece: Piece,
-    /// What follows it, in order.
+    /// Persists that follow it, in order.
     waiting: VecDeque<Persist>,
     reads: Vec<Read>,
     /// When a full disk is tried again; `None` if the disk takes writes.
@@ -366,7 +366,7 @@ impl<F: Fn(Report)> Desk<F> {
         let waits = self.waiting.iter();
         if self.piece.ahead || waits.map(|it| it.durable).any(|it| it == Durable::Now) {
             // The disk holds less than counts as durable, and may hold other values in its
-            // place. Whoever wants to read asks again.
+            // place. An asker that wants to read asks again.
             return Ok(());
         }
         for read in reads {

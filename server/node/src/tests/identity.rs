@@ -1,5 +1,5 @@
-//! Who may connect to a node that has certificates, and to whom it talks: all that may be
-//! shown, on every port.
+//! Connections to and from a node that has certificates: all that a peer or client may show, on
+//! every port.
 
 use std::cell::Cell;
 use std::fs::Permissions;
@@ -36,15 +36,15 @@ use leasehold_replica::message::{Envelope, Message};
 
 const MEMBERS: [&str; 3] = ["CA", "JP", "OR"];
 
-/// What somebody may show who says that it is JP.
+/// Credential of a peer that says that it is JP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Right,
-    /// Of another member.
+    /// Certificate of another member.
     Others,
-    /// Of the node itself that it talks to.
+    /// Certificate of the node itself that the peer talks to.
     Own,
-    /// Of a JP of another cluster, by the same authority.
+    /// Certificate of a JP of another cluster, by the same authority.
     OtherCluster,
     /// By another authority, of the same name.
     OtherAuthority,
@@ -105,12 +105,12 @@ impl Pki {
         Trust::load(&self.dir.path().join(AUTHORITY)).unwrap()
     }
 
-    /// What is shown, if it is a certificate.
+    /// Credentials to show, if `shown` is a certificate.
     fn credentials(&self, shown: Shown) -> Credentials {
         let now = SystemTime::now();
         let issued = |authority: &Authority, name: &str, validity| {
             let issued = authority.issue(name, validity).unwrap();
-            // It trusts whom it should: the node's side is what is tested.
+            // It trusts the right authority: the node's side is what is tested.
             Credentials::issued(&issued, &self.authority)
         };
         let valid = Validity::days(30);
@@ -200,7 +200,7 @@ fn dialled(config: &Arc<ClientConfig>, name: &str) -> Connection {
 }
 
 impl Pki {
-    /// The dialling side of somebody who shows this.
+    /// Dialling side of a peer that shows this.
     fn dials_with(&self, shown: Shown) -> Arc<ClientConfig> {
         if shown != Shown::Nothing {
             return self.credentials(shown).dial;
@@ -213,8 +213,8 @@ impl Pki {
     }
 }
 
-/// A connection to a peers' port of somebody who shows this; nothing if it is refused so early
-/// that nothing can be said on it.
+/// Connection to a peers' port, of a peer that shows this; `None` if it is refused so early that
+/// nothing can be said on it.
 async fn shown_to(address: &str, pki: &Pki, shown: Shown) -> Option<Line> {
     let stream = TcpStream::connect(address).await.unwrap();
     if shown == Shown::PlainText {
@@ -300,7 +300,7 @@ fn wrong_hellos() -> Vec<proto::Hello> {
     wrong.into()
 }
 
-/// What JP says first, numbered.
+/// First message of JP, numbered.
 fn ping(stamp: u64) -> Envelope {
     Envelope {
         from: ReplicaId(1),
@@ -368,7 +368,7 @@ fn nothing_that_a_refused_peer_says_is_heard() {
     }));
 }
 
-/// What the node says that dials JP, to somebody who shows this: its hello, if it says one.
+/// Hello of the node that dials JP, to a peer that shows this; `None` if it says none.
 async fn heard_of_dialler(pki: &Pki, shown: Shown, listener: &TcpListener) -> Option<proto::Hello> {
     let (stream, _) = listener.accept().await.unwrap();
     let mut line = match shown {
@@ -391,7 +391,7 @@ fn a_dialler_speaks_to_the_member_itself_alone() {
         let listener = TcpListener::bind(&pki.config.nodes[1].peer).await.unwrap();
         for shown in ALL {
             if shown == Shown::Nothing {
-                continue; // who accepts shows something
+                continue; // the accepting side shows something
             }
             let hello = heard_of_dialler(&pki, shown, &listener).await;
             let expected = (shown == Shown::Right).then_some("JP");
@@ -511,7 +511,7 @@ fn a_first_message_is_bounded_over_tls_too() {
     node.stop().unwrap();
 }
 
-/// The two ends of a TLS connection: who sends, and who reads.
+/// The two ends of a TLS connection: the sender, and the reader.
 async fn linked(pki: &Pki) -> (Connection, TcpStream, (ends::ReadEnd, ends::WriteEnd)) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -534,7 +534,7 @@ async fn linked(pki: &Pki) -> (Connection, TcpStream, (ends::ReadEnd, ends::Writ
     (sender, stream, halves)
 }
 
-/// What is sealed has left the buffer, and is more than a short answer takes there.
+/// Sealed answers have left the buffer, and are more than a short answer takes there.
 #[test]
 fn short_answers_are_appended_while_a_client_reads_nothing() {
     let pki = Pki::new();
@@ -562,7 +562,7 @@ fn short_answers_are_appended_while_a_client_reads_nothing() {
     });
 }
 
-/// What waits in a connection, sealed.
+/// Sealed bytes that wait in a connection.
 fn sealed(sender: &mut Connection) -> Vec<u8> {
     let mut sealed = Vec::new();
     while sender.wants_write() {
@@ -894,7 +894,7 @@ fn a_stranger_cannot_make_a_handshake_long() {
     });
 }
 
-/// So many bytes of a first message of TLS that is longer.
+/// The first `bytes` bytes of a first message of TLS that is longer.
 fn part_of_a_hello(bytes: usize) -> Vec<u8> {
     const RECORD: usize = 1000;
     let mut said = Vec::new();
@@ -911,8 +911,8 @@ fn part_of_a_hello(bytes: usize) -> Vec<u8> {
     said
 }
 
-/// Whether whoever says more of a handshake is closed before somebody who came earlier and says
-/// less. In the end both are, for none of them finishes it in time.
+/// Whether a client that says more of a handshake is closed before one that came earlier and
+/// says less. In the end both are closed, for neither finishes it in time.
 async fn longer_is_closed_first(address: &str, shorter: usize, longer: usize) -> bool {
     let say = async |bytes: usize| {
         let mut stream = TcpStream::connect(address).await.unwrap();

@@ -1,4 +1,4 @@
-//! Nodes whose limits are reached.
+//! Nodes that reach their limits.
 
 use std::sync::{Arc, Mutex};
 
@@ -171,7 +171,7 @@ async fn futures_join(all: Vec<impl Future<Output = ()>>) {
     .await;
 }
 
-/// What a replica says first to another one.
+/// First message of a replica to another one.
 fn hello_of(name: &str, number: u32) -> BytesMut {
     let hello = leasehold_replica::codec::proto::Hello {
         magic: 0x4C48_5006,

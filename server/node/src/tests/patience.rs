@@ -133,7 +133,7 @@ async fn within<T>(work: impl Future<Output = T>) -> T {
     LocalSet::new().run_until(work).await
 }
 
-/// What a connection is told before it is closed.
+/// Error reply that a connection gets before it is closed.
 async fn last_words(stream: &mut TcpStream) -> (ErrorCode, String) {
     let response: Response = FrameReader::new(stream).next().await.unwrap().unwrap();
     let Some(outcome::Result::Error(error)) = response.outcome.unwrap().result else {
@@ -340,7 +340,7 @@ async fn clients_that_leave_a_command_behind_take_no_more_than_all_may() {
     .await;
 }
 
-/// What a put takes, the key and the value being parts of what was read with it.
+/// Bytes of memory that a put takes; its key and value are parts of what was read with it.
 fn memory_of(command: Command) -> usize {
     let Some(Op::Put(put)) = command.op else {
         panic!("a put");
@@ -621,7 +621,7 @@ async fn what_strangers_send_counts_before_they_say_who_they_are() {
     .await;
 }
 
-/// Sends `gets`, whose answers are not read, and then ends its requests.
+/// Sends `gets` requests, does not read their answers, and then ends its requests.
 async fn half_closed(port: &Port, gets: u64) -> TcpStream {
     let mut stream = port.connect().await;
     let mut requests = BytesMut::new();

@@ -15,7 +15,7 @@ use crate::access::tokens::{Entry, write};
 
 /// In 2100: later than any test.
 const LATE: i64 = 4_102_444_800;
-/// So many requests are sent before their answers are read.
+/// Number of requests that are sent before their answers are read.
 const TOGETHER: usize = 100;
 
 /// A directory with a file of tokens and a node that asks for them.
@@ -75,7 +75,7 @@ impl Guarded {
     }
 }
 
-/// A connection whose answers are read one by one.
+/// A connection that reads its answers one by one.
 struct Raw {
     reader: FrameReader<tokio::net::tcp::OwnedReadHalf>,
     writer: FrameWriter<tokio::net::tcp::OwnedWriteHalf>,
@@ -148,7 +148,7 @@ impl Raw {
     }
 }
 
-/// What may be asked, about every key and every range.
+/// All requests that may be made, about every key and every range.
 fn everything() -> Vec<Body> {
     let about = keys(2).into_iter().filter(|key| !key.is_empty());
     let about = about.flat_map(|key| bodies_about(&key));

@@ -1,4 +1,4 @@
-//! What is kept on disk. Encoders append, so that one buffer serves many records.
+//! Data that is kept on disk. Encoders append, so that one buffer serves many records.
 
 use bytes::Bytes;
 use leasehold_leases::{Ballot, ConfigId, Slot};
@@ -10,16 +10,17 @@ use crate::action::{SessionImage, Stored};
 use crate::message::Value;
 use crate::settings::SESSION_STEP;
 
-/// How far a checkpoint reaches.
+/// Position in both logs up to which a checkpoint reaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// Commands executed.
     pub executed: Slot,
     /// Configurations executed.
     pub config: ConfigId,
-    /// Log time at `executed`, in ms.
+    /// Replicated clock at `executed`, in ms.
     pub log_time_ms: u64,
-    /// Nobody opens a session who began it before this log time, in ms.
+    /// Earliest start of a session that may still be opened, on the replicated clock, in ms: a
+    /// client that began its session earlier cannot open it.
     pub opens_from_ms: u64,
 }
 
@@ -115,7 +116,7 @@ pub fn decode_session(encoded: Bytes) -> Checked<SessionImage> {
     })
 }
 
-/// How far a checkpoint reaches, for the disk.
+/// Encodes the position up to which a checkpoint reaches, for the disk.
 pub fn encode_position(position: &Position, out: &mut Vec<u8>) {
     let encoded = proto::Position {
         executed: position.executed.0,
@@ -132,7 +133,7 @@ pub fn encode_position(position: &Position, out: &mut Vec<u8>) {
 /// Any but `TooLong`, naming the field.
 pub fn decode_position(encoded: Bytes) -> Checked<Position> {
     let position = proto::Position::decode(encoded)?;
-    // It may be ahead of the log time by a step.
+    // It may be ahead of the replicated clock by a step.
     let step_ms = SESSION_STEP.as_millis() as u64;
     let opens_after = position.opens_from_ms.saturating_sub(step_ms);
     number("position.opens_from_ms", opens_after)?;

@@ -1,4 +1,4 @@
-//! What operators want of leases, and how it ended.
+//! Lease changes that operators request, and their results.
 
 use std::time::Duration;
 

@@ -33,7 +33,7 @@ fn on_disk(encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     out.into()
 }
 
-/// An envelope whose message is given in its wire form.
+/// Decodes an envelope that has its message in wire form.
 fn decode_wire(message: proto::envelope::Message) -> Result<Envelope, CodecError> {
     let envelope = proto::Envelope {
         message: Some(message),
@@ -311,7 +311,8 @@ fn a_log_holds_values_of_its_own_kind() {
     }
 }
 
-/// What a replica may write it can read after a restart, whatever a wrong member has told it.
+/// A replica can read after a restart everything that it may write, whatever a faulty member has
+/// reported to it.
 #[test]
 fn sessions_open_up_to_a_step_after_the_last_log_time() {
     let mut encoded = Vec::new();

@@ -1,4 +1,4 @@
-//! What a slot holds: batches and configurations.
+//! Values of a slot: batches and configurations.
 
 use std::sync::Arc;
 

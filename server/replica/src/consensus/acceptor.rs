@@ -17,14 +17,14 @@ use super::super::step::Step;
 use super::Consensus;
 use super::cell::Accepted;
 
-/// What a leader says with a value.
+/// Value for a slot, with its ballot and the leader's statements about it.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub ballot: Ballot,
     pub value: Value,
     /// The highest slot not above its own that may hold a multi-key command.
     pub last_multi: Slot,
-    /// A bit per command: execution cannot refuse it.
+    /// One bit per command: set if execution cannot reject it.
     pub sure: Arc<[u64]>,
     /// The tag at this moment, for the mutant that votes with it (hazard 7).
     pub early_tag: Option<ReplicaSet>,
@@ -42,7 +42,7 @@ impl Entry {
         }
     }
 
-    /// What an Accept says.
+    /// Returns the entry that an Accept carries.
     pub fn of(accept: &Accept) -> Entry {
         Entry {
             last_multi: accept.last_multi,
@@ -204,7 +204,7 @@ impl Consensus {
         Some(old)
     }
 
-    /// Counts the acceptance of the leader, whose Accept is its vote.
+    /// Counts the acceptance of the leader: its Accept is its vote.
     pub fn count_leader(&mut self, accept: &Accept) {
         let Accept {
             ballot,

@@ -26,10 +26,10 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Whether the replier may have accepted all of this. Nobody accepts further ahead
-    /// than a window above its own commit point. Whoever claims it must not make the
-    /// candidate propose for years; and an entry that is left out could be a chosen one,
-    /// so the whole answer does not count.
+    /// Returns whether the replier may have accepted all of this. No replica accepts further ahead
+    /// than a window above its own commit point. A replica that claims to have done so must not
+    /// make the candidate propose for years. An entry that is left out could be a chosen one, so
+    /// the whole answer does not count.
     fn is_within(&self, window: u64) -> bool {
         let within = |entry: &Reported| {
             let start = self.commits[entry.log];
@@ -39,7 +39,7 @@ impl Prepared {
     }
 }
 
-/// What one replica answered, so far: parts of one answer, its newest.
+/// Answer of one replica so far: the parts of its newest answer that have arrived.
 #[derive(Clone, Debug, Default, Hash)]
 struct Reply {
     answer: (Incarnation, u64),
@@ -55,9 +55,9 @@ impl Reply {
         self.parts > 0 && self.seen.len() == self.parts as usize
     }
 
-    /// Takes a part, and returns whether it is new. Those of an older answer are refused: what is accepted may differ
-    /// between two answers, and a part of the older one would stand for entries that
-    /// the newer one tells elsewhere.
+    /// Takes a part, and returns whether it is new. Parts of an older answer are refused: the
+    /// accepted entries may differ between two answers, and a part of the older one would stand for
+    /// entries that the newer one reports elsewhere.
     fn take(&mut self, incarnation: Incarnation, prepared: Prepared) -> bool {
         let answer = (incarnation, prepared.answer);
         if self.is_complete() || answer < self.answer {
@@ -88,15 +88,15 @@ pub struct Candidacy {
     pub(super) since: Time,
     /// When others were asked last; the own promise is durable then.
     asked: Option<Time>,
-    /// When those who promised were last told that promises arrive.
+    /// Time at which the replicas that have promised were last notified that promises arrive.
     told: Time,
     replies: BTreeMap<ReplicaId, Reply>,
-    /// When each last sent a new part.
+    /// Time at which each replica last sent a new part.
     arrived: BTreeMap<ReplicaId, Time>,
 }
 
 impl Hash for Candidacy {
-    /// Times decide only when it asks again or gives up: not before the horizon.
+    /// Times decide only when it asks again or is abandoned: not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.asked.is_some(), &self.replies).hash(state);
     }
@@ -135,8 +135,8 @@ impl Candidacy {
         self.has_promised(replica) || self.arrived.get(&replica).is_some_and(lately)
     }
 
-    /// Whether those who promised are to be told that promises arrive, `again` after the
-    /// last time.
+    /// Returns whether the replicas that have promised are due to be notified that promises arrive:
+    /// once `again` has passed since the last time.
     pub(super) fn tells(&mut self, now: Time, again: Duration) -> bool {
         let due = now.since(self.told) >= again;
         if due {
@@ -171,7 +171,7 @@ impl Candidacy {
         new
     }
 
-    /// Who has promised, and said all that it had to say.
+    /// Returns the replicas that have promised and sent their whole answer.
     pub(super) fn promised(&self) -> ReplicaSet {
         self.complete().map(|(replica, _)| replica).collect()
     }
@@ -181,14 +181,15 @@ impl Candidacy {
         complete.map(|(replica, reply)| (*replica, reply))
     }
 
-    /// The highest commit point of `log` among those who have promised, and whose it is.
+    /// Returns the highest commit point of `log` among the replicas that have promised, and the
+    /// replica that reported it.
     pub(super) fn furthest(&self, log: LogId) -> Option<(Slot, ReplicaId)> {
         self.complete()
             .map(|(replica, reply)| (reply.commits[log], replica))
             .max()
     }
 
-    /// What was reported of `log`.
+    /// Returns the entries of `log` that were reported.
     pub(super) fn entries(&self, log: LogId) -> impl Iterator<Item = &Reported> {
         let entries = self.complete().flat_map(|(_, reply)| &reply.entries);
         entries.filter(move |entry| entry.log == log)
@@ -219,7 +220,7 @@ impl Candidacy {
         );
     }
 
-    /// The highest log time in what was reported, in ms.
+    /// Returns the highest replicated clock in what was reported, in ms.
     pub(super) fn log_time_ms(&self) -> u64 {
         let times = self
             .entries(LogId::Commands)
@@ -228,7 +229,7 @@ impl Candidacy {
     }
 }
 
-/// The log time of a batch, in ms.
+/// Returns the replicated clock of a batch, in ms.
 pub(super) fn time(value: &Value) -> u64 {
     match value {
         Value::Commands(batch) => batch.log_time_ms,

@@ -1,12 +1,13 @@
-//! Before a campaign: who may lead, asked of the others while nothing is at stake yet.
+//! Pre-vote: before a campaign a replica asks the others whether it may lead, while nothing is at
+//! stake yet.
 //!
-//! A replica whose election timeout has passed asks the others whether they would promise
-//! its next ballot, and campaigns once a majority would. A replica agrees unless it has heard
-//! of a leader lately. So a replica that was cut off, hears nothing, or has just started does
-//! not raise its round over a healthy leader's head.
+//! After its election timeout a replica asks the others whether they would promise its next ballot.
+//! It campaigns once a majority would. A replica agrees unless it has heard of a leader lately. So
+//! a replica that was cut off, hears nothing, or has just started does not raise its round above
+//! that of a healthy leader.
 //!
-//! No safety rule rests on this: whoever asks nobody, or believes a false answer, starts an
-//! election that was not needed. So nothing here is durable.
+//! No safety rule rests on this: a replica that asks no other, or believes a false answer, starts
+//! an election that was not needed. So nothing here is durable.
 //!
 //! The replica that serves the sites best asks first: the others wait longer by their rank
 //! (`Us::rank`), and once more when they agree with one that asks before them.
@@ -23,13 +24,13 @@ use super::super::step::Step;
 use super::super::timers::Timer;
 use super::{Consensus, Role};
 
-/// A candidate whose promises still arrive gives up after waiting so many times as long as
-/// it would wait for the first: others may be reached faster.
+/// Maximum wait of a candidate to which promises still arrive, as a multiple of its wait for the
+/// first one. The candidate then abandons its campaign: others may be reached faster.
 const PROMISES_PATIENCES: u32 = 60;
-/// The same for entries that it fetches. Others have them, and might lead at once.
+/// The same for a candidate that fetches entries. Others have the entries, and might lead at once.
 const FETCHES_PATIENCES: u32 = 10;
 
-/// A question to all others: would you promise this ballot?
+/// Pre-vote of this replica: it asks all others whether they would promise this ballot.
 #[derive(Clone, Debug)]
 struct Canvass {
     ballot: Ballot,
@@ -47,7 +48,7 @@ impl Canvass {
     }
 }
 
-/// See the module.
+/// State of this replica's pre-votes, with the time at which it last heard of a leader.
 #[derive(Clone, Debug)]
 pub(super) struct Canvassing {
     /// When a leader was last heard of, or one about to lead. A run that begins on a used
@@ -100,7 +101,7 @@ impl Canvassing {
 }
 
 impl Consensus {
-    /// A leader was heard of, or a candidate that this replica has promised: waits anew.
+    /// A leader was heard of, or a candidate that this replica has promised: waits again.
     pub(in super::super) fn heard_leader(&mut self, step: &mut Step<'_>) {
         self.canvassing.heard = Some(step.now);
         self.canvassing.yielded = false;
@@ -114,7 +115,7 @@ impl Consensus {
         self.canvassing.heard.is_some_and(lately)
     }
 
-    /// The leader has lost what it knew, so it leads no more: nobody waits for it.
+    /// The leader has lost what it knew, so it leads no more: no replica waits for it.
     pub(in super::super) fn leader_restarted(&mut self, step: &mut Step<'_>, who: ReplicaId) {
         if self.leader() == Some(who) && self.is_follower() {
             self.canvassing.heard = None;
@@ -124,7 +125,7 @@ impl Consensus {
         }
     }
 
-    /// Waits anew for a leader.
+    /// Waits for a leader again.
     pub(in super::super) fn reset_election(&mut self, step: &mut Step<'_>) {
         self.canvassing.waited = false;
         let patience = step.us.settings.timing.election_timeout + self.jitter(step);
@@ -148,8 +149,8 @@ impl Consensus {
         self.candidacy_progressed(step, FETCHES_PATIENCES);
     }
 
-    /// Some of what this candidate waits for has come: it waits on, for so many patiences in
-    /// all at most, and those who have promised wait with it.
+    /// Part of what this candidate waits for has arrived: it waits on, for at most `patiences`
+    /// timeouts in all. The replicas that have promised wait with it.
     fn candidacy_progressed(&mut self, step: &mut Step<'_>, patiences: u32) {
         let (patience, jitter) = (step.us.patience(), self.jitter(step));
         let Role::Candidate(candidacy) = &mut self.role else {
@@ -193,7 +194,7 @@ impl Consensus {
             step.set_timer(Timer::Election, step.now + wait);
             return false;
         }
-        // Where nobody has ever led others may be about to join.
+        // Where no replica has ever led, others may be about to join.
         let again = match self.promised {
             Ballot::ZERO => timeout / 16,
             _ => timeout / 4,
@@ -240,8 +241,9 @@ impl Consensus {
         !self.leads() && (alone || self.promised.replica == from)
     }
 
-    /// This replica would promise what another asked for: it lets that one campaign first.
-    /// Only once in a silence: whoever asks and hears no answers would stop everybody.
+    /// This replica would promise what another asked for: it lets that one campaign first. It does
+    /// so once per silence: a replica that asks and hears no answers would otherwise stop all
+    /// others.
     pub(in super::super) fn give_way(&mut self, step: &mut Step<'_>) {
         if !std::mem::replace(&mut self.canvassing.yielded, true) {
             let span = step.us.settings.timing.election_timeout / 2 + self.jitter(step);

@@ -13,7 +13,7 @@ use super::super::timers::Timer;
 use super::super::weight::weigh;
 use super::Consensus;
 
-/// What was asked for last, of one log.
+/// Newest fetch request for one log: the replica that was asked, the first slot, and the time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fetching {
     of: ReplicaId,
@@ -36,8 +36,8 @@ impl Consensus {
         step.timers.set_earlier(Timer::Fetch, step.now + moment);
     }
 
-    /// Whether `from` was asked for entries of this log last. What nobody asked for is not
-    /// believed; a leader has recovered whatever it had asked for before.
+    /// Returns whether `from` was asked for entries of this log last. Entries that were not asked
+    /// for are not believed; a leader has recovered whatever it had asked for before.
     pub fn has_asked(&self, from: ReplicaId, log: LogId) -> bool {
         let asked = self.fetching[log].as_ref();
         !self.leads() && asked.is_some_and(|asked| asked.of == from)
@@ -83,7 +83,7 @@ impl Consensus {
         step.timers.set_earlier(Timer::Fetch, sent + patience);
     }
 
-    /// What was fetched could not be taken: it may be asked for again at once.
+    /// The fetched entries could not be taken: they may be asked for again at once.
     pub fn fetch_refused(&mut self, log: LogId) {
         self.fetching[log] = None;
     }

@@ -1,4 +1,4 @@
-//! One slot of a log: what is accepted in it, and who else has.
+//! One slot of a log: the value accepted in it, and the other replicas that have accepted.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use crate::cost;
 /// An accepted value and what its leader said with it.
 #[derive(Clone, Debug)]
 pub struct Accepted {
-    /// At which ballot.
+    /// Ballot at which it was accepted.
     pub ballot: Ballot,
-    /// What.
+    /// The accepted value.
     pub value: Value,
     /// Whether the acceptance is durable here.
     pub durable: bool,
     /// The highest slot not above this one that may hold a multi-key command.
     pub last_multi: Slot,
-    /// A bit per command: execution cannot refuse it.
+    /// One bit per command: set if execution cannot reject it.
     pub sure: Arc<[u64]>,
     /// Origins with a command in it.
     pub origins: ReplicaSet,
     /// The tag when it was accepted, for the mutant that votes with it (hazard 7).
     pub early_tag: Option<ReplicaSet>,
-    /// Leader: when it was proposed, and when it was last sent.
+    /// Leader only: time at which it was proposed.
     pub proposed: Time,
-    /// Leader: when it was last sent.
+    /// Leader only: time at which it was last sent.
     pub sent: Time,
 }
 
 impl Accepted {
-    /// Whether execution cannot refuse command `index`.
+    /// Returns whether execution cannot reject command `index`.
     pub fn sure(&self, index: usize) -> bool {
         self.sure
             .get(index / 64)
@@ -43,8 +43,8 @@ impl Accepted {
 }
 
 impl Hash for Accepted {
-    /// When it was proposed or sent decides only whom to suspect and what to send
-    /// again: not before the horizon.
+    /// The times at which it was proposed and sent decide only which replica to suspect and what to
+    /// send again: not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, &self.value, self.durable).hash(state);
         (self.last_multi, &self.sure, self.origins).hash(state);
@@ -55,7 +55,7 @@ impl Hash for Accepted {
 /// One slot.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
-    /// What is accepted in it.
+    /// The value accepted in it, with what its leader said.
     pub accepted: Option<Accepted>,
     /// Acceptances heard of, possibly before the value itself.
     pub votes: Votes,

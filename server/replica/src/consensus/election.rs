@@ -18,7 +18,7 @@ use super::lead::Leadership;
 use super::recover::recover_log;
 use super::{Consensus, Role};
 
-/// What a promise tells, piece by piece.
+/// Piece of a promise: an accepted entry, or the slot at which a ballot began.
 enum Piece {
     Entry(Reported),
     Start((LogId, Ballot, Slot)),
@@ -44,25 +44,25 @@ fn unzip(pieces: Vec<Piece>) -> (Vec<Reported>, Vec<(LogId, Ballot, Slot)>) {
     (entries, log_starts)
 }
 
-/// How a candidate stands.
+/// Progress of a candidacy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// No candidate, or too few have promised.
     Waiting,
-    /// A majority has promised, and some know more to be committed (hazard 27): who,
-    /// of which log, and up to where.
+    /// A majority has promised, and some of them know more to be committed (hazard 27): each such
+    /// replica, the log, and the slot up to which it knows more.
     Behind(Vec<(ReplicaId, LogId, Slot)>),
     /// Everything that a majority knows to be committed is here: nothing will be
     /// proposed at or below that.
     Elected,
 }
 
-/// What Phase 1 has found.
+/// Findings of Phase 1.
 #[derive(Debug)]
 pub struct Recovery {
-    /// Log time goes on from here, in ms.
+    /// Time from which the replicated clock goes on, in ms.
     pub log_time_ms: u64,
-    /// What to propose again above the commit points.
+    /// Values to propose again above the commit points.
     pub values: PerLog<Vec<Value>>,
 }
 
@@ -151,8 +151,8 @@ impl Consensus {
         step.announce(Event::Campaigning(ballot));
     }
 
-    /// Asks those who have not promised, and from whom no promise arrives. Returns whether this
-    /// replica is the candidate of `ballot` still.
+    /// Asks the replicas that have not promised and from which no promise arrives. Returns whether
+    /// this replica is still the candidate of `ballot`.
     pub fn send_prepare(&mut self, step: &mut Step<'_>, ballot: Ballot) -> bool {
         let commits = PerLog::of(|log| self.logs[log].commit_point);
         let Role::Candidate(candidacy) = &mut self.role else {
@@ -274,11 +274,10 @@ impl Consensus {
         Standing::Behind(behind)
     }
 
-    /// What an elected candidate would propose again; `None` if its window has no room for
-    /// that and an opening no-op behind it. There is room once a checkpoint covers
-    /// everything committed here: each entry was accepted within a window above the commit
-    /// point of the replica that reported it. `executed_ms` is the log time of what is
-    /// executed.
+    /// Returns what an elected candidate would propose again; `None` if its window has no free
+    /// space for that and an opening no-op behind it. There is free space once a checkpoint covers
+    /// everything committed here: each entry was accepted within a window above the commit point of
+    /// the replica that reported it. `executed_ms` is the replicated clock of what is executed.
     ///
     /// # Panics
     /// If this replica is no candidate.
@@ -300,7 +299,7 @@ impl Consensus {
         })
     }
 
-    /// Log time never falls: it goes on from the highest in any entry that lives on.
+    /// The replicated clock never falls: it goes on from the highest in any entry that lives on.
     fn recovered_log_time_ms(&self, candidacy: &Candidacy) -> u64 {
         let own = self.logs.commands.unexecuted();
         let own = own.filter_map(|(_, cell)| cell.accepted.as_ref());
@@ -363,7 +362,7 @@ impl Consensus {
         self.round_seen.max(self.promised.round)
     }
 
-    /// A message was refused, for its numbers leap too far; it told of this round.
+    /// A message was refused because its numbers jump out of range; it reported this round.
     pub fn note_refused_round(&mut self, round: u64) {
         self.round_seen = nearer(self.round_seen, round);
     }

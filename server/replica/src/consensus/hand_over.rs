@@ -1,4 +1,4 @@
-//! Handing leadership over: by an operator's wish, to who is preferred, or before this
+//! Transfers of leadership: at an operator's request, to the preferred replica, or before this
 //! replica ends.
 
 use std::hash::{Hash, Hasher};
@@ -11,17 +11,18 @@ use super::super::step::Step;
 use super::Consensus;
 use super::lead::Attempt;
 
-/// A leader that leaves waits for so many others to take over, one after another.
+/// Maximum number of transfer targets that a leaving leader waits for, one after another.
 const HEIRS_MAX: usize = 2;
 
-/// Since when somebody leads, and what is known of who should lead next.
+/// Time since which a replica leads, and what is known of the replica that should lead next.
 #[derive(Clone, Debug)]
 pub(super) struct Succession {
-    /// When this replica began to take the leader that it follows for the leader.
+    /// Time at which this replica began to take the leader that it follows for the leader.
     pub(super) led_since: Time,
-    /// The ballot whose leader hands over to this replica, and whether an operator wants that.
+    /// Ballot of the leader that transfers leadership to this replica, and whether an operator
+    /// wants that.
     handed_over: Option<(Ballot, bool)>,
-    /// An operator moved leadership to this replica, and nobody else has led since.
+    /// An operator moved leadership to this replica, and no other replica has led since.
     pub(super) moved_here: bool,
 }
 
@@ -36,16 +37,17 @@ impl Succession {
 }
 
 impl Hash for Succession {
-    /// Since when somebody leads decides nothing before the horizon.
+    /// The time since which a replica leads decides nothing before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.handed_over, self.moved_here).hash(state);
     }
 }
 
 impl Consensus {
-    /// An operator wants `to` to lead, from now on and whoever is preferred. Nothing is handed
-    /// over to who does not answer. Who does not say that it would lead well has time for that
-    /// until `give_up`, and meanwhile this leader leads on: else writes would wait in vain.
+    /// Begins a transfer to `to` because an operator wants it to lead, from now on and whichever
+    /// replica is preferred. Leadership is not transferred to a replica that does not answer. A
+    /// replica that does not say that it would lead well has until `give_up` to say so. Meanwhile
+    /// this leader leads on: otherwise writes would wait in vain.
     pub fn begin_move(&mut self, step: &mut Step<'_>, to: ReplicaId, give_up: Time) {
         let Some(leadership) = self.leadership_mut() else {
             return;
@@ -63,22 +65,24 @@ impl Consensus {
         }
     }
 
-    /// Who has answered this leader within `patience`; `None`, if it does not lead.
+    /// Returns the replicas that have answered this leader within `patience`; `None` if it does not
+    /// lead.
     pub fn in_touch(&self, now: Time, patience: Duration) -> Option<ReplicaSet> {
         let leadership = self.leadership()?;
         Some(leadership.in_touch(now, patience))
     }
 
-    /// This replica is to end: an heir is chosen anew.
+    /// This replica is to end: a transfer target is chosen again.
     pub fn end_transfer(&mut self) {
         if let Some(leadership) = self.leadership_mut() {
             leadership.transfer.end();
         }
     }
 
-    /// While this leader leaves: begins to hand over, to another if the first has not taken
-    /// over in `span`. Only to replicas that have answered lately and say that they are fit.
-    /// Returns whether to resign instead: nobody is left, or what was proposed does not commit.
+    /// While this leader leaves: begins to transfer leadership, to another replica if the first has
+    /// not taken over within `span`. Only replicas that have answered lately and say that they are
+    /// fit are chosen. Returns whether to resign instead: no replica is left, or what was proposed
+    /// does not commit.
     pub fn hand_over(&mut self, step: &Step<'_>, span: Duration) -> bool {
         let patience = step.us.patience();
         let Some(leadership) = self.leadership_mut() else {
@@ -102,13 +106,13 @@ impl Consensus {
         false
     }
 
-    /// Whether this leader has told `who` to take over.
+    /// Returns whether this leader has notified `who` that it is to take over.
     pub fn hands_over_to(&self, who: ReplicaId) -> bool {
         let leadership = self.leadership();
         leadership.is_some_and(|leadership| leadership.transfer.has_told(who))
     }
 
-    /// Who did not take over while this leader leaves.
+    /// Returns the replicas that did not take over while this leader leaves.
     pub fn failed_heirs(&self) -> ReplicaSet {
         let leadership = self.leadership();
         leadership.map_or(ReplicaSet::EMPTY, |l| l.transfer.failed())
@@ -123,8 +127,9 @@ impl Consensus {
         }
     }
 
-    /// The preferred replica asks this leader to hand over, which it does unless an operator
-    /// wants it to lead, or the other has lost leadership too lately, or may not hear it.
+    /// The preferred replica asks this leader to transfer leadership. The leader does so unless an
+    /// operator wants it to lead, the other has lost leadership too lately, or the other may not
+    /// hear it.
     pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, give_up: Time) {
         let preferred = self.preferred(step) == Some(from);
         let stays = self.succession.moved_here;
@@ -140,7 +145,8 @@ impl Consensus {
         }
     }
 
-    /// Begins what an operator wants, and hands over once everything proposed is committed.
+    /// Begins the transfer that an operator wants, and transfers leadership once everything
+    /// proposed is committed.
     pub fn continue_transfer(&mut self, step: &mut Step<'_>) {
         let Some(leadership) = self.leadership_mut() else {
             return;
@@ -170,7 +176,7 @@ impl Consensus {
         }
     }
 
-    /// Gives up a transfer that has taken too long.
+    /// Abandons a transfer that has taken too long.
     pub fn give_up_transfer(&mut self, step: &Step<'_>) {
         let leadership = self.leadership_mut();
         let failed = leadership.and_then(|leadership| leadership.transfer.give_up(step.now));
@@ -189,7 +195,7 @@ impl Consensus {
                 .all(|log| !self.logs[log].misses_commits())
     }
 
-    /// Who is preferred asks for leadership, while it hears the leader.
+    /// The preferred replica asks for leadership, while it hears the leader.
     pub fn seek_leadership(&self, step: &mut Step<'_>) {
         let leader = self.leader().filter(|leader| *leader != step.me());
         if let Some(leader) = leader
@@ -202,15 +208,15 @@ impl Consensus {
         }
     }
 
-    /// The leader of `ballot` hands over to this replica.
+    /// The leader of `ballot` transfers leadership to this replica.
     pub fn note_hand_over(&mut self, from: ReplicaId, ballot: Ballot, by_operator: bool) {
         if from == ballot.replica {
             self.succession.handed_over = Some((ballot, by_operator));
         }
     }
 
-    /// Whether the leader that is followed here hands over to this replica, and if so
-    /// whether an operator wants that.
+    /// Takes the note that the leader followed here transfers leadership to this replica: whether
+    /// an operator wants that; `None` if it does not.
     pub fn take_hand_over(&mut self) -> Option<bool> {
         let (ballot, by_operator) = self.succession.handed_over.take()?;
         (ballot == self.leader && self.is_follower()).then_some(by_operator)

@@ -1,4 +1,4 @@
-//! What is known to be committed, and what that allows.
+//! Commit tracking: the slots that are known to be committed, and what that allows.
 
 use std::collections::HashSet;
 
@@ -27,7 +27,7 @@ pub struct Heard {
     pub new_commit_point: bool,
 }
 
-/// What may be answered of a committed slot before it is executed.
+/// Answers that a committed slot may give before it is executed.
 #[derive(Debug)]
 pub enum AtCommit<'a> {
     /// Its *sure* blind writes, now.
@@ -100,7 +100,7 @@ impl Consensus {
         Some(heard)
     }
 
-    /// What may be answered of this committed slot before it is executed (protocol §1).
+    /// Returns what may be answered of this committed slot before it is executed (protocol §1).
     pub fn at_commit(&self, slot: Slot) -> AtCommit<'_> {
         let commands = &self.logs.commands;
         let (ballot, start) = commands.adopted;
@@ -129,8 +129,8 @@ impl Consensus {
         written_at_commit(slot, index, accepted)
     }
 
-    /// The same for all keys of the slot of which `wanted` says that somebody waits: each key
-    /// with its last command, if that may answer reads.
+    /// The same for all keys of the slot of which `wanted` says that a read waits: each key with
+    /// its last command, if that may answer reads.
     pub fn values_at_commit<'a>(
         &'a self,
         slot: Slot,
@@ -154,7 +154,7 @@ impl Consensus {
         })
     }
 
-    /// What is accepted in a committed slot, if its sure blind writes may be answered.
+    /// Returns the value accepted in a committed slot, if its sure blind writes may be answered.
     fn answerable(&self, slot: Slot) -> Option<&Accepted> {
         let commands = &self.logs.commands;
         let cell = commands.get(slot).filter(|cell| cell.committed)?;
@@ -233,8 +233,9 @@ impl Consensus {
         self.marks.unmark(slot, value, unmarked);
     }
 
-    /// What a holder must have executed (hazards 5, 7 and 30): everything accepted
-    /// here, entries on their way to disk included, and never less than what is executed.
+    /// Returns the slot up to which a holder must have executed (hazards 5, 7 and 30): it covers
+    /// everything accepted here, entries on their way to disk included, and is never less than what
+    /// is executed.
     pub fn barrier(&self) -> Slot {
         let commands = &self.logs.commands;
         if off(Rule::H07Pending) {
@@ -257,7 +258,7 @@ fn may_write(command: &Command, key: &[u8]) -> bool {
     command.is_write() && one_key.is_none_or(|one| one == key)
 }
 
-/// What a blind write that is sure leaves under its key.
+/// Returns what a sure blind write leaves under its key; `None` for any other command.
 fn written_at_commit(slot: Slot, index: usize, accepted: &Accepted) -> Option<Outcome> {
     if !accepted.sure(index) {
         return None;

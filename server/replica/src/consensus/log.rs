@@ -47,8 +47,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// A log whose slots up to `executed` are executed, durable and no longer in
-    /// memory, with a window of so many slots.
+    /// Returns a log with the slots up to `executed` executed, durable and no longer in memory, and
+    /// with a window of `window` slots.
     pub fn restored(executed: Slot, window: u64) -> Log {
         Log {
             executed,
@@ -128,8 +128,8 @@ impl Log {
         is_within(self.window_start(), self.window, slot, value)
     }
 
-    /// Whether a leader may propose something new in `slot` (hazard 79). It leaves half
-    /// of the window to those whose checkpoint is older than its own.
+    /// Returns whether a leader may propose something new in `slot` (hazard 79). A leader leaves
+    /// half of the window to replicas with a checkpoint older than its own.
     pub fn may_propose(&self, slot: Slot) -> bool {
         let last = self.window_start().0.saturating_add(self.window / 2);
         slot.0 <= last || off(Rule::H79Room)
@@ -265,7 +265,7 @@ impl Log {
         (!forgotten.is_empty()).then_some(below)
     }
 
-    /// What is accepted in `slot`, if it is still in memory.
+    /// Returns the entry accepted in `slot`, if it is still in memory.
     pub fn accepted(&self, slot: Slot) -> Option<&Accepted> {
         self.get(slot)?.accepted.as_ref()
     }
@@ -284,8 +284,7 @@ impl Log {
         })
     }
 
-    /// Follows a ballot that began at `start`. What its leader says is committed is
-    /// heard anew.
+    /// Follows a ballot that began at `start`. The leader's commits are heard of again.
     pub fn begin_ballot(&mut self, ballot: Ballot, start: Slot) {
         assert!(
             ballot > self.adopted.0,
@@ -383,7 +382,7 @@ impl Log {
         Slot(self.executed.0 + 1 - self.kept.len() as u64)
     }
 
-    /// What a leader tells of its commits.
+    /// Returns what a leader reports of its commits.
     pub fn news(&self) -> LogNews {
         LogNews {
             commit_point: self.commit_point,
@@ -436,9 +435,9 @@ impl Log {
     }
 }
 
-/// Whether a replica whose window of so many slots begins above `start` may accept
-/// `value` in `slot`. Behind the window's end there is one slot more, for the opening
-/// no-op of a leader that finds the window full.
+/// Returns whether a replica may accept `value` in `slot`, if its window begins above `start` and
+/// has `window` slots. Behind the window's end there is one slot more, for the opening no-op of a
+/// leader that finds the window full.
 pub fn is_within(start: Slot, window: u64, slot: Slot, value: &Value) -> bool {
     let reserve = u64::from(*value == Value::Noop);
     slot.0 <= start.0.saturating_add(window).saturating_add(reserve)

@@ -19,7 +19,7 @@ pub struct Marks(HashMap<Key, Slots, Seeded>);
 #[derive(Clone, Debug, Default)]
 struct Slots {
     all: SmallVec<[Slot; 2]>,
-    /// So many of the first are marked no more. Fewer than half of all.
+    /// Number of the first slots that are marked no more. Fewer than half of all.
     gone: usize,
 }
 
@@ -107,7 +107,7 @@ impl Marks {
         marks.flat_map(|(key, slots)| slots.marked().iter().map(move |slot| (key, *slot)))
     }
 
-    /// How many keys are marked.
+    /// Returns the number of keys that are marked.
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -1,11 +1,12 @@
-//! Multi-Paxos: ballots, roles, both logs, votes and commits. It says what happened and
-//! leaves to its caller what follows from it. It changes nothing outside: it is handed the
-//! sessions to tell which writes are *sure*, and the tags that votes carry.
+//! Multi-Paxos: ballots, roles, both logs, votes and commits. It says what happened and leaves to
+//! its caller what follows from it. It changes nothing outside: it is handed the sessions to
+//! determine which writes are *sure*, and the tags that votes carry.
 //!
-//! `canvass` is what comes before a campaign, `candidacy` and `recover` are Phase 1, `acceptor` and `proposer` Phase 2, `votes`
-//! the commit rule, `hand_over` a leader's leaving office, `preference` when the preferred leader may lead again, `learner` what is known to be committed, `catchup` what was
-//! missed, `lead` what a leader keeps. A slot is *chosen* when the votes say so, and
-//! *committed* here when that is known here.
+//! `canvass` is the pre-vote before a campaign, `candidacy` and `recover` are Phase 1, `acceptor`
+//! and `proposer` Phase 2. `votes` is the commit rule, `hand_over` transfers leadership, and
+//! `preference` decides when the preferred leader may lead again. `learner` tracks commits,
+//! `catchup` fetches what was missed, and `lead` is what a leader keeps. A slot is *chosen* when
+//! the votes say so, and *committed* here when that is known here.
 
 mod acceptor;
 mod candidacy;
@@ -53,7 +54,7 @@ use catchup::Fetching;
 use hand_over::Succession;
 use preference::Preference;
 
-/// What this replica does about leadership.
+/// Role of this replica in leadership.
 #[derive(Clone, Debug, Hash)]
 enum Role {
     Follower,
@@ -69,11 +70,12 @@ pub(super) struct Consensus {
     promised: Ballot,
     /// The highest round seen anywhere.
     round_seen: u64,
-    /// The ballot whose leader was last heard of; its round is 0 if nobody leads.
+    /// Ballot of the leader that was last heard of; its round is 0 if no replica leads.
     leader: Ballot,
-    /// Whom this replica takes to be leading or about to, and whether it may campaign.
+    /// State of pre-votes: when a leader, or a replica about to lead, was last heard of, and
+    /// whether this replica may campaign.
     canvassing: Canvassing,
-    /// Since when that one leads, and who should lead next.
+    /// Time since which that replica leads, and the replica that should lead next.
     succession: Succession,
     /// Observations of the preferred leader.
     preference: Preference,
@@ -99,8 +101,8 @@ impl std::hash::Hash for Consensus {
 }
 
 impl Consensus {
-    /// What an earlier run made durable, or nothing. Marks are rebuilt from all
-    /// accepted, unexecuted slots before anything is read (hazard 30).
+    /// Restores what an earlier run made durable, or begins with nothing. Marks are rebuilt from
+    /// all accepted, unexecuted slots before anything is read (hazard 30).
     pub(super) fn restore(now: Time, recovered: &Recovered, window: u64, seed: u64) -> Consensus {
         let logs = restore::logs(recovered, window);
         Consensus {
@@ -120,7 +122,7 @@ impl Consensus {
         }
     }
 
-    /// Who leads, as far as this replica knows.
+    /// Returns the leader, as far as this replica knows.
     pub(super) fn leader(&self) -> Option<ReplicaId> {
         (self.leader.round > 0).then_some(self.leader.replica)
     }
@@ -181,13 +183,13 @@ impl Consensus {
         &mut self.marks
     }
 
-    /// How far each log is executed.
+    /// Returns the last executed slot of each log.
     pub(super) fn executed(&self) -> PerLog<Slot> {
         PerLog::of(|log| self.logs[log].executed)
     }
 
-    /// Who is preferred campaigns soon, unless grants that it has forgotten may be
-    /// alive (`waits`); the others give it a head start.
+    /// Sets the first election timer. The preferred replica campaigns soon, unless grants that it
+    /// has forgotten may be alive (`waits`). The others give it a head start.
     pub(super) fn first_election(&mut self, step: &mut Step<'_>, waits: bool) {
         let base = step.us.settings.timing.election_timeout;
         let head_start = match step.us.settings.elections.preferred {

@@ -1,4 +1,4 @@
-//! What a leader proposes and says: Accepts and heartbeats (§2.1, §3.9).
+//! Proposals and messages of a leader: Accepts and heartbeats (§2.1, §3.9).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,15 +18,15 @@ use super::cell::Accepted;
 use super::lead::Limits;
 use super::{Class, Consensus, Leadership};
 
-/// Accepts sent again in one go.
+/// Maximum number of Accepts that are sent again at once.
 const RETRANSMIT_MAX: usize = 256;
-/// Who is not farther than this from the leader is on its site, or as good as.
+/// Maximum round-trip time to a nearby replica: it is on the leader's site, or as good as.
 const AT_HAND: Duration = Duration::from_millis(5);
-/// Nobody is waited for on account of other keys who has not answered for so long, or has
-/// not voted where that holds a slot up.
+/// Time within which a replica must have answered if others' commands are to wait for it, and
+/// within which it must have voted where its vote holds a slot up.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
-/// Uncommitted slots that are looked at for whoever blocks them: so many of the oldest, and
-/// of the newest.
+/// Number of uncommitted slots that are searched for replicas that block them: so many of the
+/// oldest, and as many of the newest.
 const STUCK_MAX: usize = 64;
 
 impl Consensus {
@@ -36,9 +36,9 @@ impl Consensus {
         leadership.is_some_and(|leadership| leadership.in_flight.knows(proposed))
     }
 
-    /// Replicas for whose votes other commands may wait, too (§3.9): they are on the
-    /// leader's site, and answer at this moment, so no vote of a holder comes later for it.
-    /// On one site this makes one batch of what would be many.
+    /// Returns the nearby replicas: other commands may wait for their votes, too (§3.9). They are
+    /// on the leader's site and answer at present, so no vote of a holder comes later for it. On
+    /// one site this makes one batch of what would be many.
     fn at_hand(&self, leadership: &Leadership, step: &Step<'_>) -> ReplicaSet {
         let is_near = |replica| step.us.rtt(replica).is_some_and(|rtt| rtt <= AT_HAND);
         let touched = leadership.heard_of(step.now, ANSWERS_WITHIN);
@@ -51,7 +51,7 @@ impl Consensus {
             .collect()
     }
 
-    /// All replicas, if this one leads and they are at hand.
+    /// Returns all replicas, if this one leads and they are nearby.
     pub fn all_at_hand(&self, step: &Step<'_>) -> Option<ReplicaSet> {
         let at_hand = self.at_hand(self.leadership()?, step);
         let all = step.us.others().all(|replica| at_hand.contains(replica));
@@ -65,9 +65,9 @@ impl Consensus {
         }
     }
 
-    /// Takes commands that were queued while all replicas were at hand, once these are not:
-    /// they are to be [queued again](Self::queue_again) by their classes, or they would
-    /// wait for whoever is gone.
+    /// Takes commands that were queued while all replicas were nearby, once these no longer are.
+    /// The commands are to be [queued again](Self::queue_again) by their classes, or they would
+    /// wait for a replica that no longer answers.
     pub fn take_unclassed(&mut self, step: &Step<'_>) -> VecDeque<Proposed> {
         let waits = |leadership: &Leadership| leadership.queue.has_unclassed();
         if !self.leadership().is_some_and(waits) || self.all_at_hand(step).is_some() {
@@ -241,9 +241,9 @@ impl Consensus {
         })
     }
 
-    /// Sends Accepts again to those whose vote is missing, and to those whose every
-    /// vote demands somebody who has not accepted: the grant behind it may have lapsed,
-    /// and the vote that said so been lost.
+    /// Sends Accepts again to replicas with a missing vote, and to replicas that demand in every
+    /// vote a replica that has not accepted: the grant behind the demand may have lapsed, and the
+    /// vote that said so been lost.
     pub fn retransmit_accepts(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) {
         let Some(ballot) = self.leadership().map(|leadership| leadership.ballot) else {
             return;
@@ -331,9 +331,9 @@ impl Consensus {
         true
     }
 
-    /// Whether a majority, this leader included, has not answered it in time (`Us::patience`).
-    /// Either it is not heard or it does not hear: nothing that it proposes is committed, and
-    /// whoever still hears it would wait for it.
+    /// Returns whether a majority, this leader included, has not answered it in time
+    /// (`Us::patience`). Either it is not heard or it does not hear: nothing that it proposes is
+    /// committed, and replicas that still hear it would wait for it.
     pub fn is_out_of_touch(&self, step: &Step<'_>) -> bool {
         let patience = step.us.patience();
         self.leadership().is_some_and(|leadership| {
@@ -351,8 +351,8 @@ impl Consensus {
         Some((leadership.probe, confirmed))
     }
 
-    /// Replicas whose missing acceptance has blocked a slot for `grace` (§3.7, hazard
-    /// 36).
+    /// Returns the replicas that have blocked a slot for `grace` because their acceptance is
+    /// missing (§3.7, hazard 36).
     pub fn blockers(&self, now: Time, grace: Duration) -> ReplicaSet {
         let Some(leadership) = self.leadership() else {
             return ReplicaSet::EMPTY;
@@ -377,8 +377,8 @@ impl Consensus {
         cells.fold(ReplicaSet::EMPTY, |all, c| all.union(c.votes.missing()))
     }
 
-    /// Whether a configuration may be proposed: none is open, nor the opening no-op, the
-    /// window has room, and this leader hands over to nobody.
+    /// Returns whether a configuration may be proposed: none is open, nor the opening no-op, the
+    /// window has free space, and this leader transfers leadership to no replica.
     pub fn may_configure(&self, leadership: &Leadership) -> bool {
         let (next, configs) = (leadership.next.configs, &self.logs.configs);
         !leadership.transfer.is_under_way()

@@ -63,7 +63,7 @@ impl Ranges {
         gaps
     }
 
-    /// How many slots are in the set.
+    /// Returns the number of slots in the set.
     pub fn len(&self) -> u64 {
         self.0
             .iter()

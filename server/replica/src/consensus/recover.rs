@@ -1,4 +1,4 @@
-//! What a new leader proposes again: the rule of Phase 1 (§2.1), without state.
+//! Values that a new leader proposes again: the rule of Phase 1 (§2.1), without state.
 
 use std::collections::BTreeMap;
 

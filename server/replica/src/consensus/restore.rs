@@ -11,9 +11,9 @@ use super::cell::Accepted;
 use super::log::Log;
 use super::marks::Marks;
 
-/// Both logs, with windows of so many slots: the accepted entries above what is
-/// executed, all of them, however far above, for others may count on each (hazard 78).
-/// What was committed is learnt anew.
+/// Both logs, with windows of so many slots: the accepted entries above what is executed, all of
+/// them, however far above, for others may count on each (hazard 78). What was committed is learnt
+/// again.
 pub(super) fn logs(recovered: &Recovered, window: u64) -> PerLog<Log> {
     let executed = PerLog {
         commands: recovered.state.executed,

@@ -82,10 +82,10 @@ impl Votes {
     }
 }
 
-/// The rule: with A the replicas that accepted at one ballot, the slot is
-/// committed iff a majority M, a subset of A, exists whose every tag is a subset
-/// of A (§3.2, condition 2: an acceptance counts only when everyone it demands
-/// has been notified). The members of A with a satisfied tag are the largest such M.
+/// The rule: with A the replicas that accepted at one ballot, the slot is committed iff a majority
+/// M exists that is a subset of A and in which the tag of each replica is a subset of A (§3.2,
+/// condition 2: an acceptance counts only when every replica that it demands has been notified).
+/// The members of A with a satisfied tag are the largest such M.
 pub fn committed(
     members: Membership,
     accepted: ReplicaSet,

@@ -1,4 +1,4 @@
-//! What was missed arrives.
+//! Handles the arrival of entries that this replica missed.
 
 use leasehold_leases::{ReplicaId, Slot};
 

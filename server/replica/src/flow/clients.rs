@@ -1,4 +1,4 @@
-//! What clients of this replica ask.
+//! Requests of this replica's clients.
 
 use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Path};

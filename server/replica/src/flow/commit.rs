@@ -33,17 +33,17 @@ const STAGING_REST: u32 = 2;
 /// But no longer than this.
 const STAGING_REST_MAX: Duration = Duration::from_millis(30);
 
-/// How much is executed, and when.
+/// Limits on execution: how much is executed in one batch of inputs, and when merges go on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Executing {
-    /// What this group of inputs has executed, but for merging.
+    /// Work that this batch of inputs has executed, without merging.
     work: usize,
     /// When merges will have had no more than their part of the time.
     merged_until: Time,
 }
 
 impl Executing {
-    /// What the next group of inputs begins with.
+    /// State with which the next batch of inputs begins.
     pub(super) fn next_group(self) -> Executing {
         Executing { work: 0, ..self }
     }
@@ -234,9 +234,9 @@ impl Parts {
         reads.release_executed(step, view);
     }
 
-    /// Executes a command. Returns its outcome, and how much work it was; `None` if it is a read
-    /// that nobody asked here. Those change nothing, so whoever asks for many of them lets one
-    /// replica work, and not all.
+    /// Executes a command. Returns its outcome and its cost; `None` if it is a read that no client
+    /// asked here. Reads change nothing, so a client that asks for many of them lets one replica
+    /// work, and not all.
     fn execute(
         &mut self,
         me: ReplicaId,
@@ -264,8 +264,8 @@ impl Parts {
         was_backlogged && !self.consensus.is_backlogged(step)
     }
 
-    /// Counts clients here whose command is committed, but needs its execution and so
-    /// waits for a slot before it.
+    /// Counts clients here with a committed command that needs its execution and so waits for a
+    /// slot before it.
     fn count_blocked(&self, step: &mut Step<'_>, slots: &[Slot]) {
         let commands = self.consensus.commands();
         for slot in slots.iter().filter(|slot| commands.executed() < **slot) {

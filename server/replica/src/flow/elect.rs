@@ -138,11 +138,12 @@ impl Parts {
         }
     }
 
-    /// A peer has promised a higher ballot than this replica's, and will never accept this
-    /// one. A leader asks for a higher ballot of its own at once: whoever follows it agrees,
-    /// and the peer, which a lost election had left behind, follows again. If another leads
-    /// meanwhile no majority agrees, and this replica follows. Not if the ballot is that of who
-    /// was told to take over: its promise may become durable only after it was heard of.
+    /// A peer has promised a higher ballot than this replica's, and will never accept this one. A
+    /// leader asks for a higher ballot of its own at once: the replicas that follow it agree, and
+    /// the peer, which a lost election had left behind, follows again. If another replica leads
+    /// meanwhile, no majority agrees, and this replica follows. The leader does not ask if the
+    /// ballot is that of the transfer target: its promise may become durable only after the ballot
+    /// was heard of.
     pub(super) fn on_rejected(&mut self, step: &mut Step<'_>, promised: Ballot) {
         let mut asks_anew = self.consensus.asks_below(promised);
         let leads_on = self.consensus.leads() && !self.consensus.hands_over_to(promised.replica);
@@ -232,8 +233,8 @@ impl Parts {
         }
     }
 
-    /// Who is preferred asks for leadership, but never while grants it has forgotten may
-    /// still be alive.
+    /// The preferred leader asks for leadership, but never while grants it has forgotten may still
+    /// be alive.
     pub(super) fn seek_leadership(&mut self, step: &mut Step<'_>) {
         if self.is_fit(step) {
             self.consensus.seek_leadership(step);

@@ -1,4 +1,4 @@
-//! Whom to follow.
+//! Choice of the leader to follow.
 
 use leasehold_leases::Ballot;
 

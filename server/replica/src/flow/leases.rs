@@ -15,10 +15,10 @@ use super::super::step::Step;
 use super::super::timers::Timer;
 use super::Parts;
 
-/// How soon a leader looks again whether it may propose a configuration.
+/// Delay before a leader looks again whether it may propose a configuration.
 const CONFIGURE_AGAIN: Duration = Duration::from_millis(50);
 
-/// How soon a leader looks at further keys.
+/// Delay before a leader looks at further keys.
 const LOOK_ON: Duration = Duration::from_millis(5);
 
 impl Parts {
@@ -59,9 +59,9 @@ impl Parts {
         }
     }
 
-    /// A replica whose clock is not to be believed (hazard 80) gives its leases back, for
-    /// it cannot tell when they end, and promises nothing. It may lead: no rule of ballots
-    /// rests on time.
+    /// A replica with a clock that is not to be believed (hazard 80) gives its leases back, for it
+    /// cannot know when they end, and promises nothing. It may lead: no rule of ballots rests on
+    /// time.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
         let trusted = step.us.clock_trusted;
         self.leasing.on_clock_trusted(step);
@@ -70,8 +70,8 @@ impl Parts {
         self.hold_if_fit(step);
     }
 
-    /// Takes promises, or gives all back. A holder that cannot persist blocks writes. A
-    /// holder whose clock is wrong does not know when its leases end.
+    /// Takes promises, or gives all back. A holder that cannot persist blocks writes. A holder with
+    /// a wrong clock does not know when its leases end.
     fn hold_if_fit(&mut self, step: &mut Step<'_>) {
         let durable = step.us.writable || !blockers_count();
         if durable && step.us.clock_trusted {
@@ -82,7 +82,7 @@ impl Parts {
         reads.look_again_all(step, view);
     }
 
-    /// What the operator asks of the leader.
+    /// Handles a request of the operator to the leader.
     pub fn on_operator(&mut self, step: &mut Step<'_>, operator: Operator) {
         match operator {
             Operator::Transfer(to) => self.move_leadership(step, to),
@@ -138,8 +138,8 @@ impl Parts {
         }
     }
 
-    /// This leader cannot commit any more, or ends. It may still be heard, so it says so: who
-    /// should lead next need not wait for its silence.
+    /// This leader cannot commit any more, or ends. It may still be heard, so it says so: the
+    /// replica that should lead next need not wait for its silence.
     fn resign(&mut self, step: &mut Step<'_>) {
         let ballot = self.consensus.promised();
         let failed = self.consensus.failed_heirs();
@@ -158,8 +158,8 @@ impl Parts {
         }
     }
 
-    /// Suspects replicas whose missing acceptance has blocked a slot for t_grace, even
-    /// if they answer promises (§3.7, hazard 36).
+    /// Suspects replicas that have blocked a slot for t_grace by a missing acceptance, even if they
+    /// answer promises (§3.7, hazard 36).
     fn suspect_blockers(&mut self, step: &mut Step<'_>, grace: Duration) {
         let blockers = match blockers_count() {
             true => self.consensus.blockers(step.now, grace),
@@ -236,8 +236,8 @@ impl Parts {
     }
 }
 
-/// H36: a replica that cannot persist gives its leases back, and who blocks a slot is
-/// suspected. Else it would acknowledge every promise, and block every write.
+/// H36: a replica that cannot persist gives its leases back, and a replica that blocks a slot is
+/// suspected. Otherwise it would acknowledge every promise, and block every write.
 fn blockers_count() -> bool {
     !off(Rule::H36Blockers)
 }

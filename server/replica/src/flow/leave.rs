@@ -21,7 +21,7 @@ impl Parts {
         if self.left || !self.leasing.is_leaving() {
             return;
         }
-        // Who has not joined has promised nothing in this life, and knows of no other.
+        // A replica that has not joined has promised nothing in this life, and knows of no other.
         let joined = self.joining.has_joined();
         if joined {
             self.leasing.record_leaving(step);
@@ -29,7 +29,7 @@ impl Parts {
         let alone = step.us.others().next().is_none();
         let unsettled = match self.consensus.leader() {
             Some(leader) => leader == step.me() && !alone,
-            // Whoever goes while another campaigns could keep it from what it still lacks.
+            // A replica that leaves while another campaigns could keep it from what it still lacks.
             None => step.now < self.awaits_heir,
         };
         if !joined || !unsettled && self.leasing.has_left(step) {

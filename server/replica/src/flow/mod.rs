@@ -1,11 +1,11 @@
-//! What an event sets going from part to part. Parts own their state and know nothing
-//! of each other's; a flow asks one what happened and tells the next. Whoever looks for
-//! the order of things finds it here.
+//! Flows: the steps that an event triggers from part to part. Parts own their state and know
+//! nothing of each other's; a flow asks one part what happened and notifies the next. The order of
+//! the steps is found here.
 //!
-//! Each file calls only files that stand before it in this list:
-//! `follow` (whom to follow), `commit` (commits, execution, answers), `accept` (Phase 2),
-//! `propose` (what a leader puts into the log), `elect` (Phase 1), `catchup`, `clients`,
-//! `leases`, `leave` (a planned end), `peers` (one message), `upkeep` (what is due).
+//! Each file calls only files that stand before it in this list: `follow` (the leader to follow),
+//! `commit` (commits, execution, answers), `accept` (Phase 2), `propose` (values that a leader puts
+//! into the log), `elect` (Phase 1), `catchup`, `clients`, `leases`, `leave` (a planned end),
+//! `peers` (one message), `upkeep` (what is due).
 
 mod accept;
 mod catchup;
@@ -41,11 +41,11 @@ pub(super) struct Parts {
     pub(super) openings: Openings,
     pub(super) writes: Writes,
     pub(super) reads: Reads,
-    /// Clients that have gone, and whose reads are to be given up.
+    /// Disconnected clients: their reads are to be dropped.
     pub(super) gone: Gone,
     /// Until when a leader that leaves waits to hear of the next.
     pub(super) awaits_heir: Time,
-    /// How much is executed, and when.
+    /// Limits on execution.
     pub(super) executing: Executing,
     /// Marks that scans of this group of inputs have looked at.
     pub(super) marks_looked_at: usize,
@@ -64,7 +64,7 @@ impl Parts {
         (&mut self.reads, view)
     }
 
-    /// What reads look at.
+    /// State that reads look at.
     pub(super) fn view(&self) -> View<'_> {
         View {
             consensus: &self.consensus,

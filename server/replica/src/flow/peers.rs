@@ -18,7 +18,7 @@ impl Parts {
             Message::Prepare { ballot, commits } if !self.joining.has_joined() => {
                 self.joining.postpone_prepare(from, ballot, commits)
             }
-            // Who takes no part yet helps others to join, and says that it is there.
+            // A replica that takes no part yet helps others to join, and says that it is there.
             _ if !self.joining.has_joined() => {}
             Message::PreVote { ballot, ask } => self.on_pre_vote(step, from, (ballot, ask)),
             Message::Prepare { ballot, commits } => self.on_prepare(step, from, ballot, commits),

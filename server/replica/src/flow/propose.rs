@@ -1,4 +1,4 @@
-//! What a leader puts into the log, and what it says to keep leading.
+//! Values that a leader puts into the log, and messages by which it keeps leading.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use super::super::step::Step;
 use super::Parts;
 
 impl Parts {
-    /// Takes commands from their origin (this replica included). Who does not lead
-    /// ignores them: the origin asks whoever leads.
+    /// Takes commands from their origin (this replica included). A replica that does not lead
+    /// ignores them: the origin asks the replica that leads.
     pub(super) fn on_forward(
         &mut self,
         step: &mut Step<'_>,
@@ -183,7 +183,7 @@ impl Parts {
         }
     }
 
-    /// A peer has answered a probe, and says whom it suspects.
+    /// A peer has answered a probe, and reports which replicas it suspects.
     pub(super) fn on_heartbeat_ack(
         &mut self,
         step: &mut Step<'_>,

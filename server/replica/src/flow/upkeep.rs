@@ -1,4 +1,4 @@
-//! What is due, what became durable, and what is done once a group of steps.
+//! Work that is due, work that follows a durable write, and work done once a batch of inputs.
 
 use leasehold_leases::{Incarnation, ReplicaId, Time};
 
@@ -13,7 +13,7 @@ use super::super::us::Heard;
 use super::Parts;
 
 impl Parts {
-    /// Takes an input that is no message and changes nothing of who we are.
+    /// Takes an input that is no message and does not change what this node is.
     pub fn on_input(&mut self, step: &mut Step<'_>, input: Input) {
         match input {
             Input::Client { from, command } => self.on_client(step, from, command),
@@ -160,7 +160,7 @@ impl Parts {
             }
             None if !postponed.campaign => {}
             None if preferred => step.set_timer(Timer::Election, step.now),
-            // Those who joined together would campaign together.
+            // Replicas that joined together would campaign together.
             None => self.first_election(step),
         }
     }

@@ -1,4 +1,4 @@
-//! What clients read and write: counted at their replica, reported to the leader (§3.4).
+//! Reads and writes of clients: counted at their replica, reported to the leader (§3.4).
 
 use leasehold_leases::demand::{Demand, Tally};
 use leasehold_leases::latency::RoundTrips;
@@ -11,7 +11,7 @@ use super::super::us::Us;
 use super::Leasing;
 use super::matrix::Matrix;
 
-/// Of the memory for demand, the part that a replica takes for its own clients. The rest is
+/// Divisor: a replica takes one such part of the memory for demand for its own clients. The rest is
 /// for what a leader hears of all.
 const OWN_PART: usize = 4;
 
@@ -19,12 +19,12 @@ const OWN_PART: usize = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Counted {
     tally: Tally,
-    /// Of all origins; empty where this replica does not lead.
+    /// Demand at all origins; empty where this replica does not lead.
     pub(super) demand: Demand,
     pub(super) matrix: Matrix,
     bytes_max: usize,
     n: usize,
-    /// How much the last report took of a message, in bytes.
+    /// Size of the last report in its message, in bytes.
     reported_bytes: usize,
 }
 
@@ -48,14 +48,14 @@ impl Counted {
     }
 }
 
-/// How much demand is remembered, and what it takes.
+/// Amount of remembered demand, and its memory and message size.
 #[derive(Clone, Copy, Debug)]
 pub struct DemandUse {
     /// Keys that a leader knows the demand of.
     pub keys: usize,
     /// Memory, in bytes, estimated.
     pub bytes: usize,
-    /// What the last report took of a message, in bytes.
+    /// Size of the last report in its message, in bytes.
     pub reported_bytes: usize,
 }
 
@@ -121,7 +121,7 @@ impl Leasing {
         self.counted.matrix.round_trips(us)
     }
 
-    /// How much demand is remembered, and what it takes.
+    /// Amount of remembered demand, and its memory and message size.
     pub fn demand_use(&self) -> DemandUse {
         let Counted { tally, demand, .. } = &self.counted;
         DemandUse {

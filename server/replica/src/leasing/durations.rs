@@ -1,4 +1,4 @@
-//! Which durations an operator may set, and why not others.
+//! Rules for durations that an operator may set, and reasons why others are refused.
 
 use std::time::Duration;
 

@@ -22,12 +22,12 @@ use super::super::persist::After;
 use super::super::step::Step;
 use super::Leasing;
 
-/// How far a replica is with leaving.
+/// Progress of a replica that leaves.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Leaving {
     /// The last sequence sent: nothing is promised, and nobody guarded, after it.
     recalls: u64,
-    /// Who has given back everything, and promised to nobody here any more.
+    /// Replicas that have given back everything, and promise this replica nothing any more.
     told: ReplicaSet,
     /// That nobody believes this replica is on its way to disk, or there.
     recorded: bool,
@@ -62,7 +62,7 @@ impl Leasing {
         }
     }
 
-    /// Tells those who have not answered.
+    /// Notifies the replicas that have not answered.
     pub fn say_leave(&self, step: &mut Step<'_>) {
         let Some(leaving) = &self.leaving else {
             return;
@@ -114,9 +114,9 @@ impl Leasing {
         }
     }
 
-    /// Whether nobody waits for this replica any more, nor will after its next start. Where
-    /// it had just started its old wait stands, and it does not wait for that. Nor does it wait
-    /// for the answer of who is silent: a promise to that one has to lapse.
+    /// Whether no replica waits for this one any more, nor will after its next start. Where it had
+    /// just started, its old wait stands, and it does not wait for that. Nor does it wait for the
+    /// answer of a silent replica: a promise to that one has to lapse.
     pub fn has_left(&self, step: &Step<'_>) -> bool {
         self.leaving.as_ref().is_some_and(|leaving| {
             let waits = |other| step.us.is_heard(step.now, other) && !leaving.told.contains(other);

@@ -26,8 +26,8 @@ impl Matrix {
         }
     }
 
-    /// What a replica reports of its own measurements, in us: at least 1 where anything was
-    /// measured.
+    /// Returns the round trips that a replica reports of its own measurements, in us: at least 1
+    /// where anything was measured.
     pub(super) fn row_of(us: &Us) -> Vec<u32> {
         let measured_us = |rtt: Duration| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(1);
         let rtt_us = |replica| us.rtt(replica).map_or(0, measured_us);

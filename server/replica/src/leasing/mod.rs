@@ -1,7 +1,6 @@
-//! Joins the lease engine to the replica. It answers two questions: whom must a vote
-//! name, and may this key be read, until when? It also says which configuration a
-//! leader should propose. It knows nothing of ballots, and of clients only which keys
-//! they ask for.
+//! Joins the lease engine to the replica. It answers two questions: which replicas must a vote
+//! name, and may this key be read, until when? It also says which configuration a leader should
+//! propose. It knows nothing of ballots, and of clients only which keys they ask for.
 
 mod demand;
 mod durations;
@@ -44,7 +43,7 @@ const CONFIGS_KEPT: u64 = 3;
 /// A holder that has not answered for so many renewals is promised nothing until it does.
 const QUIET_RENEWALS: u32 = 2;
 
-/// How soon further listed keys are looked at, of those that may be forgotten.
+/// Delay before further listed keys are looked at, of those that may be forgotten.
 const SWEEP_ON: Duration = Duration::from_millis(5);
 
 /// Waiting for the grants that an earlier run has forgotten (§3.7).
@@ -85,7 +84,7 @@ impl std::hash::Hash for Leasing {
 }
 
 impl Leasing {
-    /// What an earlier run made durable, or nothing: it has forgotten its grants.
+    /// Restores what an earlier run made durable, or nothing: it has forgotten its grants.
     ///
     /// # Panics
     /// If the configuration log on disk has a hole.
@@ -162,7 +161,7 @@ impl Leasing {
         self.restart_wait.until
     }
 
-    /// How long a silent replica is trusted.
+    /// Time for which a silent replica is trusted.
     pub(super) fn grace(&self) -> Duration {
         self.configs.params(self.configs.newest()).t_grace
     }
@@ -185,7 +184,7 @@ impl Leasing {
         self.grantor.live(now)
     }
 
-    /// Whom a vote must name that leaves at `now`.
+    /// Tags of a vote that leaves at `now`: the replicas that it must name.
     pub(super) fn tags(&self, now: Time) -> Tags<'_> {
         Tags {
             live: self.live(now),
@@ -193,16 +192,16 @@ impl Leasing {
         }
     }
 
-    /// Whom a vote for a write of `key` must name that leaves at `now`.
+    /// Replicas that a vote for a write of `key` must name if it leaves at `now`.
     pub(super) fn promised_to(&self, now: Time, key: &[u8]) -> ReplicaSet {
         let view = self.configs.view(key);
         self.live(now).tag(iter::once(view))
     }
 
-    /// The holders of all keys that a command writes: its class (§3.9). Also those that hold
-    /// them under an older configuration, as far as promises of this replica last: a write
-    /// that waits for one of these would hold up who is in the same batch.
-    /// `live` are the promises in force.
+    /// The holders of all keys that a command writes: its class (§3.9). Also those that hold them
+    /// under an older configuration, as far as promises of this replica last: a write that waits
+    /// for one of these would hold up all commands in the same batch. `live` are the promises in
+    /// force.
     pub(super) fn class(&self, live: &Live, command: &Command) -> ReplicaSet {
         let newest = self.configs.newest();
         let written = command.keys().filter(|_| command.is_write());
@@ -258,7 +257,7 @@ impl Leasing {
         };
         let mut messages = Vec::new();
         let lapsed = self.grantor.poll(step.now, &context, &mut messages);
-        // Who leaves promises nothing, and a guard would be for nothing.
+        // A replica that leaves promises nothing, and a guard would be for nothing.
         let stays = self.leaving.is_none();
         for (to, message) in messages.into_iter().filter(|_| stays) {
             step.send(to, Message::Lease(message));
@@ -275,8 +274,7 @@ impl Leasing {
         lapsed
     }
 
-    /// What a restart must outwait is durable before the first promise under it
-    /// (hazard 23).
+    /// Makes durable what a restart must outwait, before the first promise under it (hazard 23).
     fn persist_restart_wait(&mut self, step: &mut Step<'_>) {
         let newest = self.configs.newest();
         if newest == ConfigId(0) {
@@ -300,8 +298,9 @@ impl Leasing {
         step.set_timer(Timer::Lease, step.now);
     }
 
-    /// A replica that cannot make acceptances durable, whose clock is not to be believed,
-    /// or whose configurations lag the leader's by t_grace, stops promising.
+    /// Whether this replica may promise. It stops if it cannot make acceptances durable, if its
+    /// clock is not to be believed, or if its configurations have been behind the leader's for
+    /// t_grace.
     fn may_promise(&self, step: &Step<'_>) -> bool {
         let grace = self.grace();
         let lags = self
@@ -380,8 +379,8 @@ impl Leasing {
         }
     }
 
-    /// The clock is believed again, or no longer (hazard 80). Whom this replica had
-    /// promised must be notified until its clock, trusted again, has outwaited all of it.
+    /// The clock is believed again, or no longer (hazard 80). A replica with a promise of this
+    /// replica must be notified until the clock here, trusted again, has outwaited all of it.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
         match step.us.clock_trusted {
             true => self.grantor.trust(step.now),

@@ -1,4 +1,4 @@
-//! Which configuration a leader proposes next (§3.4).
+//! Choice of the configuration that a leader proposes next (§3.4).
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -23,17 +23,17 @@ const HURRY: u32 = 4;
 /// ... for so many periods.
 const HURRIED_PERIODS: u32 = 2;
 
-/// How soon another configuration brings what one had no room for.
+/// Delay before another configuration brings what one had no capacity for.
 const BRING_AGAIN: Duration = Duration::from_secs(1);
 
 /// In any second, configurations bring no more keys than they may in one.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How soon a leader makes another pass, if not all that it found was kept.
+/// Delay before a leader makes another pass, if not all that it found was kept.
 const SURVEY_AGAIN: Duration = Duration::from_secs(2);
 
-/// How many keys are looked at in one step: about a millisecond. Where there are too many
-/// replicas to tabulate all sets of holders, a key takes forty times as long.
+/// Number of keys to look at in one step: about a millisecond. Where there are too many replicas to
+/// tabulate all sets of holders, a key takes forty times as long.
 fn keys_a_step(n: usize) -> usize {
     match Costs::tabulates(n) {
         true => 4096,
@@ -41,19 +41,19 @@ fn keys_a_step(n: usize) -> usize {
     }
 }
 
-/// What a leader keeps for the configurations that it proposes.
+/// State that a leader keeps for the configurations that it proposes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Office {
     pub(super) suspicions: Suspicions,
-    /// What operators want.
+    /// Requests of operators.
     pub(super) wishes: Wishes,
     /// The pass over all keys in demand that is under way.
     pub(super) survey: Option<Survey>,
-    /// What the last pass found, and no configuration brought yet.
+    /// Findings of the last pass that no configuration has brought yet.
     pub(super) remaining: Option<Remaining>,
     /// Configurations brought not all yet that the last pass found.
     unfinished: bool,
-    /// Of keys that wait for their turn to be brought: the last that had it.
+    /// Last key that was brought round-robin, of the keys that wait to be brought.
     turn: Option<Key>,
     /// When the next pass begins.
     pass_due: Time,
@@ -68,17 +68,17 @@ pub(super) struct Office {
 }
 
 impl Hash for Office {
-    /// How far a pass has come, what it left for later, and round trips decide what is
-    /// proposed, but not before the horizon.
+    /// The progress of a pass, what it left for later, and round trips decide what is proposed, but
+    /// not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.suspicions, &self.wishes, self.unfinished).hash(state);
     }
 }
 
-/// What a leader should do for the next configuration.
+/// Action of a leader for the next configuration.
 #[derive(Debug)]
 pub enum Next {
-    /// Propose one that differs in who is excluded: that cannot wait.
+    /// Propose one with other exclusions: that cannot wait.
     Exclude(ConfigChange),
     /// Look at further keys, in another step.
     LookOn,
@@ -102,7 +102,7 @@ impl Leasing {
         self.counted.forget_reports(now);
     }
 
-    /// A leadership ends. Whom it suspected is remembered until the next begins.
+    /// A leadership ends. The replicas it suspected are remembered until the next begins.
     pub fn leave_office(&mut self, now: Time) {
         self.office.wishes.clear();
         self.office.survey = None;
@@ -112,12 +112,12 @@ impl Leasing {
         self.counted.forget_reports(now);
     }
 
-    /// A peer says whom it suspects.
+    /// A peer reports which replicas it suspects.
     pub fn note_report(&mut self, now: Time, from: ReplicaId, suspects: ReplicaSet) {
         self.office.suspicions.report(now, from, suspects);
     }
 
-    /// Replicas whose missing acceptance has blocked a slot for t_grace. Returns whether
+    /// Notes replicas that have blocked a slot for t_grace by a missing acceptance. Returns whether
     /// the next configuration should exclude others than the newest.
     pub fn note_blockers(&mut self, step: &Step<'_>, blockers: ReplicaSet) -> bool {
         self.office.suspicions.set_blockers(step.now, blockers);
@@ -136,7 +136,7 @@ impl Leasing {
         suspicions.exclusions(step.now, mine, excluded, rule)
     }
 
-    /// What to do for the next configuration.
+    /// Returns what to do for the next configuration.
     pub fn next_change(&mut self, step: &mut Step<'_>) -> Next {
         let excluded = self.wanted_exclusions(step);
         let excluded = (excluded != self.configs.excluded()).then_some(excluded);
@@ -244,7 +244,7 @@ impl Leasing {
         office.pass_due
     }
 
-    /// How many bytes of keys the next configuration may bring.
+    /// Number of bytes of keys that the next configuration may bring.
     fn room_for_keys(&mut self, step: &Step<'_>) -> usize {
         let brought = &mut self.office.brought;
         brought.retain(|(at, _)| step.now.since(*at) < SECOND);
@@ -314,8 +314,8 @@ impl Leasing {
         change
     }
 
-    /// What strategies go by. Round trips of before are kept unless they are clearly wrong,
-    /// or small differences would reconfigure for ever.
+    /// Returns the input of the strategies. Earlier round trips are kept unless they are clearly
+    /// wrong, or small differences would reconfigure for ever.
     fn situation(&mut self, us: &Us) -> Situation {
         let measured = self.counted.matrix.round_trips(us);
         let known = self.office.rtts.take();

@@ -1,4 +1,4 @@
-//! Whom a leader suspects, and so excludes from the next configuration (§3.7).
+//! Replicas that a leader suspects, and so excludes from the next configuration (§3.7).
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -10,15 +10,15 @@ use leasehold_leases::{Membership, ReplicaId, ReplicaSet, Time};
 /// Least number of grace periods without suspicion after which a suspect is included again.
 const QUIET_GRACES: u32 = 2;
 
-/// Whom a leader suspects, and since when nobody has.
+/// Replicas that a leader suspects, and when each was suspected last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Suspicions {
-    /// By reporter: whom it suspects.
+    /// By reporter: replicas that it suspects.
     reports: BTreeMap<ReplicaId, ReplicaSet>,
     /// By replica that was suspected: since when nobody has, and how often it was suspected
     /// soon after its return.
     backoffs: BTreeMap<ReplicaId, FlapBackoff>,
-    /// Replicas whose missing acceptance has blocked a slot for too long.
+    /// Replicas that have blocked a slot for too long by a missing acceptance.
     blockers: ReplicaSet,
     /// Replicas that were excluded when exclusions were last asked for.
     excluded: ReplicaSet,
@@ -35,9 +35,9 @@ impl Hash for Suspicions {
 }
 
 impl Suspicions {
-    /// A leadership begins: what was reported to an earlier one is old, and who is
-    /// excluded stays so until it has had time to show that it lives. What this replica has
-    /// seen of returns when it led before is remembered.
+    /// A leadership begins: what was reported to an earlier one is old, and an excluded replica
+    /// stays excluded until it has had time to show that it lives. What this replica has seen of
+    /// returns when it led before is remembered.
     pub(super) fn begin(self, now: Time, excluded: ReplicaSet) -> Suspicions {
         let mut suspicions = Suspicions {
             backoffs: self.backoffs,
@@ -116,7 +116,7 @@ impl Suspicions {
             let backoff = self.backoffs.get(suspect);
             backoff.is_some_and(|it| it.healthy_for(now) < it.wait().max(least))
         });
-        // What peers report may name the leader, or who is no member.
+        // Peers may report the leader, or a replica that is no member.
         let exclusions = still.collect::<ReplicaSet>().union(fresh);
         let exclusions = exclusions.intersection(rule.members.others(rule.me));
         assert!(
@@ -131,10 +131,10 @@ impl Suspicions {
     }
 }
 
-/// What decides about exclusions besides what is suspected.
+/// Inputs of the decision about exclusions besides what is suspected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exclusion {
-    /// The leader, who is never excluded.
+    /// The leader, which is never excluded.
     pub(super) me: ReplicaId,
     pub(super) members: Membership,
     pub(super) grace: Duration,

@@ -1,4 +1,5 @@
-//! Whom a vote must name: everyone who was promised to be notified of a write (§3.2).
+//! Tags: the replicas that a vote must name, which are all that were promised to be notified of a
+//! write (§3.2).
 
 use leasehold_leases::promise::Live;
 use leasehold_leases::{Configs, ReplicaSet};

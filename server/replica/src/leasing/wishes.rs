@@ -1,5 +1,5 @@
-//! What operators want changed (§11): checked by the leader before it proposes it, and
-//! answered once it is in force.
+//! Admin requests of operators (§11): the leader checks one before it proposes it, and answers it
+//! once it is in force.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ const ANSWERED_MAX: usize = 256;
 /// A wish that is not answered yet.
 #[derive(Clone, Debug, Hash)]
 struct Wish {
-    /// Who passed it on, and its number there.
+    /// Replica that passed the request on; `ask` is the request's number there.
     from: Asker,
     ask: u64,
     set: LeaseSet,
@@ -82,7 +82,7 @@ impl Wishes {
         self.waiting.iter().chain(found).any(same)
     }
 
-    /// How a wish was answered, if it was.
+    /// Returns the answer to an admin request, if it was answered.
     fn answer_to(&self, from: Asker, ask: u64, set: &LeaseSet) -> Option<LeaseAnswer> {
         let same = |it: &&Answered| it.from == from && it.ask == ask && it.set == *set;
         self.answered.iter().find(same).map(|it| it.answer.clone())
@@ -102,8 +102,8 @@ impl Wishes {
             .for_each(|wish| wish.proposed = true);
     }
 
-    /// Adds one, unless it is here already: who passes it on may repeat it. Returns whether
-    /// it is new.
+    /// Adds a request, unless it is here already: a replica that passes it on may repeat it.
+    /// Returns whether it is new.
     fn add(&mut self, wish: Wish) -> bool {
         if self.knows(wish.from, wish.ask, &wish.set) {
             return false;
@@ -319,8 +319,8 @@ impl Leasing {
         }
     }
 
-    /// Tells who passed a wish on how it ended, and remembers it, unless it may be asked for
-    /// again.
+    /// Reports to the replica that passed a request on how it ended, and remembers the answer,
+    /// unless the request may be made again.
     fn answer(
         &mut self,
         step: &mut Step<'_>,

@@ -21,7 +21,7 @@ use crate::cost;
 
 /// The entries of one answer: they fit into a frame, with what is around them.
 const RESULT_BYTES_MAX: usize = leasehold_wire::FRAME_BYTES_MAX - (64 << 10);
-/// What an entry costs on the wire besides its key and value, at most.
+/// Maximum overhead of an entry on the wire besides its key and value, in bytes.
 const ENTRY_OVERHEAD: usize = 64;
 
 /// The version that a command gives to what it writes (hazard 42): no two of a
@@ -46,8 +46,8 @@ pub struct Kv {
     pub(super) sessions: Sessions,
     /// Log time of the last command, in ms; never falls.
     pub(super) log_time_ms: u64,
-    /// What was written since the last checkpoint, as it is now: a checkpoint of very many
-    /// keys looks none of them up.
+    /// Entries written since the last checkpoint, as they are now: a checkpoint of very many keys
+    /// looks none of them up.
     dirty: GrowingIndexMap<Key, Option<Stored>>,
     /// The newest version given in this run.
     newest: (u64, u32),
@@ -58,7 +58,7 @@ pub struct Kv {
 }
 
 impl Hash for Kv {
-    /// What is dirty matters to the next checkpoint alone: not before the horizon.
+    /// Dirty entries matter to the next checkpoint alone: not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         leasehold_leases::fingerprint::unordered(self.map.iter(), state);
         (&self.sessions, self.log_time_ms).hash(state);
@@ -99,7 +99,7 @@ impl Kv {
         kv
     }
 
-    /// What is stored under `key`.
+    /// Returns the value stored under `key`.
     pub fn get(&self, key: &[u8]) -> Option<&Stored> {
         self.map.get(key)
     }
@@ -142,7 +142,7 @@ impl Kv {
         Outcome::entries(entries)
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.map.len()
     }
@@ -284,12 +284,12 @@ impl Kv {
         }
     }
 
-    /// What the merges since this was asked last have taken.
+    /// Takes the cost of all merges since the last call.
     pub fn take_merge_work(&mut self) -> usize {
         std::mem::take(&mut self.merge_work)
     }
 
-    /// How many keys have changed since the last checkpoint.
+    /// Number of keys that have changed since the last checkpoint.
     pub fn dirty_len(&self) -> usize {
         self.dirty.len()
     }
@@ -299,7 +299,7 @@ impl Kv {
         self.written_bytes
     }
 
-    /// What changed since the last call, in the order in which it was first written.
+    /// Takes the changes since the last call, in the order in which keys were first written.
     pub fn take_dirty(&mut self) -> Vec<(Key, Option<Stored>)> {
         self.written_bytes = 0;
         std::mem::take(&mut self.dirty).into_entries()

@@ -1,4 +1,4 @@
-//! How named fields are put over a stored record.
+//! Merge of named fields into a stored record.
 
 use std::collections::BTreeMap;
 
@@ -80,8 +80,8 @@ pub(super) fn merge(old: &[u8], fields: &[Field]) -> (Option<Vec<u8>>, usize) {
     (fits.then_some(merged), work)
 }
 
-/// How much work a merge into `old` will be, at most. Whoever asks this for thousands of requests
-/// has no time to count many fields.
+/// Estimates the maximum cost of a merge into `old`. A caller that asks this for thousands of
+/// requests has no time to count many fields.
 pub(super) fn work_ahead(old: &[u8]) -> usize {
     if old.len() > RECORD_BYTES_MAX {
         return 0;
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// Whatever a client stored as a value.
+    /// Covers any bytes that a client may store as a value.
     #[test]
     fn what_is_no_record_is_refused() {
         let put = [field("f", "v")];

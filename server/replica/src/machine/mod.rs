@@ -41,7 +41,7 @@ const URGENT_BYTES: usize = 16 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
     kv: Kv,
-    /// What the newest checkpoint holds: commands and configurations executed.
+    /// Commands and configurations executed as of the newest checkpoint.
     checkpointed: (Slot, ConfigId),
     /// The next one, while values of it are written ahead.
     staging: Option<Staging>,
@@ -113,8 +113,8 @@ impl Machine {
         self.kv.take_merge_work()
     }
 
-    /// What the newest checkpoint that was asked for holds. It may not be durable yet; for
-    /// the durable one see `Log`.
+    /// Last slots that the newest requested checkpoint covers. It may not be durable yet; for the
+    /// durable one see `Log`.
     pub(super) fn checkpointed(&self) -> PerLog<Slot> {
         let (commands, config) = self.checkpointed;
         PerLog {
@@ -138,7 +138,7 @@ impl Machine {
         self.staging.is_some()
     }
 
-    /// How urgent it is that the checkpoint is written down of which parts are, from 0 to 1.
+    /// Urgency of the checkpoint that is being written in parts, from 0 to 1.
     pub(super) fn urgency(&self) -> f64 {
         if self.has_many_changes() {
             return 1.0;

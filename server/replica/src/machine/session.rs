@@ -66,7 +66,7 @@ const RESULTS_OF_ONE: usize = 16;
 /// bound was lowered.
 const ENDED_MAX: usize = 2;
 
-/// What a session says to a command.
+/// Decision of the sessions about a command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Admission {
     /// Not executed before: execute it.
@@ -80,7 +80,7 @@ pub enum Admission {
     NoRoom,
 }
 
-/// What is in flight before a command, at most.
+/// Upper bound of what is in flight before a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Flying {
     /// Clients of all writes in flight, the command's own included.
@@ -103,9 +103,10 @@ pub struct Sessions {
     by_activity: BTreeSet<(u64, u64)>,
     ttl_ms: u64,
     stay_ms: u64,
-    /// How many there may be, as the last batch said.
+    /// Maximum number of sessions, as in the last batch; 0: any number.
     max: u32,
-    /// Whoever opened a session before this log time may have had one that ended to make room.
+    /// A client that opened a session before this value of the replicated clock, in ms, may have
+    /// had a session that ended to free capacity.
     opens_from_ms: u64,
     /// Sessions that have changed since the last checkpoint, and how much of each is counted in
     /// `dirty_weight`.
@@ -174,7 +175,7 @@ impl Sessions {
         *counted = weight.max(*counted);
     }
 
-    /// What sessions say to a write at log time `now_ms`.
+    /// Decides whether a write may be executed when the replicated clock is `now_ms`.
     pub fn admit(&self, command: &Command, now_ms: u64) -> Admission {
         let Some(session) = self.by_client.get(&command.client) else {
             return match self.may_open(command, now_ms) {
@@ -307,7 +308,7 @@ impl Sessions {
         self.touch(client, count);
     }
 
-    /// How much has changed since [`Sessions::take_dirty`], in sessions of one result, or keys.
+    /// Number of changes since [`Sessions::take_dirty`], in sessions of one result, or keys.
     pub fn dirty_weight(&self) -> usize {
         self.dirty_weight
     }
@@ -362,12 +363,12 @@ impl Sessions {
         );
     }
 
-    /// How many sessions there are.
+    /// Number of sessions.
     pub fn len(&self) -> usize {
         self.by_client.len()
     }
 
-    /// How many there may be, as the last batch said; 0: any number.
+    /// Maximum number of sessions, as in the last batch; 0: any number.
     pub fn max(&self) -> u32 {
         self.max
     }
@@ -377,7 +378,7 @@ impl Sessions {
         self.made_room
     }
 
-    /// Commands executed here in this run for whose session there was no room.
+    /// Number of commands executed here in this run for which there was no capacity for a session.
     pub fn no_room(&self) -> u64 {
         self.no_room
     }

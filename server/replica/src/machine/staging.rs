@@ -1,9 +1,9 @@
-//! A checkpoint whose long values are handed to the disk before it, some at a time.
+//! A checkpoint with long values that are written to the disk before it, some at a time.
 //!
-//! A checkpoint is one write, and what is accepted meanwhile waits for it. Merges of a few bytes can
-//! change records of many MiB in a second. So a checkpoint with more than a *piece* of long values
-//! ([`checkpoint_piece_bytes`]) hands over a piece, and the next when that is durable. Others write
-//! between them.
+//! A checkpoint is one write, and what is accepted meanwhile waits for it. Merges of a few bytes
+//! can change records of many MiB in a second. So a checkpoint with more than a *piece* of long
+//! values ([`checkpoint_piece_bytes`]) writes one piece first, and the next when that is durable.
+//! Others write between them.
 //!
 //! [`checkpoint_piece_bytes`]: super::super::settings::Settings::checkpoint_piece_bytes
 
@@ -20,7 +20,7 @@ const LONG_STEP: usize = 4;
 /// Shorter than this are none: the checkpoint names each in some 60 bytes.
 const LONG_BYTES_MIN: usize = 64;
 
-/// See the module.
+/// A checkpoint with long values that are written to the disk before it, piece by piece.
 #[derive(Clone, Debug)]
 pub(super) struct Staging {
     checkpoint: Checkpoint,
@@ -56,8 +56,8 @@ impl Staging {
         }
     }
 
-    /// What is handed over before the checkpoint; `None` if no more than a piece is left, which goes
-    /// with it. A longer value makes a piece by itself.
+    /// Returns the next piece to write before the checkpoint; `None` if no more than a piece is
+    /// left, which goes with the checkpoint. A longer value makes a piece by itself.
     pub(super) fn piece(&mut self, piece_bytes: usize) -> Option<Vec<(Key, Stored)>> {
         if self.left <= piece_bytes {
             return None;
@@ -121,7 +121,7 @@ mod tests {
         Staging::new(checkpoint, 0, PIECE_BYTES)
     }
 
-    /// How many bytes each piece has.
+    /// Number of bytes in each piece.
     fn pieces(staging: &mut Staging, piece_bytes: usize) -> Vec<usize> {
         let pieces = std::iter::from_fn(|| staging.piece(piece_bytes));
         let bytes = |(_, stored): &(Key, Stored)| stored.value.len();

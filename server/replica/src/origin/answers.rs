@@ -10,14 +10,14 @@ use super::super::message::{ReadAnswer, RequestId};
 use super::super::parts::read_answers;
 use super::super::step::Step;
 
-/// A read of one key, and who is to have its answer.
+/// A read of one key, and the client or peer that gets its answer.
 #[derive(Clone, Debug, Hash)]
 pub struct Read {
     pub from: ReadFrom,
     pub key: Key,
 }
 
-/// Answers that wait for the end of the group, by who asked.
+/// Answers that wait for the end of the group, by the peer that asked.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Answers(BTreeMap<ReplicaId, Vec<ReadAnswer>>);
 

@@ -1,11 +1,11 @@
 //! Reads that another replica answers: the nearest holder of a lease, or the leader.
 //!
-//! A question has some dozen bytes, and its answer perhaps a MiB. A peer that is asked for all
-//! that clients want at once cannot send it at once: what it drops is asked for again, and
-//! dropped again. So only some number of reads is asked of one peer at a time
-//! ([`ASKED_OF_A_PEER_MAX`]), which its node can keep until the connection takes their answers.
-//! The others wait here, where connections of clients have turns: who asks much delays itself.
-//! A number, and not bytes: nobody here knows how large an answer will be.
+//! A question has some dozen bytes, and its answer perhaps a MiB. A peer that is asked for all that
+//! clients want at once cannot send it at once: what it drops is asked for again, and dropped
+//! again. So only some number of reads is asked of one peer at a time ([`ASKED_OF_A_PEER_MAX`]),
+//! which its node can keep until the connection takes their answers. The others wait here, and
+//! client connections are served round-robin: a client that asks much delays itself. The limit is a
+//! number, and not bytes: nobody here knows how large an answer will be.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -22,18 +22,18 @@ use crate::turns::Turns;
 
 /// Reads that one peer is asked at a time. Over a round trip of 100 ms these are 10,000 a second.
 pub const ASKED_OF_A_PEER_MAX: usize = 1024;
-/// Of a peer that is asked for more at a time, answers may take long: as long as it answers, the
+/// Number of reads above which the answers of a peer may take long: as long as it answers, the
 /// others are not asked again so soon.
 const FEW: usize = ASKED_OF_A_PEER_MAX / 2;
 /// Waits between attempts grow with their number, up to this.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
-/// How many times longer a question waits whose peer answers others meanwhile: it may be lost.
+/// Factor by which a question waits longer if its peer answers others meanwhile: it may be lost.
 const PATIENCE_WITH_THE_BUSY: u32 = 8;
 
 /// Where a question is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
-    /// Nobody is known who could be asked.
+    /// No peer is known that could be asked.
     Nowhere,
     /// It waits until this peer may be asked.
     Waits(ReplicaId),
@@ -63,12 +63,12 @@ impl Hash for Asked {
     }
 }
 
-/// A read for which somebody is to be found who answers it.
+/// A read for which a peer is to be found that answers it.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) from: ClientHandle,
     pub(super) key: Key,
-    /// How often it was asked.
+    /// Number of times that the read was asked.
     pub(super) attempts: u32,
 }
 
@@ -83,7 +83,7 @@ impl Wanted {
     }
 }
 
-/// Whom to ask.
+/// Peer to ask.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub(super) to: Option<ReplicaId>,
@@ -91,7 +91,7 @@ pub(super) struct Target {
     pub(super) of_leader: bool,
 }
 
-/// What is asked of one peer.
+/// Questions to one peer.
 #[derive(Clone, Debug, Default)]
 struct Window {
     /// In turns of clients' connections. Those that have found another place meanwhile are
@@ -110,7 +110,7 @@ impl Hash for Window {
     }
 }
 
-/// See the module.
+/// Reads of this replica's clients that another replica answers.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Asking {
     asked: BTreeMap<RequestId, Asked>,
@@ -149,8 +149,8 @@ impl Asking {
         }
     }
 
-    /// The client whose read is answered. None if the attempt was given up, or is of an earlier
-    /// life (hazard 37). Or if the client has gone.
+    /// Returns the client that waits for this read; `None` if the attempt was dropped, or is of an
+    /// earlier life (hazard 37), or if the client has disconnected.
     pub(super) fn answered(&mut self, request: RequestId) -> Option<ClientHandle> {
         self.take(request)?.from
     }
@@ -224,8 +224,9 @@ impl Asking {
         Some(Wanted::asked(asked.attempts, asked.from?, asked.key))
     }
 
-    /// Forgets the reads of clients that have gone. What was sent counts as asked of its peer
-    /// until that answers, or must have lost it: or who comes and goes could ask for any amount.
+    /// Forgets the reads of disconnected clients. A question that was sent counts as asked of its
+    /// peer until the peer answers, or must have lost it. Otherwise a client that connects and
+    /// disconnects could ask for any amount.
     pub(super) fn forget(&mut self, step: &mut Step<'_>, gone: &Gone) {
         self.asked.retain(|_, asked| {
             if let Some(from) = asked.from.take_if(|from| gone.has(*from)) {
@@ -248,7 +249,7 @@ impl Asking {
                     asked.place = Place::Sent(*to);
                     asked.since = step.now;
                     window.sent += 1;
-                    // Whoever is asked again is asked as the leader.
+                    // A peer that is asked again is asked as the leader.
                     reads[usize::from(asked.attempts > 1)].push((request, asked.key.clone()));
                 }
             }

@@ -42,9 +42,9 @@ impl Indexing {
         self.unconfirmed.len() + self.confirmed.values().map(Vec::len).sum::<usize>()
     }
 
-    /// Confirms a read with a majority (hazard 26): it must answer a probe sent from now
-    /// on, for an older answer says nothing about the leadership of today. For leaders;
-    /// who does not lead forgets the read.
+    /// Confirms a read with a majority (hazard 26): it must answer a probe sent from now on, for an
+    /// older answer says nothing about the leadership of today. For leaders; a replica that does
+    /// not lead forgets the read.
     pub(super) fn begin(
         &mut self,
         step: &mut Step<'_>,

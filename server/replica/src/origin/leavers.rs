@@ -1,9 +1,9 @@
-//! Clients that have gone: nobody waits for their reads any more.
+//! Disconnected clients: nobody waits for their reads any more.
 //!
-//! Reads are known by what they wait for, not by their clients, and an index would cost
-//! something with each read. So who has gone is gathered, and a few times a second all that
-//! waits is looked through once, however many have gone. Their writes go on, unless they were
-//! held here: they may be in the log already.
+//! Reads are known by what they wait for, not by their clients, and an index would cost something
+//! with each read. So disconnected clients are gathered, and a few times a second all waiting reads
+//! are looked through once, however many clients have disconnected. Their writes go on, unless they
+//! were held here: they may be in the log already.
 
 use std::collections::BTreeSet;
 
@@ -34,8 +34,8 @@ impl Gone {
     }
 }
 
-/// Every request is answered, also of who has gone: the node keeps room for the answer until
-/// then.
+/// Answers a request of a disconnected client. Every request is answered: the node keeps space for
+/// the answer until then.
 pub(super) fn tell_gone(step: &mut Step<'_>, client: ClientHandle) {
     step.reply(client, Path::Log, client_gone());
 }

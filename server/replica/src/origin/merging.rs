@@ -1,9 +1,9 @@
-//! How much merging of this replica's clients is on its way through the log, and which merges wait
-//! here for that.
+//! Merges of this replica's clients: the amount of merging on its way through the log, and the
+//! merges that wait here for that.
 //!
-//! A merge takes as long as its record is large, and what follows it in the log waits for it. So
-//! an origin sends merges only while what it has sent is not too much work. The others wait here,
-//! by turns of connections, and other commands pass them by. How large a record is, is known only
+//! A merge takes as long as its record is large, and what follows it in the log waits for it. So an
+//! origin sends merges only while those it has sent do not cost too much. The others wait here,
+//! round-robin by connection, and other commands pass them by. The size of a record is known only
 //! as far as the log was executed: writes on their way may make it large.
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use super::super::message::RequestId;
 use super::super::weight::command_weight;
 use crate::turns::Turns;
 
-/// What a merge counts for at least: writes on their way may make its record large.
+/// Minimum cost counted for a merge: writes on their way may make its record large.
 const WORK_MIN: usize = 64;
 /// The same if many merges of its key wait here: they may follow such a write.
 const WORK_MIN_OF_MANY: usize = 512;
@@ -28,13 +28,13 @@ const SMALL_WORK_MAX: usize = 256;
 const SHORT_BYTES_MAX: usize = 2 << 10;
 /// Long ones have this share of what the others have, for themselves.
 const LONG_SHARE: usize = 4;
-/// So many that were answered another way are kept among those that wait, at least.
+/// Number of merges answered another way that are kept among those that wait, at least.
 const ANSWERED_MAX: usize = 64;
 
 /// The session of a merge that waits, and its name.
 pub(super) type Held = ((u64, u64), RequestId);
 
-/// What a merge counts for.
+/// Cost counted for a merge, and its kind.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Counts {
     work: usize,
@@ -75,10 +75,10 @@ pub(super) struct Next {
     pub held: Held,
 }
 
-/// What is counted of merges.
+/// Counts of merges, by key and by kind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Merging {
-    /// How many merges of each key wait for an answer.
+    /// Number of merges of each key that wait for an answer.
     by_key: HashMap<Bytes, usize, Seeded>,
     small: Class,
     large: Class,
@@ -93,7 +93,7 @@ struct Class {
     /// Those that were not sent yet, and some that wait for no answer any more: another origin may
     /// have brought them, or their client has gone.
     held: Turns<Held>,
-    /// How many of these there are.
+    /// Number of those in `held` that wait for no answer any more.
     answered: usize,
 }
 
@@ -110,8 +110,9 @@ fn merged_key(command: &Command) -> Option<&Bytes> {
 }
 
 impl Merging {
-    /// What a command counts for, if merging takes so much `work` as far as is known, and so many
-    /// merges of one key are not many; `None` if it is no merge.
+    /// Returns what a command counts for; `None` if it is no merge. `work` is the cost of the merge
+    /// as far as is known. With `many` or more merges of its key waiting for an answer, it counts
+    /// for at least `WORK_MIN_OF_MANY`.
     pub fn counts_of(&self, command: &Command, work: usize, many: usize) -> Option<Counts> {
         let merges = self.by_key.get(merged_key(command)?);
         let least = match merges.is_some_and(|merges| *merges >= many) {
@@ -170,7 +171,7 @@ impl Merging {
         })
     }
 
-    /// What had its turn waits for no answer any more.
+    /// Drops a merge that was next but waits for no answer any more.
     pub fn pass_over(&mut self, next: &Next) {
         self.class(next.kind).answered -= 1;
     }

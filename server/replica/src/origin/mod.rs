@@ -1,6 +1,5 @@
-//! Clients that wait here, at the replica they are connected to, and peers whose
-//! clients do. Reads look at the other parts through a [`View`]; nothing here changes
-//! them.
+//! Clients that wait here, at the replica they are connected to, and peers with such clients. Reads
+//! look at the other parts through a [`View`]; nothing here changes them.
 
 mod answers;
 mod asking;

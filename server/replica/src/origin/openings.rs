@@ -1,7 +1,8 @@
-//! How fast this replica's clients open sessions. Sessions are part of the replicated state:
-//! whoever opens them as fast as it can takes the room of others on every replica.
+//! Limits the rate at which this replica's clients open sessions. Sessions are part of the
+//! replicated state: a client that opens them as fast as it can takes the capacity of others on
+//! every replica.
 //!
-//! What is refused here has not left this replica, and nothing is known of it anywhere.
+//! A refused opening has not left this replica, and nothing is known of it anywhere.
 
 use std::collections::HashSet;
 use std::mem;
@@ -14,19 +15,19 @@ use crate::settings::SessionLimits;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How many sessions clients may open: so many a second, and at once as many as in the time
-/// for which a new session makes no room for others.
+/// Limit on the sessions that clients may open: `per_s` a second, and at once as many as in the
+/// time for which a new session frees no capacity for others.
 #[derive(Clone, Debug)]
 pub struct Openings {
     per_s: u32,
-    /// What may be opened now, in ns: each session takes its share of a second.
+    /// Credit for openings now, in ns: each session takes its share of a second.
     credit_ns: u64,
     /// The most that is saved.
     saved_ns: u64,
     /// When the credit was counted last.
     counted: Time,
-    /// Whose sessions are on their way, since when they were forgotten last, and before:
-    /// their next writes open nothing more.
+    /// Clients with sessions on their way: those let in since the last forgetting, and those let in
+    /// before it. Their next writes open nothing more.
     lately: [HashSet<u64, Seeded>; 2],
     forgotten: Time,
 }
@@ -67,7 +68,8 @@ impl Openings {
         true
     }
 
-    /// Whoever was let in a second ago, or two, has its session, or asks for it again.
+    /// Forgets clients that were let in one or two seconds ago: each has its session, or asks for
+    /// it again.
     fn forget(&mut self, now: Time) {
         if now.since(self.forgotten) >= SECOND {
             self.forgotten = now;
@@ -129,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Whatever clients of all replicas open by the defaults finds room, at any time.
+    /// The sessions that clients of all replicas open by the defaults fit in, at any time.
     #[test]
     fn what_is_opened_while_a_session_makes_no_room_is_less_than_there_is() {
         for n in [1, 3, 5, 7, 64] {

@@ -332,8 +332,8 @@ impl Reads {
         self.answers.flush(step);
     }
 
-    /// Reads without an answer ask again, the leader this time; held reads whose permit
-    /// has gone look elsewhere.
+    /// Asks again for reads without an answer, the leader this time. Held reads without a permit
+    /// any more look elsewhere.
     pub fn retry(&mut self, step: &mut Step<'_>, view: View<'_>) {
         let patience = step.us.settings.timing.retransmit;
         let now = step.now;

@@ -1,4 +1,4 @@
-//! What reads look at: all of it belongs to other parts, and is read only.
+//! View of the state that reads look at: all of it belongs to other parts, and is read only.
 
 use leasehold_leases::{NoPermit, Permit, Slot, Time};
 use leasehold_wire::Outcome;
@@ -7,7 +7,7 @@ use super::super::consensus::Consensus;
 use super::super::leasing::Leasing;
 use super::super::machine::Kv;
 
-/// What reads look at.
+/// State that reads look at.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub consensus: &'a Consensus,

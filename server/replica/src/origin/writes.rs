@@ -25,7 +25,7 @@ use super::merging::{Counts, Held, Merging};
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
 /// Writes, and reads, that are sent again in one go: very many may wait long at once.
 const RETRIED_MAX: usize = 4096;
-/// So many merges that were held as small ones turn out large in one go at most.
+/// Maximum number of merges held as small ones that turn out large in one go.
 const RECOUNTED_MAX: usize = 4096;
 /// A command that has not been answered.
 #[derive(Clone, Debug)]
@@ -338,7 +338,7 @@ impl Writes {
         pending.map(|pending| pending.from)
     }
 
-    /// Answers whoever waits for this command.
+    /// Answers the client that waits for this command.
     pub fn answer(&mut self, step: &mut Step<'_>, proposed: &Proposed, outcome: Outcome) {
         if let Some(to) = self.take(step.me(), proposed) {
             step.reply(to, Path::Log, outcome);
@@ -381,8 +381,8 @@ impl Writes {
         self.merging.check(waiting);
     }
 
-    /// Number of clients here whose command is in this committed slot, but needs its
-    /// execution and so waits for a slot before it.
+    /// Number of clients here with a command in this committed slot that needs its execution and so
+    /// waits for a slot before it.
     pub fn blocked(&self, me: ReplicaId, accepted: Option<&Accepted>) -> usize {
         let proposed = accepted.map_or(&[][..], |accepted| accepted.value.commands());
         let mine = proposed.iter().filter(|proposed| proposed.origin == me);

@@ -144,7 +144,7 @@ fn lease_set(change: impl FnOnce(&mut Durations)) -> Message {
     Message::SetLease { ask: 1, set }
 }
 
-/// What a message says with a number in one of its places.
+/// Builder of a message that has the given number in one of its places.
 type Saying = fn(u64) -> Message;
 
 /// Each place of a number that is bounded, with the largest that is believed.

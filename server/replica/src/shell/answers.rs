@@ -1,5 +1,5 @@
-//! Answers to reads that peers forwarded: those of one group of inputs leave
-//! together, after the clock was read again.
+//! Answers to reads that peers forwarded: those of one batch of inputs leave together, after the
+//! clock was read again.
 
 use leasehold_leases::ReplicaId;
 use leasehold_wire::{Outcome, Path};

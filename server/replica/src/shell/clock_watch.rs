@@ -11,23 +11,23 @@ use std::time::Duration;
 
 use leasehold_leases::Time;
 
-/// How long readings are compared, and how long clocks must agree before they are believed
-/// again. A rate is caught that is wrong by more than `rho` and [`SLACK`] in this span.
+/// Duration over which readings are compared, and for which clocks must agree before they are
+/// believed again. A rate that is wrong by more than `rho` and [`SLACK`] in this time is caught.
 const SPAN: Duration = Duration::from_secs(10);
-/// What two readings may differ by beside `rho`: they are taken one after the other.
+/// Difference that two readings may have in addition to `rho`: they are taken one after the other.
 const SLACK: Duration = Duration::from_millis(1);
-/// The wall clock may be set by this much without notice: it is no measure of rates, and
-/// nobody sets it by less who makes up for a pause.
+/// Amount by which the wall clock may be set without notice: it is no measure of rates, and no
+/// smaller step makes up for a pause.
 const WALL_SLACK: Duration = Duration::from_millis(50);
-/// Readings are kept this far apart.
+/// Time between readings that are kept.
 const APART: Duration = Duration::from_millis(250);
 
-/// Readings of the machine's clocks at one moment.
+/// Readings of the machine's clocks at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The clock that leases are counted on.
     pub now: Time,
-    /// What the others say; `None` if they could not be read close enough to it.
+    /// Readings of the other clocks; `None` if they could not be read close enough to `now`.
     pub others: Option<Others>,
 }
 
@@ -41,7 +41,7 @@ pub struct Others {
 }
 
 impl Reading {
-    /// Of a clock that nothing contradicts.
+    /// Returns a reading of a clock that nothing contradicts.
     pub fn alone(now: Time) -> Reading {
         Reading { now, others: None }
     }
@@ -50,22 +50,24 @@ impl Reading {
 /// A clock that disagrees with the one that leases are counted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Divergence {
-    /// Which: `"steered"` or `"wall"`.
+    /// Name of the clock: `"steered"` or `"wall"`.
     pub clock: &'static str,
-    /// How much further it has gone, in ns; less than 0: how much less far.
+    /// Time that it has gone further than the clock of leases, in ns; less than 0 if it has gone
+    /// less far.
     pub ahead_ns: i64,
-    /// In how long, by the clock that leases are counted on.
+    /// Duration in which it has done so, by the clock that leases are counted on.
     pub within: Duration,
 }
 
-/// Compares readings; see the module.
+/// Compares readings of the machine's clocks to determine whether the clock of leases may be
+/// believed.
 #[derive(Clone, Debug, Default)]
 pub struct ClockWatch {
     /// Rising, [`APART`], for [`SPAN`]; none from before the last divergence.
     kept: VecDeque<(Time, Others)>,
-    /// What made the clock untrusted.
+    /// Divergence that made the clock untrusted.
     divergence: Option<Divergence>,
-    /// What the replica was told last.
+    /// Whether the replica was last notified that the clock is untrusted.
     told_untrusted: bool,
 }
 
@@ -98,7 +100,7 @@ impl ClockWatch {
         Some(!untrusted)
     }
 
-    /// What is wrong with the clock, unless it is trusted.
+    /// Returns the divergence of the clock, unless the clock is trusted.
     pub fn divergence(&self) -> Option<Divergence> {
         self.divergence
     }

@@ -40,12 +40,12 @@ impl DiskWatch {
         }
     }
 
-    /// The disk says that it has no room, or has room again.
+    /// The disk says that it has no free space, or has free space again.
     pub fn set_full(&mut self, full: bool) {
         self.full = full;
     }
 
-    /// What the replica was told last.
+    /// Returns whether the storage takes writes, as the replica was last notified.
     pub fn writable(&self) -> bool {
         !self.told_unwritable
     }

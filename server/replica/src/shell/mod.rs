@@ -1,6 +1,6 @@
-//! What the node and the simulator do alike around a replica: when the clock is
-//! read, who performs actions, until when an answer may leave, and when a disk or a
-//! clock is no longer to be counted on. These are rules of the protocol, so there is one code for them, and it is
+//! Rules that the node and the simulator apply alike around a replica: when the clock is read, how
+//! actions are performed, until when an answer may leave, and when a disk or a clock is no longer
+//! to be counted on. These are rules of the protocol, so there is one code for them. The code is
 //! pure: time is handed in.
 
 mod answers;

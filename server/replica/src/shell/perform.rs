@@ -1,4 +1,4 @@
-//! Who performs the actions of a replica, and how an action reaches it.
+//! Host that performs the actions of a replica, and how an action reaches it.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{ReplicaId, Slot, Time};
@@ -9,8 +9,8 @@ use crate::action::{Action, Asker, ClientHandle, Event, Record, Sequence};
 use crate::input::{Again, ReadFrom};
 use crate::message::{Envelope, LogId};
 
-/// Performs what a replica asks for. The node does; so do the simulator, tests and
-/// benchmarks in its place. Each method performs the [`Action`] of its name.
+/// Performs what a replica asks for. The node does so; in its place the simulator, tests and
+/// benchmarks do. Each method performs the [`Action`] of its name.
 pub trait Host {
     /// Sends to a peer. May lose the message.
     fn send(&mut self, to: ReplicaId, envelope: Envelope);
@@ -30,22 +30,22 @@ pub trait Host {
     /// [`Input::LogRead`].
     fn read_log(&mut self, log: LogId, to: Asker, from: Slot, last: Slot);
 
-    /// Tells the operator.
+    /// Notifies the operator.
     fn event(&mut self, event: Event);
 }
 
 /// A read made under leases. Its answer waits until the clock has been read again.
 #[derive(Clone, Debug)]
 pub struct Fenced {
-    /// Who asked.
+    /// Client or peer that asked.
     pub to: ReadFrom,
-    /// How it was served.
+    /// Path by which it was served.
     pub path: Path,
     /// The answer.
     pub outcome: Outcome,
-    /// When its permit ends, by the clock of its replica.
+    /// Time at which its permit ends, by the clock of its replica.
     pub until: Time,
-    /// What was read, to read it again if the permit has ended.
+    /// Read to make again if the permit has ended.
     pub again: Again,
 }
 
@@ -57,7 +57,7 @@ impl Fenced {
         sampled < self.until || off(Rule::H04Fence)
     }
 
-    /// What the replica must be told if the answer may not leave: it reads again.
+    /// Returns the input that notifies the replica that the answer may not leave: it reads again.
     pub fn missed(self) -> Input {
         let (from, again) = (self.to, self.again);
         Input::FenceMissed { from, again }

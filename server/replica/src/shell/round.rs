@@ -1,4 +1,4 @@
-//! One group of inputs: taken, dated, stepped through.
+//! One batch of inputs: taken, dated, stepped through.
 
 use leasehold_leases::Time;
 use leasehold_leases::mutants::{Rule, off};
@@ -7,7 +7,7 @@ use super::{ClockWatch, DiskWatch, Reading};
 use crate::action::Action;
 use crate::{Due, Input, Replica};
 
-/// What must be counted on around a replica.
+/// Watches over what a replica counts on: its storage and its clock.
 #[derive(Debug, Default)]
 pub struct Watches {
     /// Its storage.
@@ -16,22 +16,22 @@ pub struct Watches {
     pub clock: ClockWatch,
 }
 
-/// A part of a round that is about to begin.
+/// Part of an event-loop iteration that is about to begin.
 #[derive(Debug)]
 pub enum Part<'a> {
-    /// The round itself; these timers are due.
+    /// The iteration itself; these timers are due.
     Begin(Due),
     /// An input.
     Input(&'a Input),
     /// Timers, if no input has seen to them.
     Timers,
-    /// The end of the group: what it has brought is proposed, forwarded and voted for.
+    /// The end of the batch of inputs: what it has brought is proposed, forwarded and voted for.
     Proposals,
 }
 
-/// Steps `replica` through everything that `take` brings, and what is due. The vectors are
-/// buffers: `inputs` is empty before and after, `actions` gets what is to be done. `begins` is
-/// told of each part, for who measures how long they take.
+/// Steps `replica` through everything that `take` brings, and what is due. The vectors are buffers:
+/// `inputs` is empty before and after, `actions` gets what is to be done. `begins` is notified of
+/// each part, so that a caller can measure how long the parts take.
 ///
 /// Protocol §0: the clock is read *after* the inputs had arrived. A process that
 /// was stopped between reading it and taking them would otherwise date a grant

@@ -9,11 +9,11 @@ use leasehold_leases::mutants::{Rule, with};
 
 use super::judge::{self, Violation};
 
-/// Which seeds are tried.
+/// Range of seeds that are tried.
 pub struct Hunt {
     /// The first.
     pub from: u64,
-    /// How many a round, at most.
+    /// Maximum number of seeds in a round.
     pub seeds: u64,
     /// Rounds; each has seeds of its own.
     pub rounds: u64,
@@ -31,17 +31,17 @@ const ROUND: u64 = 1_000_000;
 pub struct Caught {
     /// It.
     pub seed: u64,
-    /// How many seeds that took.
+    /// Number of seeds that it took.
     pub after: u64,
-    /// Who noticed, and what.
+    /// The oracle or assertion that noticed, and its text.
     pub violation: Violation,
 }
 
-/// What came of all rounds.
+/// Outcome of all rounds.
 pub struct Hunted {
     /// The rounds in which it was caught, the shortest first.
     pub caught: Vec<Caught>,
-    /// How many there were.
+    /// Number of rounds.
     pub rounds: u64,
 }
 
@@ -98,7 +98,7 @@ impl Hunt {
         })
     }
 
-    /// What a seed notices without `rule`, and would not with it.
+    /// Returns the violation that a seed notices without `rule`, and would not notice with it.
     fn notices(&self, rule: Rule, seed: u64) -> Option<Violation> {
         let violation = with(rule, || judge::seed(seed, self.run_ns))?;
         let Some(own) = judge::seed(seed, self.run_ns) else {

@@ -6,12 +6,12 @@ use std::panic::{PanicHookInfo, set_hook};
 use leasehold_sim::run;
 use leasehold_sim::scenario::{Choices, Scenario};
 
-/// What was noticed.
+/// A violation that was noticed.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// By which oracle; or by an assertion of the replica's own, and where.
     pub oracle: String,
-    /// What it said.
+    /// Text that describes it.
     pub text: String,
 }
 

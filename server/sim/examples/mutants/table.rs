@@ -52,7 +52,7 @@ pub fn short(text: &str) -> String {
     line.chars().take(140).collect()
 }
 
-/// Who noticed, in any round.
+/// Names of the oracles that noticed, in any round.
 fn oracles(hunted: &Hunted) -> String {
     let rounds = hunted.caught.iter();
     let names: BTreeSet<&str> = rounds.map(|c| c.violation.oracle.as_str()).collect();

@@ -1,6 +1,6 @@
-//! One value per slot, and one state per prefix (oracle 9; Paxos, §2.1): what one
-//! replica commits or executes in a slot, every other does, and whoever has
-//! executed as far is in the same state.
+//! One value per slot, and one state per prefix (oracle 9; Paxos, §2.1): every replica commits or
+//! executes in a slot what any other does, and replicas that have executed equally far are in the
+//! same state.
 
 use super::progress::Stage;
 use super::{Chosen, Entry, Verdict, ensure, id};
@@ -11,10 +11,10 @@ pub(super) const NAME: &str = "agreement";
 /// A state is compared each so many slots: a digest looks at all of it.
 const DIGEST_EVERY: u64 = 16;
 
-/// See the module.
+/// Oracle that judges agreement: one value per slot, and one state per prefix.
 #[derive(Debug, Default)]
 pub struct Agreement {
-    /// By slot / [`DIGEST_EVERY`]: the digest of whoever was there first.
+    /// By slot / [`DIGEST_EVERY`]: the digest of the first replica to get there.
     digests: Vec<Option<u64>>,
     /// Slots and states compared.
     pub checks: u64,

@@ -1,9 +1,9 @@
-//! Barriers are carried and executed (oracle 4; §3.6, protocol §2 "Barrier"): a
-//! promise names a slot at or above everything that its grantor had accepted when
-//! it was made, and whoever reads a key has executed the barriers of enough
-//! grantors that cover it, by promises that they really made.
+//! Barriers are carried and executed (oracle 4; §3.6, protocol §2 "Barrier"): a promise names a
+//! slot at or above everything that its grantor had accepted when it was made. A replica that reads
+//! a key has executed the barriers of enough grantors that cover it, by promises that they really
+//! made.
 //!
-//! What is accepted is told by what goes to disk, what is promised by messages.
+//! Accepted slots are taken from what goes to disk, promises from messages.
 
 use std::collections::BTreeSet;
 
@@ -18,11 +18,11 @@ use leasehold_replica::message::{Envelope, LogId, Message};
 
 pub(super) const NAME: &str = "barriers";
 
-/// How many accepted slots of a replica are remembered before the oldest are
+/// Maximum number of accepted slots of a replica that are remembered. Beyond it the oldest are
 /// forgotten.
 const ACCEPTED_MAX: usize = 128;
 
-/// What a replica has accepted, on its disk or on the way there.
+/// Slots that a replica has accepted, on its disk or on the way there.
 #[derive(Clone, Debug, Default)]
 struct Accepted {
     slots: BTreeSet<Slot>,
@@ -38,8 +38,8 @@ impl Accepted {
         top.max(self.executed)
     }
 
-    /// What is executed and durable is never erased again, and so the highest of
-    /// it stands for all.
+    /// Forgets the oldest slots. What is executed and durable is never erased again, and so the
+    /// highest of it stands for all.
     fn forget(&mut self, disk: &Disk) {
         if self.slots.len() > ACCEPTED_MAX
             && disk.holds(LogId::Commands, self.executed, Ballot::ZERO)
@@ -49,7 +49,7 @@ impl Accepted {
     }
 }
 
-/// See the module.
+/// Oracle that judges barriers: promises carry them, and readers have executed them.
 #[derive(Debug)]
 pub struct Barriers {
     accepted: Vec<Accepted>,
@@ -139,7 +139,7 @@ impl Barriers {
         Ok(())
     }
 
-    /// What `node` has done in this step is done.
+    /// Ends the step of `node`: everything that it does in this step is done.
     pub(super) fn step_ends(&mut self, sight: &Sight<'_>, node: usize, actions: &[Action]) {
         let accepted = &mut self.accepted[node];
         let replica = sight.replica(node);

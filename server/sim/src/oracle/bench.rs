@@ -22,7 +22,7 @@ use leasehold_replica::message::{
 };
 use leasehold_replica::{Input, Replica, Settings};
 
-/// How long promises last.
+/// Duration of a promise.
 pub const LEASE: Duration = Duration::from_secs(2);
 /// The ballot that everything is accepted at, if nothing else is said.
 pub const BALLOT: Ballot = Ballot {
@@ -30,7 +30,7 @@ pub const BALLOT: Ballot = Ballot {
     replica: ReplicaId(0),
 };
 
-/// What one replica has.
+/// State of one replica.
 #[derive(Clone, Debug)]
 pub struct Has {
     pub run: u64,
@@ -45,7 +45,7 @@ pub struct Has {
     pub restart_wait: Option<Duration>,
     /// The first configuration that it has executed.
     pub change: ConfigChange,
-    /// How many more, which changed nothing.
+    /// Number of further configurations that it has executed, which changed nothing.
     pub more: u64,
 }
 
@@ -177,7 +177,7 @@ fn start(node: usize, has: Has) -> Node {
     started
 }
 
-/// What run `from.1` of a replica says to run `to.1` of another.
+/// Returns what run `from.1` of a replica says to run `to.1` of another.
 pub fn says(
     from: (usize, u64),
     to: (usize, u64),

@@ -1,5 +1,4 @@
-//! What is chosen, by the first replica that knew: the truth that the others are
-//! held to.
+//! Chosen values, each by the first replica that knew it: the truth that the others are held to.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,7 +7,7 @@ use leasehold_leases::{Key, Slot};
 
 use leasehold_replica::message::{LogId, Value};
 
-/// See the module.
+/// The chosen values of both logs.
 #[derive(Debug, Default)]
 pub struct Chosen {
     values: [Vec<Option<Value>>; 2],
@@ -20,7 +19,7 @@ pub struct Chosen {
     first_keys: Vec<Key>,
 }
 
-/// How many of the first keys are remembered in order.
+/// Number of the first keys that are remembered in order.
 const FIRST_KEYS: usize = 32;
 
 impl Chosen {
@@ -52,7 +51,7 @@ impl Chosen {
         true
     }
 
-    /// What is chosen in `slot`, if anybody knows.
+    /// Returns the value chosen in `slot`, if any replica knows it.
     pub fn value(&self, log: LogId, slot: Slot) -> Option<&Value> {
         let index = slot.0.checked_sub(1)? as usize;
         self.values[log.index()].get(index)?.as_ref()

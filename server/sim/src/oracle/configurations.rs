@@ -19,7 +19,7 @@ const REMEMBERED: usize = 256;
 /// The newest of those that a replica keeps are compared.
 const COMPARED: u64 = 8;
 
-/// What a configuration says.
+/// Content of a configuration.
 #[derive(Clone, Debug)]
 struct Content {
     params: LeaseParams,
@@ -29,11 +29,11 @@ struct Content {
     policies: Vec<(Key, StrategySpec, ReplicaSet)>,
     /// Per replica, the oldest configuration it may still be promised under.
     oldest: Vec<ConfigId>,
-    /// Of a sample of the keys.
+    /// Holders of a sample of the keys.
     holders: Vec<(Key, ReplicaSet)>,
 }
 
-/// See the module.
+/// Oracle that judges that each configuration has one content at all replicas.
 #[derive(Debug)]
 pub struct Configurations {
     newest: Content,
@@ -174,7 +174,7 @@ impl Configurations {
 }
 
 impl Content {
-    /// What a configuration says of all configurations after it.
+    /// Compares what a configuration says of all configurations after it.
     fn compare_newest(&self, node: usize, configs: &Configs) -> Verdict {
         let n = self.oldest.len() as u8;
         let oldest = (0..n).map(|r| configs.oldest_promisable(ReplicaId(r)));
@@ -195,7 +195,7 @@ impl Content {
         Ok(())
     }
 
-    /// What `config` says by itself.
+    /// Compares what `config` says by itself.
     fn compare(&self, node: usize, configs: &Configs, config: ConfigId) -> Verdict {
         let universal = configs.universal(config);
         let wrong = self.holders.iter().find(|(key, holders)| {
@@ -215,7 +215,7 @@ impl Content {
     }
 }
 
-/// What the last of the changes that are about `key`, and say something of it, says.
+/// Returns what the last change says that is about `key`, and that says something of it.
 fn last_of<T>(
     changes: &[RangeChange],
     key: &Key,

@@ -1,9 +1,8 @@
-//! A read that the leader confirms is confirmed by a majority that was asked after
-//! it (protocol §3.7, hazard 26): answers to earlier probes say nothing about who
-//! leads now.
+//! A read that the leader confirms is confirmed by a majority that was asked after it (protocol
+//! §3.7, hazard 26): answers to earlier probes say nothing about which replica leads now.
 //!
-//! Told by messages: which probe was the leader's newest when a read was forwarded
-//! to it, or its own client asked it, and which probes were answered.
+//! Judged by messages: which probe was the leader's newest when a read was forwarded to it, or its
+//! own client asked it, and which probes were answered.
 
 use std::collections::HashMap;
 
@@ -18,7 +17,7 @@ use leasehold_replica::message::{Envelope, Message, ReadAnswer, RequestId};
 
 pub(super) const NAME: &str = "confirmed";
 
-/// What a leader has asked under one ballot.
+/// Probes that a leader has sent under one ballot.
 #[derive(Clone, Debug, Default)]
 struct Asked {
     newest: Probe,
@@ -38,15 +37,15 @@ struct Probe {
 struct Read {
     /// The newest probe of the replica that it was sent to.
     after: Probe,
-    /// How many reads others had confirmed for that replica.
+    /// Number of reads that others had confirmed for that replica.
     told: u64,
 }
 
-/// See the module.
+/// Oracle that judges confirmed reads: a majority was asked after each.
 #[derive(Debug)]
 pub struct Confirmed {
     leaders: Vec<Asked>,
-    /// Reads that were forwarded, after which probe of whom they were forwarded to.
+    /// Reads that were forwarded, each with the newest probe of the replica it was forwarded to.
     forwarded: HashMap<(ReplicaId, RequestId), Probe, FixedState>,
     /// Reads of clients, by the replica that they were sent to.
     reads: HashMap<(usize, ClientHandle), Read, FixedState>,
@@ -256,7 +255,8 @@ mod tests {
         }
     }
 
-    /// What must happen between a read and its confirmation, whoever asked it.
+    /// Judges what must happen between a read and its confirmation, at whichever replica it was
+    /// asked.
     fn judge(ask: fn(&mut Leader), confirm: fn(&mut Leader) -> Verdict) {
         let case = |happens: &dyn Fn(&mut Leader)| {
             let mut leader = Leader::new();

@@ -14,7 +14,7 @@ pub(super) const NAME: &str = "containment";
 /// Clocks tick in ns: two of them round a reading away from true time.
 const TICKS_NS: u64 = 2;
 
-/// What was judged of configurations older than these is forgotten.
+/// Number of configurations for which judgements are kept: those of older ones are forgotten.
 const CONFIGS_KEPT: u64 = 8;
 
 /// One of two replicas that are compared.
@@ -26,7 +26,7 @@ struct Side<'a> {
     now: Time,
 }
 
-/// A promise and the grant behind it, each by the clock of whoever keeps it.
+/// A promise and the grant behind it, each by the clock of the replica that keeps it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pair {
     config: ConfigId,
@@ -34,8 +34,8 @@ struct Pair {
     kept: Time,
 }
 
-/// See the module. What was judged of a grantor and a holder need not be judged again,
-/// as long as their clocks run as they did.
+/// Oracle that judges containment: beliefs end before grants. A grantor and a holder that were
+/// judged need not be judged again, as long as their clocks run as they did.
 #[derive(Debug)]
 pub struct Containment {
     n: usize,
@@ -155,7 +155,7 @@ mod tests {
         world
     }
 
-    /// What is said of replica 1, and how many promises were compared.
+    /// Returns the verdict on replica 1, and the number of promises compared.
     fn judge(world: &World) -> (bool, u64) {
         let mut containment = Containment::new(3);
         let verdict = containment.stepped(&world.sight(), 1);

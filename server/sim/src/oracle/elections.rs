@@ -1,8 +1,8 @@
-//! No needless election: nobody campaigns against a leader that leads and that a majority
-//! hears, unless that leader hands over. Liveness, not safety: each election costs clients
-//! an outage, however sound it is.
+//! No needless election: no replica campaigns against a leader that leads and that a majority
+//! hears, unless that leader transfers leadership. Liveness, not safety: each election costs
+//! clients an outage, however sound it is.
 //!
-//! Recomputed from messages: who acknowledges a leader's heartbeats has heard it.
+//! Recomputed from messages: a replica that acknowledges a leader's heartbeats has heard it.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ struct Series {
     last_ns: u64,
 }
 
-/// See the module.
+/// Oracle that judges elections: none is needless.
 #[derive(Debug)]
 pub struct Elections {
     /// By replica.
     heard: Vec<Option<Series>>,
-    /// By replica: the ballot whose leader handed over to it.
+    /// By replica: the ballot of the leader that transferred leadership to it.
     handed: Vec<Option<Ballot>>,
     timeout_ns: u64,
     /// A clock has left what is assumed of clocks: nothing is judged any more.
@@ -46,7 +46,7 @@ impl Elections {
         }
     }
 
-    /// A clock has jumped: whoever counts on it may take any leader for silent.
+    /// A clock has jumped: a replica that counts on it may take any leader for silent.
     pub fn excuse(&mut self) {
         self.excused = true;
     }
@@ -89,8 +89,8 @@ impl Elections {
         }
     }
 
-    /// `node` campaigns. Whoever agreed had heard no leader for a while, at some time since
-    /// this replica asked: at most an election timeout ago.
+    /// `node` campaigns. Each replica that agreed had heard no leader for a while, at some time
+    /// since this replica asked: at most an election timeout ago.
     pub(super) fn campaigns(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
         self.checks += 1;
         self.heard[node] = None;

@@ -1,6 +1,6 @@
-//! Frames (oracle 17): in runs whose messages are encoded, each one that is sent
-//! fits into a frame, and its own decoder takes it. The node drops a message that
-//! does not, and whoever waits for it waits for a timer, or for ever.
+//! Frames (oracle 17): in runs with encoded messages, each one that is sent fits into a frame, and
+//! its own decoder takes it. The node drops a message that does not, and a peer that waits for it
+//! waits for a timer, or for ever.
 
 use bytes::BytesMut;
 use leasehold_wire::split_frame;
@@ -11,7 +11,7 @@ use leasehold_replica::message::Envelope;
 
 pub(super) const NAME: &str = "frames";
 
-/// See the module.
+/// Oracle that judges frames: each message fits into one, and decodes again.
 #[derive(Debug, Default)]
 pub struct Frames {
     /// Messages encoded and decoded.

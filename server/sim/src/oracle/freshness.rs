@@ -14,8 +14,8 @@ pub(super) const NAME: &str = "freshness";
 
 type Version = (u64, u32);
 
-/// See the module. Deletes have no version: keys that were ever deleted are
-/// left to the linearizability checker.
+/// Oracle that judges the freshness of reads. Deletes have no version: keys that were ever deleted
+/// are left to the linearizability checker.
 #[derive(Debug, Default)]
 pub struct Freshness {
     newest: HashMap<Key, Version, FixedState>,

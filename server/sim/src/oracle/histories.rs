@@ -11,7 +11,7 @@ use super::{Verdict, ensure};
 
 pub(super) const NAME: &str = "histories";
 
-/// See the module.
+/// Oracle that judges the clients' histories alone, by values and times.
 #[derive(Debug, Default)]
 pub struct Histories {
     /// Operations and transactions judged.

@@ -1,9 +1,9 @@
-//! Liveness (oracle 10; §3.7): with a majority up and connected and nothing else
-//! going wrong, every write commits, every read that was held ends, and everybody catches up, within
-//! t_grace (to suspect who is gone), t_guard + t_lease (to outwait what it was
-//! promised, stretched for drift), an election, and some slack.
+//! Liveness (oracle 10; §3.7): with a majority up and connected and nothing else going wrong, every
+//! write commits, every read that was held ends, and every replica catches up, within t_grace (to
+//! suspect a failed replica), t_guard + t_lease (to outwait what it was promised, stretched for
+//! drift), an election, and some slack.
 //!
-//! Told of invocations and answers by whoever drives the clients.
+//! Notified of invocations and answers by the driver of the clients.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -22,7 +22,7 @@ const BACKOFF: u32 = 16;
 /// Elections that may fail before one succeeds: two candidates may collide.
 const ELECTIONS: u32 = 3;
 
-/// See the module.
+/// Oracle that judges liveness: every request ends in time once all is well.
 #[derive(Debug, Default)]
 pub struct Liveness {
     /// Since when nothing goes wrong any more, and how long a request may take
@@ -35,9 +35,9 @@ pub struct Liveness {
     pub checks: u64,
 }
 
-/// How long a request may take once all is well: the bound of §3.7 under `params`
-/// and `timing`, and as slack what a handing-over leader may drain, and the
-/// pauses between attempts.
+/// Returns the maximum time that a request may take once all is well: the bound of §3.7 under
+/// `params` and `timing`. Its slack is the time for which a leader that transfers leadership may
+/// drain, and the pauses between attempts.
 pub fn bound(params: &LeaseParams, timing: &Timing) -> Duration {
     let clock = params.clock;
     let leases = clock.keep_from_send(params.t_lease, params.t_guard, params.t0_cap);

@@ -73,13 +73,13 @@ use leasehold_replica::unavailable::{is_asked_again, is_client_gone, is_unsent};
 /// A rule that was seen broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which oracle saw it.
+    /// Name of the oracle that saw it.
     pub oracle: &'static str,
-    /// What it saw.
+    /// Description of what it saw.
     pub what: String,
 }
 
-/// What an oracle says.
+/// Verdict of an oracle.
 pub type Verdict = Result<(), Violation>;
 
 /// Says that a rule is broken, unless a condition holds.
@@ -127,11 +127,11 @@ pub struct Oracles {
     refusals: Refusals,
     /// Knows how often merges were held at their origin.
     pub unsent: Unsent,
-    /// Told of every invocation and answer by whoever drives the clients.
+    /// Notified of every invocation and answer by the driver of the clients.
     pub freshness: Freshness,
-    /// Likewise, and when all was well again.
+    /// Notified of the same, and of the time when all was well again.
     pub liveness: Liveness,
-    /// Asked at the end by whoever kept the clients' history.
+    /// Asked at the end by the keeper of the clients' history.
     pub histories: Histories,
 }
 
@@ -291,15 +291,15 @@ impl Oracles {
         }
     }
 
-    /// What a replica has committed and executed in a step whose actions are all still
-    /// to be performed.
+    /// Judges the slots that a replica has committed and executed in a step of which all actions
+    /// are still to be performed.
     fn learns(&mut self, acting: Acting<'_>, replica: &Replica) -> Verdict {
         let Acting { sight, node, .. } = acting;
         let (mut first, mut configured) = (false, false);
         for (log, slot, stage) in self.progress.news(node, replica) {
             let Some(value) = replica.entry(log, slot) else {
-                // Executed and forgotten in one step, after others. The values of a run are
-                // too few for that to happen to the first who commits.
+                // Executed and forgotten in one step, after others. The values of a run are too few
+                // for that to happen to the first replica that commits.
                 assert!(
                     self.chosen.value(log, slot).is_some(),
                     "a chosen value is seen before it is forgotten"
@@ -374,7 +374,7 @@ fn is_about_leases(action: &Action) -> bool {
     matches!(action, Action::Send { envelope, .. } if matches!(envelope.message, Message::Lease(_)))
 }
 
-/// Whom `node` is, as others name it.
+/// Returns the identifier by which others name `node`.
 fn id(node: usize) -> ReplicaId {
     ReplicaId(node as u8)
 }
@@ -397,7 +397,7 @@ fn rewritten(rest: &[Action], log: LogId, slot: Slot) -> bool {
     })
 }
 
-/// What goes to disk.
+/// Returns the records that go to disk.
 fn records(actions: &[Action]) -> impl Iterator<Item = &Record> {
     actions.iter().flat_map(|action| match action {
         Action::Persist { records, .. } => records.as_slice(),

@@ -14,7 +14,7 @@ use leasehold_replica::message::{LogId, Value};
 
 pub(super) const NAME: &str = "notified";
 
-/// See the module.
+/// Oracle that judges that every reader is notified of the writes of its keys.
 #[derive(Debug, Default)]
 pub struct Notified {
     /// Pairs of a write and a replica, and reads, looked at.

@@ -1,9 +1,9 @@
-//! No commit without an old leader that can still serve (oracle 7; §3.3, §3.7):
-//! who once led keeps the lease that it led with, and learns of every write to
-//! its keys until that has ended, whoever leads by then.
+//! No commit without an old leader that can still serve (oracle 7; §3.3, §3.7): a replica that once
+//! led keeps the lease that it led with, and learns of every write to its keys until that has
+//! ended, whichever replica leads by then.
 //!
-//! The same rule as `notified`, asked of those who led, and answered from the
-//! oracles' own record of promises instead of what the holder believes.
+//! The same rule as `notified`, asked of the replicas that led, and answered from the oracles' own
+//! record of promises instead of what the holder believes.
 
 use leasehold_leases::{Ballot, Slot};
 
@@ -13,7 +13,7 @@ use leasehold_replica::message::LogId;
 
 pub(super) const NAME: &str = "old leader";
 
-/// See the module.
+/// Oracle that judges that no write commits without an old leader that can still serve its key.
 #[derive(Debug)]
 pub struct OldLeader {
     /// By replica: the last ballot that it led in.

@@ -4,7 +4,7 @@
 //! several keys. Or a client could know the later write, and a read elsewhere
 //! would find a part of the earlier one missing.
 //!
-//! Told by the version in the answer; one that a deleted key gives has none.
+//! Judged by the version in the answer; the answer that a deleted key gives has none.
 
 use leasehold_leases::{Ballot, Slot};
 use leasehold_wire::command::Op;
@@ -17,7 +17,7 @@ use leasehold_replica::message::{LogId, Message, Value};
 
 pub(super) const NAME: &str = "order";
 
-/// See the module.
+/// Oracle that judges the order of answers given at commit.
 #[derive(Debug, Default)]
 pub struct Order {
     /// Answers at commit looked at.

@@ -1,7 +1,7 @@
-//! What is accepted is pending (§3.6; protocol §3.2): from its acceptance until its
-//! execution, and again from a restart on, a slot is marked on every key that it
-//! writes, or a read of the key would not wait for it. Oracle 2 rests on this. And
-//! nothing else is marked, or a read would wait for what never comes (hazard 18).
+//! Accepted slots are pending (§3.6; protocol §3.2): from its acceptance until its execution, and
+//! again from a restart on, a slot is marked on every key that it writes, or a read of the key
+//! would not wait for it. Oracle 2 rests on this. And nothing else is marked, or a read would wait
+//! for what never comes (hazard 18).
 //!
 //! A slot is looked at when it is accepted, when it is committed and when it is
 //! executed; all of them when a replica starts, and when it follows another ballot.
@@ -15,7 +15,7 @@ use leasehold_replica::message::{LogId, Value};
 
 pub(super) const NAME: &str = "pending";
 
-/// See the module.
+/// Oracle that judges the marks of pending slots.
 #[derive(Debug, Default)]
 pub struct Pending {
     /// Marks looked for.

@@ -1,4 +1,4 @@
-//! What each replica has newly committed and executed: most oracles want to know.
+//! Slots that each replica has newly committed and executed: most oracles need them.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use leasehold_replica::Replica;
 use leasehold_replica::message::LogId;
 
-/// What happened to a slot at a replica.
+/// Stage that a slot has reached at a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Committed,
@@ -31,7 +31,7 @@ struct Seen {
     executed: Slot,
 }
 
-/// See the module.
+/// Progress of each replica that has been seen, by log.
 #[derive(Debug)]
 pub(super) struct Progress {
     seen: Vec<[Seen; 2]>,
@@ -56,7 +56,7 @@ impl Progress {
         }
     }
 
-    /// What is new at `node`: commits first, each kind rising by slot.
+    /// Returns what is new at `node`: commits first, each kind rising by slot.
     pub(super) fn news(
         &mut self,
         node: usize,

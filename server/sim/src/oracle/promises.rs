@@ -38,7 +38,7 @@ struct Taken {
     sequence: u64,
 }
 
-/// What a holder may believe of one grantor under one configuration.
+/// Belief that a holder may have in one grantor under one configuration.
 #[derive(Clone, Copy, Debug)]
 struct Belief {
     config: ConfigId,
@@ -63,7 +63,7 @@ struct Pair {
     beliefs: SmallVec<[Belief; 2]>,
 }
 
-/// See the module.
+/// Record of promises, from messages alone.
 #[derive(Debug)]
 pub(super) struct Promises {
     n: usize,

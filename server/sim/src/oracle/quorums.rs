@@ -1,6 +1,6 @@
-//! Every commit has its quorum (oracle 3; §2.1, §3.2): whoever votes has made the
-//! acceptance durable, its tag names everyone whom it has promised the keys, and
-//! what is chosen was accepted by a majority whose tags are all among the acceptors.
+//! Every commit has its quorum (oracle 3; §2.1, §3.2): a replica that votes has made the acceptance
+//! durable, and its tag names every replica to which it has promised the keys. A chosen value was
+//! accepted by a majority whose tags are all among the acceptors.
 //!
 //! Votes are counted as they leave; the rule is applied by trying every majority.
 
@@ -38,7 +38,7 @@ fn poll_at(polls: &mut Polls, ballot: Ballot) -> &mut Poll {
     &mut polls[place].1
 }
 
-/// See the module.
+/// Oracle that judges that every commit has its quorum.
 #[derive(Debug)]
 pub struct Quorums {
     n: usize,
@@ -117,7 +117,8 @@ impl Quorums {
         Ok(())
     }
 
-    /// What is voted for is durable, and the tag names everyone who was promised its keys.
+    /// Judges a vote: its entry is durable, and the tag names every replica that was promised its
+    /// keys.
     fn judge(&mut self, acting: Acting<'_>, vote: Vote) -> Verdict {
         let Acting { sight, node, rest } = acting;
         let (me, Vote { log, slot, .. }) = (id(node), vote);
@@ -200,9 +201,9 @@ fn add_own_votes(polls: &mut Polls, acting: Acting<'_>, Entry { log, slot, .. }:
     }
 }
 
-/// The step that commits an entry may also have accepted it from the next leader, at
-/// `newest`. Then the replica's own vote at its earlier ballot is forgotten, and so is
-/// the tag: whom it has promised the keys stands for it.
+/// The step that commits an entry may also have accepted it from the next leader, at `newest`. Then
+/// the replica's own vote at its earlier ballot is forgotten, and so is the tag: the replicas to
+/// which it has promised the keys stand for it.
 fn add_deposed_vote(polls: &mut Polls, acting: Acting<'_>, entry: Entry<'_>, newest: Ballot) {
     let me = id(acting.node);
     let disk = acting.sight.node(acting.node).disk();
@@ -226,9 +227,9 @@ fn promises(action: &Action, holder: ReplicaId, slot: Slot) -> bool {
     }
 }
 
-/// Whom the acting replica has promised some key that `entry` writes, by the grants it
-/// keeps. Without those to whom the rest of the step promises: their barrier is at or
-/// above the slot.
+/// Returns the replicas to which the acting replica has promised some key that `entry` writes, by
+/// the grants it keeps. Those to which the rest of the step promises are left out: their barrier is
+/// at or above the slot.
 fn owed(acting: Acting<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaSet {
     let Acting { sight, node, rest } = acting;
     let mut owed = ReplicaSet::EMPTY;
@@ -251,7 +252,7 @@ fn owed(acting: Acting<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaSet
     owed.minus(owed.iter().filter(told).collect())
 }
 
-/// By configuration, to whom `node` keeps grants that have not expired.
+/// Returns, by configuration, the replicas for which `node` keeps grants that have not expired.
 fn live_grants(sight: &Sight<'_>, node: usize, replica: &Replica) -> LiveGrants {
     let now = sight.time(node);
     let mut live = LiveGrants::new();

@@ -22,7 +22,7 @@ const SECOND_MS: u64 = 1000;
 /// Answers of more bytes are not told: the replica refuses some of them.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// What came of a write.
+/// Effect of a write.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Effect {
     /// It was executed, with this result.
@@ -43,7 +43,7 @@ struct Session {
     results: Vec<(u64, Outcome)>,
 }
 
-/// See the module.
+/// State machine of the oracles' own: what executing the chosen commands in slot order gives.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reference {
     entries: BTreeMap<Key, (Bytes, Version)>,
@@ -51,9 +51,9 @@ pub(super) struct Reference {
     log_time_ms: u64,
     ttl_ms: u64,
     stay_ms: u64,
-    /// How many sessions the batch leaves room for; 0: any number.
+    /// Number of sessions for which the batch leaves capacity; 0: any number.
     sessions_max: usize,
-    /// Whoever began a session before may have had one that ended to make room.
+    /// A client that began a session before this time may have had one that ended to free capacity.
     opens_from_ms: u64,
 }
 
@@ -129,7 +129,7 @@ impl Reference {
         }
     }
 
-    /// What is known of one client's session, and nothing else.
+    /// Returns what is known of one client's session, and nothing else.
     pub(super) fn only(&self, client: u64) -> Reference {
         let session = self.sessions.get(&client).cloned();
         Reference {

@@ -1,12 +1,12 @@
-//! What is refused is never executed (hazard 77; protocol §1 "Sessions"): a client
-//! that is told that its session refuses a write may send it again under a new one.
+//! Refused commands are never executed (hazard 77; protocol §1 "Sessions"): a client that is
+//! notified that its session refuses a write may send it again under a new one.
 //!
 //! From the slots that the answering replica has executed on, no copy of the command
 //! takes effect at any replica. If the command had reached replicas only once, no copy
 //! takes effect in any slot: there was nothing that could have been executed before.
 //!
-//! What takes effect is seen by what replicas store and answer, not by what the oracles'
-//! own state machine makes of the log: that one could share the protocol's mistakes.
+//! Effects are seen by what replicas store and answer, not by what the oracles' own state machine
+//! makes of the log: that one could share the protocol's mistakes.
 
 use std::collections::HashMap;
 
@@ -25,12 +25,12 @@ pub(super) const NAME: &str = "refusals";
 /// (client, sequence).
 type Identity = (u64, u64);
 
-/// See the module.
+/// Oracle that judges that refused commands are never executed.
 #[derive(Debug, Default)]
 pub struct Refusals {
     /// Requests without an answer, by replica.
     asked: Vec<HashMap<ClientHandle, Identity, FixedState>>,
-    /// How often a write has reached a replica.
+    /// Number of times that a write has reached a replica.
     reached: HashMap<Identity, u32, FixedState>,
     /// The first slot in which a refused write must not take effect.
     refused: HashMap<Identity, Slot, FixedState>,
@@ -143,7 +143,7 @@ mod tests {
     use leasehold_replica::action::Stored;
     use leasehold_wire::command::Op;
 
-    /// What [`puts`] sends.
+    /// Returns the command that [`puts`] sends.
     fn put() -> Command {
         Command::session(1, 1, 1, Op::put("k", "v"))
     }

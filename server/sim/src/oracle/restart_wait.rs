@@ -1,6 +1,6 @@
-//! The restart wait (oracle 6; §3.7): a replica that has started again has
-//! forgotten whom it promised what. Until all of that has ended it votes with
-//! tag = everyone, or not at all.
+//! The restart wait (oracle 6; §3.7): a replica that has started again has forgotten which promises
+//! it made, and to which replicas. Until all of those have ended it votes with tag = everyone, or
+//! not at all.
 //!
 //! The wait is recomputed: from the promises that earlier runs sent, and from
 //! what holders still believe of them, by their clocks.
@@ -28,7 +28,7 @@ struct Grantor {
     until: Time,
 }
 
-/// See the module.
+/// Oracle that judges the restart wait.
 #[derive(Debug)]
 pub struct RestartWait {
     grantors: Vec<Grantor>,
@@ -152,7 +152,7 @@ impl RestartWait {
         Ok(())
     }
 
-    /// Whom votes of `node` must demand for what it may have forgotten.
+    /// Returns the replicas that votes of `node` must demand for what it may have forgotten.
     fn owed(
         &self,
         Acting { sight, node, .. }: Acting<'_>,
@@ -178,10 +178,9 @@ fn has_write(value: &Value) -> bool {
     commands.any(|proposed| proposed.command.is_write())
 }
 
-/// How long after it was sent a promise may be believed, in ns of any clock
-/// within the bound: it is taken within `t0 + t_guard` of the ack it names, which
-/// was received `t0` ago by a clock that may run as much slower as the holder's
-/// runs faster, and lasts `t_lease` from then.
+/// Duration for which a promise may be believed after it was sent, in ns of any clock within the
+/// bound: it is taken within `t0 + t_guard` of the ack it names, which was received `t0` ago by a
+/// clock that may run as much slower as the holder's runs faster, and lasts `t_lease` from then.
 fn lasts_ns(promise: &Promise, rho_ppm: u32) -> u64 {
     let rho = u128::from(rho_ppm);
     let aged = promise.t0.as_nanos() * 2 * rho / 1_000_000;
@@ -224,7 +223,7 @@ mod tests {
         oracle: RestartWait,
         promises: Promises,
         start: Verdict,
-        /// What it does after it has voted.
+        /// Actions that it performs after it has voted.
         rest: Vec<Action>,
     }
 

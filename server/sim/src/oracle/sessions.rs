@@ -26,7 +26,7 @@ const RESULTS_MAX: usize = 256;
 /// More commands than any run has in flight.
 const FLYING_MAX: usize = 10_000;
 
-/// What a client waits for.
+/// Request that a client waits for.
 #[derive(Clone, Debug)]
 enum Asked {
     /// (client, sequence).
@@ -34,7 +34,7 @@ enum Asked {
     Read(Op),
 }
 
-/// What the log did with a (client, sequence).
+/// Treatment of a (client, sequence) by the log.
 #[derive(Clone, Debug, Default)]
 struct Known {
     result: Option<Outcome>,
@@ -51,7 +51,7 @@ struct Client {
     /// Everything that took effect, as ranges: first to last.
     executed: BTreeMap<u64, u64>,
     known: HashMap<u64, Known, FixedState>,
-    /// Of which sequences, in the order in which they were first seen.
+    /// Sequences in `known`, in the order in which they were first seen.
     seen: VecDeque<u64>,
     /// Answered before it was executed.
     told: Vec<(u64, Outcome)>,
@@ -65,7 +65,7 @@ struct LogRead {
     outcome: Option<Outcome>,
 }
 
-/// See the module.
+/// Oracle that judges sessions: same (client, sequence), same result.
 #[derive(Debug)]
 pub struct Sessions {
     reference: Reference,
@@ -205,9 +205,8 @@ impl Sessions {
         }
     }
 
-    /// What is answered at commit is executed whatever comes of the slots before it
-    /// that are not chosen yet (hazard 31): each may turn out empty, and then opens no
-    /// session.
+    /// Judges that what is answered at commit is executed whatever comes of the slots before it
+    /// that are not chosen yet (hazard 31): each may turn out empty, and then opens no session.
     fn certain(&self, chosen: &Chosen, node: usize, outcome: &Outcome) -> Verdict {
         let Some(Answer::Written(version)) = &outcome.result else {
             return Ok(());
@@ -337,7 +336,7 @@ impl Sessions {
 }
 
 impl Client {
-    /// What was answered at commit is what its execution gives.
+    /// Compares what was answered at commit with what its execution gives.
     fn compare_told(&mut self, name: u64, sequence: u64) -> Verdict {
         if let Some(place) = self.told.iter().position(|(of, _)| *of == sequence) {
             let (_, told) = self.told.swap_remove(place);

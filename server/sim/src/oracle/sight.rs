@@ -1,4 +1,4 @@
-//! What oracles are handed: everything there is to see, and what somebody is doing.
+//! Input of the oracles: everything there is to see, and what a replica is doing.
 
 use leasehold_leases::{Ballot, ReplicaSet, Slot, Time};
 
@@ -20,7 +20,7 @@ impl<'a> Sight<'a> {
         Sight { now_ns, nodes }
     }
 
-    /// How many replicas there are.
+    /// Number of replicas.
     pub fn n(&self) -> usize {
         self.nodes.len()
     }
@@ -40,7 +40,7 @@ impl<'a> Sight<'a> {
         self.nodes[node].clock()
     }
 
-    /// What a replica's clock reads.
+    /// Reading of a replica's clock.
     pub fn time(&self, node: usize) -> Time {
         self.clock(node).read(self.now_ns)
     }
@@ -50,7 +50,7 @@ impl<'a> Sight<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Acting<'a> {
     pub sight: &'a Sight<'a>,
-    /// Which replica.
+    /// Index of the replica.
     pub node: usize,
     /// Actions of the step that are still to be performed.
     pub rest: &'a [Action],

@@ -1,13 +1,14 @@
-//! What is said not to have left a replica has not left it, and never does (protocol §1
-//! "Sessions"): a client that is told so may count on it, and ask another replica. So is told to
-//! who opens too many sessions, to who puts long fields where merges wait (`too_many_merges`), and
-//! of what waited to who has gone (`client_gone`), which must be true.
+//! A command that is said not to have left a replica has not left it, and never does (protocol §1
+//! "Sessions"): a client that is notified so may count on it, and ask another replica. This is
+//! reported to a client that opens too many sessions, to a client that puts long fields where
+//! merges wait (`too_many_merges`), and, about what waited, to a disconnected client
+//! (`client_gone`). It must be true.
 //!
-//! And whatever a replica is asked to write it answers in the end, also if its client has gone
-//! meanwhile: the node keeps room for the answer until then. Whether it does, `run` looks once all
-//! is well. A merge that waited for ever would hold up all that come after it.
+//! A replica answers whatever it is asked to write in the end, also if its client has disconnected
+//! meanwhile: the node keeps capacity for the answer until then. Whether it does, `run` looks once
+//! all is well. A merge that waited for ever would hold up all that come after it.
 //!
-//! What leaves is seen by what a replica sends: commands for the leader, and proposals of its own
+//! Departures are seen by what a replica sends: commands for the leader, and proposals of its own
 //! clients' commands. A write is judged until this replica has answered it for good: what it asked
 //! for before may leave later.
 
@@ -37,7 +38,7 @@ enum Place {
     Here { held: bool },
     /// It was sent.
     Left,
-    /// At its client, who was told that it was not sent.
+    /// At its client, which was notified that it was not sent.
     GivenBack,
     /// It was answered for good, or an earlier run was asked for it: copies may come later.
     Unclear,
@@ -56,7 +57,7 @@ struct Write {
     forwarded: Option<RequestId>,
 }
 
-/// What one replica was asked.
+/// Requests that one replica has received.
 #[derive(Clone, Debug, Default)]
 struct Node {
     writes: HashMap<Identity, Write, FixedState>,
@@ -69,11 +70,11 @@ struct Node {
     waiting: BTreeSet<(u64, Identity)>,
 }
 
-/// See the module.
+/// Oracle that judges writes that are said not to have been sent.
 #[derive(Debug)]
 pub struct Unsent {
     nodes: Vec<Node>,
-    /// What became of merges that were held.
+    /// Fates of merges that were held, and how often each occurred.
     pub fired: Fired,
     /// Answers judged.
     pub checks: u64,
@@ -172,7 +173,7 @@ impl Unsent {
         Ok(())
     }
 
-    /// Whatever is sent again has another name than before.
+    /// Judges the name of a forwarded command: one that is sent again has another name than before.
     fn forwards(&mut self, node: usize, name: RequestId, command: &Command) -> Verdict {
         let identity = (command.client, command.sequence);
         if let Some(write) = self.nodes[node].writes.get_mut(&identity) {

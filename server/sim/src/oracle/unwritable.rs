@@ -1,14 +1,14 @@
-//! Who cannot persist holds nothing (§3.7; protocol §2, hazard 36): a replica that
-//! was told that its storage takes no writes believes no promise, or every write of
-//! what it holds would wait for an acceptance that it cannot give. Nor does one that was
-//! told that its clock is not to be believed (hazard 80): it would not know when to stop.
+//! A replica that cannot persist holds nothing (§3.7; protocol §2, hazard 36): a replica that was
+//! notified that its storage takes no writes believes no promise, or every write of what it holds
+//! would wait for an acceptance that it cannot give. Nor does a replica believe one that was
+//! notified that its clock is not to be believed (hazard 80): it would not know when to stop.
 
 use super::{Sight, Verdict, ensure, id};
 use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "unwritable";
 
-/// See the module.
+/// Oracle that judges that replicas that cannot persist, or count time, hold nothing.
 #[derive(Debug, Default)]
 pub struct Unwritable {
     /// Steps of replicas that cannot persist, or count time.

@@ -1,4 +1,4 @@
-//! What clients make of answers.
+//! Handling of answers by clients.
 
 use leasehold_histories::history::Action;
 use leasehold_leases::Key;

@@ -1,4 +1,4 @@
-//! What clients ask, and what the answers say.
+//! Choice of what clients ask, and reading of what the answers say.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -42,9 +42,9 @@ pub fn key(number: u64) -> Key {
 pub(super) struct Chooser {
     pub rng: Pcg64Mcg,
     values: u64,
-    /// How many values may still be large.
+    /// Number of values that may still be large.
     large: u32,
-    /// What values are, if they are records.
+    /// Shape of the values, if they are records.
     records: Option<Records>,
     /// Where the bytes of the next values go, side by side.
     bytes: BytesMut,
@@ -82,7 +82,7 @@ impl Chooser {
         (value, self.bytes.split().freeze())
     }
 
-    /// What a client that has seen this asks next.
+    /// Returns the operation that a client that has seen `seen` asks next.
     pub fn choose(&mut self, load: &Load, seen: &Seen) -> (Op, Parts) {
         let (op, mut parts) = self.choose_any(load, seen);
         if self.records.is_some() {
@@ -115,8 +115,8 @@ impl Chooser {
         )
     }
 
-    /// What an answered operation did to one of its keys; `None` if it failed, or says nothing
-    /// of it.
+    /// Returns what an answered operation did to one of its keys; `None` if it failed, or says
+    /// nothing of it.
     pub fn answered(&self, k: u64, did: Action, outcome: &Outcome) -> Option<Action> {
         let found = |stored: &Bytes| match &self.records {
             Some(records) => records.found(k, stored),

@@ -65,7 +65,7 @@ impl Session {
     }
 }
 
-/// See the module.
+/// A client: its connections, its session, its lanes, and what it has seen.
 pub(super) struct Client {
     /// Its connections, to all replicas. No other has this number.
     pub connection: u64,
@@ -79,6 +79,6 @@ pub(super) struct Client {
     pub silent_until_ns: u64,
     /// Lanes without an operation under way.
     pub idle: Vec<usize>,
-    /// What it knows of the keys.
+    /// Knowledge that it has of the keys.
     pub seen: Seen,
 }

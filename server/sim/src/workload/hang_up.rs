@@ -1,5 +1,6 @@
-//! Clients whose connections end while they wait. Whether what they asked is executed, they do not
-//! learn on it. They go on under a new connection, and ask again, or do not.
+//! Clients that lose their connections while they wait. They do not learn on such a connection
+//! whether what they asked is executed. They go on under a new connection, and ask again, or do
+//! not.
 
 use rand::RngExt as _;
 
@@ -11,13 +12,13 @@ use crate::world::World;
 /// client asks on the next one.
 const NOTICED_NS: u64 = 1_500_000_000;
 
-/// What a client does about what it waits for.
+/// Reaction of a client, with regard to what it waits for.
 enum Then {
     /// It asks its replica again, at once.
     AskHome,
     /// It asks any replica again, at once.
     AskAny,
-    /// It asks again when it loses patience.
+    /// It asks again when its timeout passes.
     Wait,
     /// It never learns what came of it.
     GiveUp,

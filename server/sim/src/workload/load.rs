@@ -1,4 +1,4 @@
-//! How much clients ask, and of what kind.
+//! Load of the clients: how much they ask, and of what kind.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
@@ -6,7 +6,7 @@ use rand_pcg::Pcg64Mcg;
 use super::choose::KEYS_MAX;
 use super::records::Records;
 
-/// How much is asked, and of what kind.
+/// Amount and kind of what clients ask.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Clients at each replica.
@@ -31,7 +31,7 @@ pub struct Load {
     /// Clients fall silent for about so long, in ns, if this is how long sessions live:
     /// what they ask next may find theirs alive, or ended, or find both.
     pub silence_ns: Option<u64>,
-    /// How many values may be large.
+    /// Number of values that may be large.
     pub large: u32,
     /// Share of what is sent together that its client gives up after `timeout_ns`: it
     /// no longer waits for the answers, and its low-water mark moves past the writes.
@@ -42,12 +42,12 @@ pub struct Load {
     pub renews: f64,
     /// Share of arrivals at which a client's connection ends. It goes on under another.
     pub hangs_up: f64,
-    /// What values are, if they are records.
+    /// Shape of the values, if they are records.
     pub records: Option<Records>,
 }
 
-/// How many large values a run has at most. All of them together fit into what a replica
-/// keeps of executed entries (16 MiB), so that oracles see each before it is forgotten.
+/// Maximum number of large values in a run. All of them together fit into what a replica keeps of
+/// executed entries (16 MiB), so that oracles see each before it is forgotten.
 const LARGE_VALUES: u32 = 15;
 /// Requests a second, requests sent together, and keys of a run with large values.
 const LARGE_RATE: u32 = 10;
@@ -57,16 +57,17 @@ const LARGE_KEYS: u64 = 3;
 /// Share of runs that are small, and their requests a second.
 const SMALL: f64 = 0.04;
 const SMALL_RATE: u32 = 12;
-/// Share of runs whose clients wait for each answer, and how many each replica has.
+/// Share of runs with clients that wait for each answer, and number of such clients per replica.
 const PATIENT: f64 = 0.06;
 const PATIENT_CLIENTS: usize = 16;
 /// Clients that do not wait have under way, at most, what so many seconds bring.
 const WINDOW_S: usize = 8;
 
-/// Share of runs whose clients give up, and of those that begin new sessions.
+/// Share of runs with clients that give up, and of those the share with clients that begin new
+/// sessions.
 const GIVE_UP: f64 = 0.4;
 const RENEW: f64 = 0.4;
-/// Share of runs whose clients' connections end.
+/// Share of runs in which connections of clients end.
 const HANG_UP: f64 = 0.35;
 const HANG_UP_SALT: u64 = 0x4a_9697;
 
@@ -129,8 +130,8 @@ impl Load {
         }
     }
 
-    /// What clients do to their sessions; `ttl_ns`: how long these live, if they may
-    /// end within a run.
+    /// Draws what clients do to their sessions. `ttl_ns`: the lifetime of sessions, if they may end
+    /// within a run.
     pub fn draw_sessions(&mut self, rng: &mut Pcg64Mcg, ttl_ns: Option<u64>) {
         self.silence_ns = ttl_ns.filter(|_| rng.random());
         if rng.random::<f64>() < GIVE_UP {

@@ -47,17 +47,17 @@ const GIVES_UP_AT_FIRST: f64 = 0.5;
 const RENEWS_AFTER: f64 = 0.3;
 /// A client doubles its patience with each attempt, up to this many times the first.
 pub(super) const PATIENCE_GROWS: u32 = 4;
-/// How many replicas a client tries before it waits again.
+/// Number of replicas that a client tries before it waits again.
 const DRAWS: usize = 16;
 /// Alarms of clients: an arrival, an attempt that has waited for long, or what its
 /// client now gives up.
 const PATIENCE: u64 = 1 << 62;
 const GIVE_UP: u64 = 1 << 60;
-/// How many operations were sent together, in an alarm's lowest bits.
+/// Number of operations that were sent together, in an alarm's lowest bits.
 const COUNT_BITS: u32 = 8;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-/// See the module.
+/// Clients that look for trouble, and the history that they record.
 pub struct Workload {
     load: Load,
     chooser: Chooser,
@@ -68,7 +68,7 @@ pub struct Workload {
     operations: Operations,
     /// When no more requests are begun, in virtual ns.
     end_ns: u64,
-    /// What the clients saw.
+    /// Record of what the clients saw.
     pub record: Record,
 }
 
@@ -208,7 +208,7 @@ impl Workload {
         for id in first..first + count {
             whose = self.forsake(id, world).or(whose);
         }
-        // Who waits in vain may connect anew.
+        // A client that waits in vain may connect again.
         if let Some(index) = whose.filter(|_| self.load.renews > 0.0)
             && self.chooser.rng.random::<f64>() < RENEWS_AFTER
         {
@@ -216,7 +216,7 @@ impl Workload {
         }
     }
 
-    /// Its client waits no longer for an operation, if it does. Returns whose it was.
+    /// Ends the wait of a client for an operation, if it waits. Returns the client, if so.
     fn forsake(&mut self, id: u64, world: &mut World) -> Option<usize> {
         let operation = self.end(id)?;
         world.note_fault(Fault::GiveUp);

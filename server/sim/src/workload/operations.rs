@@ -4,7 +4,7 @@ use leasehold_histories::history::Action;
 use leasehold_wire::Command;
 use smallvec::SmallVec;
 
-/// What an operation does, key by key.
+/// Effects of an operation, key by key.
 pub(super) type Parts = SmallVec<[(u64, Action); 1]>;
 
 /// An operation that a client has begun.
@@ -12,23 +12,23 @@ pub(super) type Parts = SmallVec<[(u64, Action); 1]>;
 pub(super) struct Operation {
     /// Its number.
     pub id: u64,
-    /// Whose.
+    /// Client that has begun it.
     pub client: usize,
-    /// Which of the client's lanes it occupies.
+    /// Lane of the client that it occupies.
     pub lane: usize,
-    /// What was sent.
+    /// Command that was sent.
     pub command: Command,
-    /// When, in virtual ns.
+    /// Time at which it began, in virtual ns.
     pub began_ns: u64,
-    /// How often it was sent, but for copies sent together with the first.
+    /// Number of times that it was sent, but for copies sent together with the first.
     pub attempts: u64,
-    /// How many copies were sent.
+    /// Number of copies that were sent.
     pub sent: u64,
     /// The replica that the last of them was sent to.
     pub at: usize,
     /// Whether it asks what was refused before, under a new session.
     pub again: bool,
-    /// What it does.
+    /// Effects of the operation.
     pub ops: Parts,
 }
 
@@ -38,13 +38,13 @@ pub(super) struct Operation {
 pub(super) struct Operations {
     /// By client and lane.
     by_lane: Vec<Vec<Option<Operation>>>,
-    /// Of each operation, the client and lane that it has or had.
+    /// Client and lane that each operation has or had.
     lanes: Vec<(u32, u32)>,
     open: usize,
 }
 
 impl Operations {
-    /// How many have begun.
+    /// Returns the number of operations that have begun.
     pub fn begun(&self) -> u64 {
         self.lanes.len() as u64
     }
@@ -71,7 +71,7 @@ impl Operations {
         lane.as_ref().is_some_and(|it| it.id == id).then_some(lane)
     }
 
-    /// How many have not ended.
+    /// Returns the number of operations that have not ended.
     pub fn open(&self) -> usize {
         self.open
     }
@@ -81,7 +81,8 @@ impl Operations {
         self.lane(id)?.as_mut()
     }
 
-    /// What a client has begun and has not ended, as it began.
+    /// Returns the numbers of the operations that a client has begun and that have not ended, in
+    /// the order in which they began.
     pub fn of(&self, client: usize) -> Vec<u64> {
         let lanes = self.by_lane.get(client).into_iter().flatten();
         let mut ids: Vec<u64> = lanes.flatten().map(|it| it.id).collect();

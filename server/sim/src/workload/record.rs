@@ -1,4 +1,4 @@
-//! What the clients saw, for the checkers.
+//! Record of what the clients saw, for the checkers.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ pub(crate) const TOGETHER_MAX: usize = 800;
 /// Room is made at the beginning for at most so many operations of a history.
 const EXPECTED_MAX: u64 = 1 << 16;
 
-/// See the module.
+/// Record of what the clients saw, for the checkers.
 pub struct Record {
     /// Operations that one client has under way, at most.
     window: usize,
-    /// What the clients saw, key by key.
+    /// History that the clients saw, key by key.
     pub history: History,
     /// The same, command by command, as far as they may be judged together.
     pub transactions: Vec<Transaction>,
@@ -32,7 +32,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Of clients that have up to `window` operations under way each; `expected` in all.
+    /// Creates the record of clients that have up to `window` operations under way each; `expected`
+    /// in all.
     pub(super) fn new(window: usize, expected: u64) -> Record {
         Record {
             window,

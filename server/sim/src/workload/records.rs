@@ -29,7 +29,7 @@ const RECORDS: f64 = 0.35;
 const FIRST: &str = "id";
 const LONG_BYTES: std::ops::Range<usize> = 2500..4000;
 
-/// What the records of a run are like.
+/// Shape of the records of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Records {
     /// Fields that merges do not change, in a record that was written whole.
@@ -42,7 +42,7 @@ pub struct Records {
     long: f64,
 }
 
-/// What a record says.
+/// Content of a record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Said {
     /// The last write.
@@ -96,7 +96,7 @@ impl Records {
         vec![field(FIRST.into(), value.to_value(bytes))]
     }
 
-    /// What a key, or the rest of what is stored under it, was found to be.
+    /// Returns what a key, or the rest of what is stored under it, was found to be.
     pub(super) fn found(&self, key: u64, stored: &[u8]) -> Option<ValueId> {
         let said = self.says(stored).unwrap_or(Said {
             last: ValueId::DAMAGED,
@@ -191,7 +191,7 @@ mod tests {
         Record::decode(stored).expect("it is a record").fields
     }
 
-    /// What merges make of a record, if they are right and if they are not.
+    /// Checks what merges make of a record, if they are right and if they are not.
     #[test]
     fn a_record_says_what_was_merged_and_what_was_written_whole() {
         let mut rng = Pcg64Mcg::seed_from_u64(1);

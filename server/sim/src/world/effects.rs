@@ -1,4 +1,4 @@
-//! What comes of the actions of a replica: messages on their way, syncs, answers.
+//! Effects of the actions of a replica: messages on their way, syncs, answers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What can happen in a world, and who is called when it does.
+//! Events that can happen in a world, and the code that is called for each.
 
 use leasehold_wire::Command;
 
@@ -6,11 +6,11 @@ use super::{Happened, Reply, World};
 use leasehold_replica::Input;
 use leasehold_replica::action::ClientHandle;
 
-/// What happens at a time. Where it has a `run`, it concerns that run of a process only.
+/// Event at a time. An event with a `run` concerns that run of a process only.
 pub(super) enum Event {
     Deliver {
         to: usize,
-        /// Of peers.
+        /// Inputs from peers.
         inputs: Vec<Input>,
         sent: u64,
     },

@@ -1,5 +1,5 @@
-//! What is done to replicas, links, clocks and disks from outside: starts and
-//! ends, pauses, and everything that `swarm` plans.
+//! Harm that is done to replicas, links, clocks and disks from outside: starts and ends, pauses,
+//! and everything that `swarm` plans.
 
 use std::cell::Cell;
 
@@ -15,9 +15,9 @@ use leasehold_replica::action::Action;
 use leasehold_replica::shell::{Reading, Watches};
 use leasehold_replica::{Input, Replica};
 
-/// How long a replica may take to leave, in ns.
+/// Maximum time that a replica may take to leave, in ns.
 pub const LEAVE_WITHIN_NS: u64 = 2_000_000_000;
-/// How often a full disk is tried again, in ns.
+/// Interval between two tries of a full disk, in ns.
 const FULL_RETRY_NS: u64 = 500_000_000;
 /// Longer than any run: a century, in ns.
 const FOREVER_NS: u64 = 3_000_000_000_000_000_000;

@@ -1,5 +1,5 @@
-//! What will happen, in order of true time; at the same time, in the order in which
-//! it was decided.
+//! Queue of what will happen, in order of true time; at the same time, in the order in which it was
+//! decided.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -155,7 +155,7 @@ impl World {
     }
 }
 
-/// What an input says of the clock, if it does.
+/// Returns what an input says of the clock, if it says something.
 fn clock_trusted(input: &Input) -> Option<bool> {
     match input {
         Input::ClockTrusted(trusted) => Some(*trusted),

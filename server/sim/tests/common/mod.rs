@@ -1,4 +1,4 @@
-//! What tests over seeds share.
+//! Code that tests over seeds share.
 
 /// A number from the environment.
 pub fn number(name: &str, default: u64) -> u64 {

@@ -22,7 +22,7 @@ fn is_answer(packet: &Packet) -> bool {
     matches!(packet.0.message, Message::ReadAnswers(_))
 }
 
-/// How many reads were asked of others.
+/// Returns the number of reads that were asked of others.
 fn asked(packets: &[Packet]) -> usize {
     let counts = packets.iter().map(|packet| match &packet.0.message {
         Message::ForwardRead { reads, .. } => reads.len(),
@@ -89,7 +89,7 @@ fn what_clients_asked_of_peers_is_forgotten_when_they_have_gone() {
     cluster.input(1, Input::ClientGone { connection: gone });
     cluster.pass(200);
     assert_eq!(cluster.replies_to(gone).len(), 3000, "room is given back");
-    // The peer answers what it was asked. Whoever comes and goes cannot ask for more.
+    // The peer answers what it was asked. A connection that comes and goes cannot ask for more.
     assert_eq!(waiting_reads(&cluster), AT_A_TIME as u64 + 5);
     cluster.release();
     assert_eq!(cluster.replies_to(stays).len(), 5);

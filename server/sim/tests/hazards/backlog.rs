@@ -1,5 +1,5 @@
-//! What waits for a disk that takes nothing, or to be executed, is bounded, and nothing of it is
-//! lost.
+//! Everything that waits for a disk that takes nothing, or to be executed, is bounded, and nothing
+//! of it is lost.
 
 use bytes::Bytes;
 use leasehold_leases::{Ballot, ReplicaId, StrategySpec};
@@ -170,8 +170,8 @@ fn a_group_of_inputs_executes_only_so_much_and_the_next_goes_on() {
     assert_eq!(merged_at_once((10, 100), 200, &one), 200);
 }
 
-/// Whoever passes finds the replica idle for most of the time: also if merges come a few at a
-/// time.
+/// The replica is idle for most of the time, whenever it is looked at: also if merges come a few at
+/// a time.
 #[test]
 fn many_merges_into_large_records_are_executed_in_a_part_of_the_time() {
     let together = |cluster: &mut Cluster, merges| {
@@ -227,7 +227,8 @@ fn a_replica_that_is_behind_merges_all_of_the_time() {
     }
 }
 
-/// What needs execution would wait for all that is left there, although others have executed it.
+/// Everything that needs execution would wait at the new leader for all that is left there,
+/// although others have executed it.
 #[test]
 fn who_has_much_to_execute_does_not_take_over() {
     let mut cluster = Cluster::with(slow_to_execute());
@@ -317,7 +318,7 @@ fn a_slot_has_no_more_merges_than_a_group_of_inputs_executes() {
     assert!((35..50).contains(&large), "{large} in a slot");
 }
 
-/// What stands before a merge in its slot may make its record large.
+/// A command before a merge in the same slot may make the record of the merge large.
 #[test]
 fn a_slot_has_few_merges_into_a_record_that_is_not_known_yet() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -462,7 +463,7 @@ fn merges_that_were_held_count_by_what_is_known_when_they_leave() {
     cluster.assert_agreement();
 }
 
-/// A hot key whose record stays small is merged into by hundreds at a time.
+/// A hot key with a small record is merged into by hundreds at a time.
 #[test]
 fn merges_into_a_small_record_hardly_wait_for_each_other() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -545,12 +546,12 @@ fn a_group_of_inputs_executes_few_commands_of_many_keys() {
     cluster.assert_agreement();
 }
 
-/// How many commands are held on their way to the leader.
+/// Returns the number of commands that are held on their way to the leader.
 fn sent(cluster: &Cluster) -> usize {
     cluster.held.iter().map(forwarded).sum()
 }
 
-/// How many commands a packet brings to the leader.
+/// Returns the number of commands that a packet brings to the leader.
 fn forwarded((envelope, _): &Packet) -> usize {
     match &envelope.message {
         Message::Forward { commands } => commands.len(),

@@ -1,4 +1,4 @@
-//! How a checkpoint is written: a large one in parts, with room for others between them.
+//! Writing of checkpoints: a large one in parts, between which other writes proceed.
 
 use bytes::Bytes;
 use leasehold_leases::{Key, Slot, StrategySpec};
@@ -13,7 +13,7 @@ use super::cluster::{Cluster, write};
 const PIECE_BYTES: usize = 1 << 20;
 /// Bytes of each large record.
 const RECORD_BYTES: usize = 200_000;
-/// So many of them make some checkpoints of a piece.
+/// Number of large records: together they are as large as several checkpoints of one piece each.
 const RECORDS: u64 = 20;
 
 /// A cluster with large records that are all written down. A merge changes one later.
@@ -47,8 +47,8 @@ fn merge_into_all(cluster: &mut Cluster, sequence: u64) {
     }
 }
 
-/// What `node` has handed to its disk of the state since `cluster.written` was this long: what was
-/// written ahead, part by part, and checkpoints.
+/// Returns what `node` has handed to its disk of the state since `cluster.written` was `since`
+/// long: what was written ahead, part by part, and checkpoints.
 fn handed_over(cluster: &Cluster, node: usize, since: usize) -> (Vec<Staged>, Vec<Checkpoint>) {
     let records = cluster.written[since..].iter();
     let (mut staged, mut checkpoints) = (Vec::new(), Vec::new());
@@ -92,7 +92,7 @@ fn bytes<'a>(values: impl IntoIterator<Item = &'a Stored>) -> usize {
     values.into_iter().map(|stored| stored.value.len()).sum()
 }
 
-/// What is accepted meanwhile waits for one write, not for the whole checkpoint.
+/// An entry that is accepted meanwhile waits for one write, not for the whole checkpoint.
 #[test]
 fn a_large_checkpoint_is_written_in_parts() {
     let mut cluster = with_records();

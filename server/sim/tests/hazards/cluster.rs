@@ -31,7 +31,7 @@ struct Node {
     offset_ns: u64,
 }
 
-/// See the module.
+/// A cluster that a test drives by hand.
 pub struct Cluster {
     settings: Settings,
     now_ms: u64,
@@ -46,11 +46,11 @@ pub struct Cluster {
     /// Everything that was ever written, by replica.
     pub written: Vec<(usize, Record)>,
     replies: Vec<(ClientHandle, Path, Outcome)>,
-    /// To reads that peers forwarded, of the group of inputs that is handled.
+    /// Answers to reads that peers forwarded, of the batch of inputs that is handled.
     answers: Answers,
     requests: u64,
     lives: u64,
-    /// How wishes of operators ended: where, their numbers, and the answers.
+    /// Results of admin requests: where, their numbers, and the answers.
     pub lease_answers: Vec<(usize, u64, LeaseAnswer)>,
     /// Whether replica 0 may ask for leadership back.
     pub transfers: bool,
@@ -70,7 +70,7 @@ pub fn settings(n: usize, strategy: impl Into<RangeMap<StrategySpec>>) -> Settin
     settings.timing.heartbeat = Duration::from_millis(250);
     settings.timing.election_timeout = Duration::from_millis(1500);
     settings.timing.reconfigure = Duration::from_millis(500);
-    settings.elections.pre_vote = false; // who campaigns is the test's choice
+    settings.elections.pre_vote = false; // the test chooses which replica campaigns
     settings
 }
 
@@ -121,8 +121,7 @@ impl Host for At<'_> {
 }
 
 impl Cluster {
-    /// A cluster whose replica 0 leads, with the configuration in force and
-    /// every lease active.
+    /// A cluster led by replica 0, with the configuration in force and every lease active.
     pub fn new(n: usize, strategy: StrategySpec) -> Cluster {
         Cluster::with(settings(n, strategy))
     }
@@ -172,7 +171,7 @@ impl Cluster {
         self.nodes.len()
     }
 
-    /// What replica `node`'s clock reads.
+    /// Returns the reading of replica `node`'s clock.
     pub fn clock(&self, node: usize) -> Time {
         Time(self.nodes[node].offset_ns + self.now_ms * 1_000_000)
     }
@@ -315,11 +314,11 @@ impl Cluster {
         self.sync(node);
     }
 
-    /// What is sent is what its addressee decodes: every message fits into a frame.
+    /// Transmits a packet in the form that its addressee decodes: every message fits into a frame.
     fn transmit(&mut self, (envelope, to): Packet) {
         let decoded = Frames::default().pass(envelope);
         let packet = (decoded.unwrap_or_else(|refused| panic!("{refused:?}")), to);
-        // Who leads is the test's choice.
+        // The test chooses which replica leads.
         if !self.transfers && matches!(packet.0.message, Message::TransferRequest) {
             return;
         }
@@ -441,7 +440,7 @@ impl Cluster {
         self.replies.iter().find(|(to, ..)| to.request == asked.0)
     }
 
-    /// What a connection of its own was answered.
+    /// Returns the answers to a connection of its own.
     pub fn replies_to(&self, connection: u64) -> Vec<&(ClientHandle, Path, Outcome)> {
         let replies = self.replies.iter();
         replies
@@ -454,7 +453,7 @@ impl Cluster {
         self.answer(asked).is_some()
     }
 
-    /// How a request was served.
+    /// Returns the path by which a request was served.
     pub fn path(&self, asked: Asked) -> Option<Path> {
         self.answer(asked).map(|(_, path, _)| *path)
     }
@@ -513,7 +512,7 @@ impl Cluster {
         accepts.collect()
     }
 
-    /// How often `from` has sent commands to `to` to be proposed.
+    /// Returns how many times `from` has sent commands to `to` to be proposed.
     pub fn forwards(&self, from: usize, to: usize) -> usize {
         let sent = self.sent.iter().filter(|packet| between(packet, from, to));
         sent.filter(|(envelope, _)| matches!(envelope.message, Message::Forward { .. }))
@@ -575,7 +574,7 @@ pub fn about_leases((envelope, _): &Packet) -> bool {
     matches!(envelope.message, Message::Lease(_))
 }
 
-/// The ballot of the leader whose heartbeat a packet is.
+/// Returns the ballot of the leader that sent a packet, if that is a heartbeat.
 pub fn heartbeat_of((envelope, _): &Packet) -> Option<Ballot> {
     match &envelope.message {
         Message::Heartbeat { ballot, .. } => Some(*ballot),

@@ -164,8 +164,8 @@ pub(super) fn h27_a_candidate_behind_its_quorum_fetches_first() {
     assert_eq!(cluster.value(read).as_deref(), Some("new"));
 }
 
-/// A candidate that fetches for longer than an election timeout goes on while something
-/// arrives, and who has promised waits with it. If nothing does, another campaigns.
+/// A candidate that fetches for longer than an election timeout goes on while something arrives,
+/// and a replica that has promised waits with it. If nothing does, another campaigns.
 #[test]
 fn a_candidate_waits_for_as_long_as_it_hears_something_new() {
     for arrives in [true, false] {
@@ -270,8 +270,8 @@ pub(super) fn h29_a_ballots_start_is_its_leaders_word_not_a_no_op() {
 #[test]
 fn a_dead_entry_stays_dead_whoever_reports_it() {
     let mut cluster = Cluster::new(5, StrategySpec::None);
-    // Some slots reach 4 alone, which then sleeps; their leader dies, and with it
-    // whoever would ask for them again.
+    // Some slots reach 4 alone, which then sleeps; their leader dies, and with it the replica that
+    // would ask for them again.
     cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 4);
     for client in 1..5 {
         cluster.ask(0, put(client, 1, "k", "dead"));
@@ -470,7 +470,7 @@ fn parts_of_two_answers_make_no_promise() {
     assert_eq!(again.expect("it is proposed").value, chosen.value);
 }
 
-/// A cluster whose replicas ask before they campaign, as they do when they serve.
+/// A cluster of replicas that ask before they campaign, as they do when they serve.
 fn asking(n: usize) -> Cluster {
     let mut settings = super::cluster::settings(n, StrategySpec::Leader);
     settings.elections.pre_vote = true;
@@ -588,8 +588,8 @@ fn an_operator_does_not_wait_for_a_preferred_leader_to_be_healthy() {
     assert!(cluster.leads(0));
 }
 
-/// A replica that stood still finds an old hand-over in its inbox, and behind it a heartbeat
-/// of who leads by now.
+/// A replica that stood still finds an old transfer of leadership in its inbox, and behind it a
+/// heartbeat of the replica that leads by now.
 #[test]
 fn an_old_hand_over_deposes_nobody() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -614,7 +614,7 @@ fn an_old_hand_over_deposes_nobody() {
     assert!(!cluster.sent[since..].iter().any(prepare));
 }
 
-/// Who knows of commits that it lacks would spend its campaign on fetching them.
+/// A replica that knows of commits that it lacks would spend its campaign on fetching them.
 #[test]
 fn who_lags_takes_nothing_over() {
     for lags in [false, true] {

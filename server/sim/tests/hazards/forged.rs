@@ -1,5 +1,5 @@
-//! Messages whose numbers leap, as no honest replica would say them: nothing of them
-//! is believed, the cluster goes on, and every directory can be opened again.
+//! Messages with out-of-range jumps in their numbers, as no honest replica would say them: nothing
+//! of them is believed, the cluster goes on, and every directory can be opened again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use leasehold_replica::plausible::{NUMBER_MAX, ROUNDS_AHEAD_MAX};
 
 use super::cluster::{Cluster, Packet, between, heartbeat_of, put};
 
-/// What `message` would be if `from` said it to `to`.
+/// Returns the packet with which `from` would say `message` to `to`.
 fn forged(cluster: &Cluster, from: usize, to: usize, message: Message) -> (Envelope, ReplicaId) {
     let to = ReplicaId(to as u8);
     (cluster.node(from).envelope(to, message), to)
@@ -86,7 +86,7 @@ fn of_round(round: u64) -> [Message; 5] {
     ]
 }
 
-/// Whatever ballot was written down can be read again.
+/// Every ballot that was written down can be read again.
 fn assert_readable(cluster: &Cluster) {
     for (_, record) in &cluster.written {
         if let Record::Promised(ballot) | Record::Accepted { ballot, .. } = record {

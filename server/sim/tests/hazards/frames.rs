@@ -1,5 +1,5 @@
-//! What is gathered into one message fits into a frame. The harness encodes every
-//! message, and ends the test for one that does not.
+//! Messages that gather several things fit into a frame. The harness encodes every message, and
+//! ends the test for one that does not.
 
 use leasehold_leases::StrategySpec;
 use leasehold_replica::message::Message;

@@ -65,8 +65,8 @@ fn a_candidate_that_agrees_with_another_waits_on_for_its_own_promises() {
     assert!(cluster.leads(1));
 }
 
-/// Whoever takes over refuses the old leader's heartbeats before its own promise is durable and
-/// the others hear of it. The old leader must not take that for a lost election, and lead on.
+/// A replica that takes over refuses the old leader's heartbeats before its own promise is durable
+/// and the others hear of it. The old leader must not take that for a lost election, and lead on.
 #[test]
 fn a_leader_that_hands_over_does_not_ask_to_lead_on() {
     let mut cluster = asking(3);
@@ -94,7 +94,7 @@ fn a_leader_that_hands_over_does_not_ask_to_lead_on() {
     });
 }
 
-/// Whoever ends would lead for a moment only, and be missed again.
+/// A replica that is to end would lead for a moment only, and be missed again.
 #[test]
 fn who_is_to_end_campaigns_no_more() {
     // Its time to ask comes.
@@ -198,7 +198,7 @@ fn nothing_is_configured_while_leadership_is_handed_over() {
     assert!(configures(&cluster, since), "it was given up");
 }
 
-/// The first packet that hands leadership over, and to whom.
+/// Returns the transfer target named by the first packet that transfers leadership.
 fn handed_to(cluster: &Cluster, since: usize) -> Option<ReplicaId> {
     let mut sent = cluster.sent[since..].iter();
     sent.find(|packet| transfer(packet)).map(|packet| packet.1)
@@ -217,7 +217,7 @@ fn a_leader_that_ends_hands_over_to_who_answers() {
     assert!(cluster.leads(2));
 }
 
-/// What it proposed does not commit, so it never has nothing left to wait for.
+/// The leader's proposal does not commit, so it never has nothing left to wait for.
 #[test]
 fn a_leader_that_ends_does_not_wait_for_what_is_blocked() {
     let mut cluster = asking(3);
@@ -230,7 +230,7 @@ fn a_leader_that_ends_does_not_wait_for_what_is_blocked() {
     });
 }
 
-/// Who is preferred asks for leadership, and would not hear that it may take over.
+/// The preferred replica asks for leadership, and would not hear that it may take over.
 #[test]
 fn a_leader_hands_over_by_preference_only_to_who_answers() {
     let mut cluster = asking(3);
@@ -246,8 +246,8 @@ fn a_leader_hands_over_by_preference_only_to_who_answers() {
     assert!(cluster.done(write), "the leader leads on");
 }
 
-/// A campaign that took long and failed all the same is not repeated at once: those who promised
-/// have waited, too, and may do better.
+/// A campaign that took long and failed all the same is not repeated at once: the replicas that
+/// promised have waited, too, and may do better.
 #[test]
 fn who_gave_up_after_a_long_wait_leaves_the_next_turn_to_others() {
     let mut cluster = asking(5);
@@ -281,7 +281,7 @@ fn who_gave_up_after_a_long_wait_leaves_the_next_turn_to_others() {
     assert_ne!(first.0.from, candidate);
 }
 
-/// Which ballot a message asks for, or promises.
+/// Returns the ballot that a message asks for, or promises.
 fn asked_for(message: &Message) -> Option<Ballot> {
     match message {
         Message::PreVote { ballot, .. } | Message::Prepared { ballot, .. } => Some(*ballot),
@@ -289,7 +289,8 @@ fn asked_for(message: &Message) -> Option<Ballot> {
     }
 }
 
-/// Who is to end does not ask, either, because a follower had promised more than its ballot.
+/// A replica that is to end does not ask, either, because a follower had promised more than its
+/// ballot.
 #[test]
 fn who_is_to_end_does_not_ask_for_a_higher_ballot() {
     let mut cluster = asking(3);

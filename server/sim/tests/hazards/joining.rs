@@ -1,4 +1,4 @@
-//! Hazard 33: a replica whose disk was wiped does not take part again.
+//! Hazard 33: a replica with a wiped disk does not take part again.
 
 use leasehold_leases::{ReplicaId, StrategySpec};
 use leasehold_replica::action::Record;
@@ -16,7 +16,7 @@ fn joined_for((envelope, to): &Packet, node: usize) -> bool {
     to.index() == node && matches!(envelope.message, Message::Joined { .. })
 }
 
-/// What `node` has said since `since` that others could count on.
+/// Returns what `node` has said since `since` that others could count on.
 fn counted(cluster: &Cluster, node: usize, since: usize) -> Vec<&Message> {
     let said = cluster.sent[since..].iter().map(|(envelope, _)| envelope);
     let said = said.filter(|envelope| envelope.from.index() == node);
@@ -103,7 +103,7 @@ fn h33_two_wiped_of_five_cannot_vouch_for_each_other() {
     for node in [3, 4] {
         cluster.wipe(node);
     }
-    // The third witness that each needs is one of those who remember it.
+    // The third witness that each needs is one of the replicas that remember it.
     for node in [3, 4] {
         cluster.start(node);
     }
@@ -149,7 +149,7 @@ fn h33_what_is_not_durable_vouches_for_nobody() {
     let mut cluster = Cluster::asleep(settings(3, StrategySpec::Leader));
     cluster.stall(1);
     cluster.pass(2000);
-    // 1 would forget whom it vouched for, and that it has joined itself.
+    // 1 would forget the replicas that it vouched for, and that it has joined itself.
     assert!(!cluster.sent.iter().any(|packet| {
         packet.0.from == ReplicaId(1) && matches!(packet.0.message, Message::Joined { .. })
     }));
@@ -184,13 +184,13 @@ fn h33_who_has_joined_restarts_without_asking() {
 
 #[test]
 fn no_time_is_lost_over_a_first_start() {
-    // Who is preferred, and had to wait, campaigns at once.
+    // A preferred replica that had to wait campaigns at once.
     let mut cluster = Cluster::asleep(settings(3, StrategySpec::Leader));
     cluster.hold(|packet| joined_for(packet, 0));
     cluster.pass(1000);
     cluster.release();
     assert!(cluster.leads(0));
-    // Who was asked for its promise before it might give it, gives it at once.
+    // A replica that was asked for its promise before it might give it, gives it at once.
     let mut cluster = Cluster::asleep(settings(3, StrategySpec::Leader));
     cluster.hold(|packet| joined_for(packet, 1) || joined_for(packet, 2));
     cluster.pass(600);

@@ -1,4 +1,4 @@
-//! What operators change while a cluster runs, and what nobody may notice of it.
+//! Changes that operators make while a cluster runs, and what no client may notice of them.
 
 use std::time::Duration;
 
@@ -176,7 +176,7 @@ fn durations(durations: Durations) -> LeaseSet {
     }
 }
 
-/// What the leader, which cannot take a change now, says of it.
+/// Returns the reason of the leader, which cannot take a change now.
 fn busy(cluster: &mut Cluster, node: usize, nth: u64) -> String {
     match answer(cluster, node, nth) {
         Err(Refusal::Busy(reason)) => reason,
@@ -233,8 +233,8 @@ fn a_change_is_judged_with_those_that_are_under_way() {
     );
 }
 
-/// More wait than a leader keeps: who is too many may ask again, and is not told that it can
-/// never be.
+/// More requests wait than a leader keeps: a requester that is too many may ask again, and is not
+/// notified that its change can never be made.
 #[test]
 fn a_leader_that_keeps_as_many_changes_as_it_may_is_busy() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -291,7 +291,8 @@ fn a_leader_that_does_not_know_enough_yet_is_busy() {
     assert!(answer(&mut cluster, 1, 2).is_ok());
 }
 
-/// A new leader knows nothing of what the old one was asked for. Who asks tells it again.
+/// A new leader knows nothing of what the old one was asked for. Every requester reports its
+/// request again.
 #[test]
 fn a_change_that_a_leader_took_with_it_is_asked_for_again() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -357,8 +358,8 @@ fn who_was_replaced_does_not_say_that_a_change_is_in_force_already() {
     assert_eq!(holders, ReplicaSet::one(ReplicaId(1)));
 }
 
-/// Puts `spec` in force, and looks all the time whether who held `key` before and holds it
-/// afterwards may read it.
+/// Puts `spec` in force, and looks all the time whether a replica that held `key` before and holds
+/// it afterwards may read it.
 fn switch(cluster: &mut Cluster, nth: u64, spec: &StrategySpec, key: &[u8]) {
     let holders = |cluster: &Cluster| configs(cluster, 0).holders(key);
     let before = holders(cluster);
@@ -425,8 +426,8 @@ fn who_holds_a_key_under_both_strategies_holds_it_all_the_time() {
     }
 }
 
-/// What was reported to a leader is forgotten when it leads no more: a pass over it ends, and
-/// is not finished with what a later leadership hears.
+/// Reports to a leader are forgotten when it leads no more: a pass over them ends, and is not
+/// finished with what a later leadership hears.
 #[test]
 fn a_pass_over_the_demand_ends_with_the_leadership() {
     let mut cluster = Cluster::new(3, quorum());

@@ -243,7 +243,7 @@ impl Visitor<'_> {
         self.slot(configs);
     }
 
-    /// Who says it is known from the connection: `replica` is compared with that.
+    /// The sender is known from the connection: `replica` is compared with that.
     fn ballot(&mut self, Ballot { round, replica: _ }: &mut Ballot) {
         self.long(round);
     }

@@ -172,7 +172,7 @@ fn reads_that_wait_for_a_leader_ask_the_next_as_soon_as_it_is_heard_of() {
     cluster.lose(move |packet| ack(packet) && packet.1.index() == 0);
     let own = cluster.read(0, "k");
     let forwarded = cluster.read(2, "k");
-    // And this one was asked of 0 as well, by who leads next.
+    // And this one was asked of 0 as well, by the replica that leads next.
     let next = cluster.read(1, "k");
     for read in [own, forwarded, next] {
         assert!(!cluster.answered(read));
@@ -204,8 +204,8 @@ fn a_committed_slot_is_read_before_those_before_it() {
     assert!(!cluster.answered(read_a));
 }
 
-/// Of one batch. Whether the compare-and-swap of `a` writes is known only once what is before it
-/// is executed.
+/// Returns the commands of one batch. Whether the compare-and-swap of `a` writes is known only once
+/// what is before it is executed.
 fn several_writes_of_a_key() -> Vec<Command> {
     let batch = [
         Op::put("a", "hidden"),

@@ -129,7 +129,7 @@ pub(super) fn h30_a_restart_promises_above_everything_it_has_accepted() {
 #[test]
 pub(super) fn h30_a_restarted_holder_waits_for_what_it_had_accepted() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
-    // 2, who will cover the key at 1, never hears of the write that 1 accepts.
+    // 2, which will cover the key at 1, never hears of the write that 1 accepts.
     cluster.lose(|packet| between(packet, 0, 2) && !super::cluster::about_leases(packet));
     cluster.lose(|packet| votes_on(packet, None));
     cluster.ask(0, put(1, 1, "k", "new"));

@@ -258,7 +258,7 @@ fn clients_of_a_replica_open_so_many_sessions_in_a_second() {
         slot.0 + 5,
         "they have not left"
     );
-    // Whoever has a session is not refused, nor is another replica's client.
+    // A client that has a session is not refused, nor is another replica's client.
     let next = cluster.ask(1, put(1, 2, "k", "v"));
     let elsewhere = cluster.ask(2, put(7, 1, "k", "v"));
     assert!(cluster.done(next) && cluster.done(elsewhere));

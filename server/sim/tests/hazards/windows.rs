@@ -21,7 +21,7 @@ fn settings(n: usize) -> Settings {
     settings
 }
 
-/// So many writes of "k" by as many clients, each in a slot of its own.
+/// Writes "k" once for each of `clients`, each time in a slot of its own.
 fn write(cluster: &mut Cluster, clients: std::ops::Range<u64>) -> Vec<Asked> {
     let writes = clients.map(|client| cluster.ask(0, put(client, 1, "k", "v")));
     writes.collect()
@@ -43,7 +43,7 @@ fn asked(cluster: &Cluster, node: usize) -> (Ballot, PerLog<Slot>) {
     prepare.expect("it campaigns")
 }
 
-/// What `from` answers to 1, which campaigns: that it has accepted `value` in `slot`.
+/// Returns the answer of `from` to 1, which campaigns: that it has accepted `value` in `slot`.
 fn report(cluster: &Cluster, from: usize, slot: Slot, value: Value) -> Packet {
     let (ballot, commits) = asked(cluster, 1);
     let round = ballot.round - 1;

@@ -335,7 +335,7 @@ pub(super) fn h42_two_writes_of_one_batch_have_two_versions() {
     let (first, second) = (version(both[0]), version(both[1]));
     assert_eq!(first.slot, second.slot, "one batch");
     assert_ne!(first.index, second.index);
-    // Whoever has seen the first may not swap over the second.
+    // A client that has seen the first may not swap over the second.
     let swap = cluster.ask(0, write(3, 1, Op::cas("k", "three", Some(first))));
     assert!(cluster.answered(swap) && !cluster.done(swap));
     let found = cluster.ask(0, read("k"));
@@ -431,7 +431,7 @@ fn a_dead_holder_of_one_key_holds_up_no_key_with_fewer_holders() {
     }
 }
 
-/// A new leader has heard nothing yet of those who died before it led.
+/// A new leader has heard nothing yet of the replicas that died before it led.
 #[test]
 fn a_dead_leader_holds_up_no_key_that_it_does_not_hold() {
     let ranges = fixed([("", &[0, 1, 2]), ("m", &[1, 2])]);

@@ -24,7 +24,7 @@ use leasehold_wire::{Outcome, Path, Version};
 use super::cluster::{Cluster, Packet, heartbeat_of, put, write};
 use super::numbers::{KINDS, Kind, each_number, kind_of};
 
-/// What no honest replica says, and the limit of the decoders.
+/// Numbers that no honest replica says, and the limit of the decoders.
 const ABSURD: [u64; 4] = [0, NUMBER_MAX - 1, NUMBER_MAX, u64::MAX];
 const SPAN: Duration = Duration::from_millis(500);
 
@@ -251,7 +251,7 @@ fn variants(message: Message) -> Vec<Message> {
     all
 }
 
-/// What arrives of it, if the decoder lets it pass.
+/// Returns what arrives of it, if the decoder lets it pass.
 fn decoded(envelope: Envelope) -> Option<Envelope> {
     Frames::default().pass(envelope).ok()
 }
@@ -334,7 +334,7 @@ fn lives_on(cluster: &mut Cluster, what: &str) {
     assert_readable(cluster, what);
 }
 
-/// Whatever ballot was written down can be read again.
+/// Every ballot that was written down can be read again.
 fn assert_readable(cluster: &Cluster, what: &str) {
     for (_, record) in &cluster.written {
         if let Record::Promised(ballot) | Record::Accepted { ballot, .. } = record {

@@ -13,7 +13,7 @@ use super::scopes::Strategy;
 ///
 /// # Panics
 /// If a state is wrong, or something that must be reachable is not.
-// How long it took is for whoever reads the report.
+// The duration is for the reader of the report.
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub fn exhaust(strategy: &Strategy, scenarios: Vec<Scenario>, at_length: bool) {
     let mut reached: BTreeMap<Seen, u64> = BTreeMap::new();

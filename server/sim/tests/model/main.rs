@@ -11,10 +11,10 @@
 //! each strategy.
 //!
 //! # What is judged
-//! In every state: one value per slot; answers linearizable; a holder's belief ends
-//! before its grantor's grant; who may read has executed, or marked, every write
-//! that anybody knows to be committed; no assertion of the core broken. And at the
-//! end, that what should happen did: a check that looks at nothing finds nothing.
+//! In every state: one value per slot; answers linearizable; a holder's belief ends before its
+//! grantor's grant; a replica that may read has executed, or marked, every write that any replica
+//! knows to be committed; no assertion of the core broken. And at the end, that what should happen
+//! did: a check that looks at nothing finds nothing.
 //!
 //! # What bounds it
 //! - Lease and guard last one tick. Clocks tick until all promises made before have
@@ -31,7 +31,7 @@
 //!   leads at first; under leases the ballot changes after that crash, without any
 //!   also before and during it. One certain replica campaigns, once. With both,
 //!   nobody is promised anything anew.
-//! - A client whose replica crashed does not ask again elsewhere. Answers reach
+//! - A client of a crashed replica does not ask again elsewhere. Answers reach
 //!   clients, and commands replicas, at once. Reads leave no trace in the logs, so
 //!   nothing is explored behind the last read's answer.
 //! - Lease messages are delivered only to and from holders that are read at: nobody

@@ -61,12 +61,12 @@ pub const SEEN: [Seen; 12] = [
     Seen::RestartedReads,
 ];
 
-/// See the module.
+/// The model: prepared replicas, and everything that can happen to them.
 pub struct Leasehold {
     pub scenario: Scenario,
     /// When the replicas started, by their clocks.
     pub start: Time,
-    /// What clocks read when exploration begins.
+    /// Reading of the clocks when exploration begins.
     origin: Time,
     pub horizon: Time,
     holders: ReplicaSet,
@@ -139,7 +139,7 @@ impl Leasehold {
         }
     }
 
-    /// What a replica's clock reads.
+    /// Returns the reading of a replica's clock.
     pub fn clock(&self, world: &World, node: usize) -> Time {
         self.origin + TICK * u32::from(world.ticks[node])
     }
@@ -163,7 +163,7 @@ impl Leasehold {
             Message::Pong { .. } => false,
             // It confirms reads that had come before the probe was sent.
             Message::HeartbeatAck { .. } => reading,
-            // What is promised to who holds nothing, or is never asked, protects nothing.
+            // A promise to a replica that holds nothing, or is never asked, protects nothing.
             Message::Lease(_) => node::parties(envelope, to).is_some_and(|(_, holder)| {
                 let used = self.holders.contains(holder) && self.scenario.reads_at(holder.index());
                 used && self.scenario.promises
@@ -177,7 +177,7 @@ impl Leasehold {
         self.reached[what as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many transitions brought it.
+    /// Returns the number of transitions that brought it.
     pub fn times(&self, what: Seen) -> u64 {
         self.reached[what as usize].load(Ordering::Relaxed)
     }
@@ -231,7 +231,8 @@ impl Leasehold {
         }
     }
 
-    /// What a holder believes ends before its grantor's grant (oracle 1; §3.5, §3.7).
+    /// Returns whether what a holder believes ends before its grantor's grant (oracle 1; §3.5,
+    /// §3.7).
     fn contained(&self, world: &World) -> bool {
         let pairs = (0..N).flat_map(|g| (0..N).map(move |h| (g, h)));
         pairs.filter(|(g, h)| g != h).all(|(g, h)| {
@@ -247,8 +248,8 @@ impl Leasehold {
         })
     }
 
-    /// When anyone knows a write to be committed, everyone who may read the key
-    /// has executed it or has it marked (oracle 2; §3.6).
+    /// When any replica knows a write to be committed, every replica that may read the key has
+    /// executed it or has it marked (oracle 2; §3.6).
     fn notified(&self, world: &World) -> bool {
         let key = KEY.as_bytes();
         let may_read = |node: &usize| world.replica(*node).may_read(self.clock(world, *node), key);

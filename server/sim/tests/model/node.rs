@@ -42,7 +42,7 @@ pub struct Node {
     pub digest: u64,
 }
 
-/// What happens to a replica.
+/// Event that happens to a replica.
 pub enum Stimulus {
     /// Messages of one peer arrive.
     Packet(Arc<Packet>),
@@ -71,7 +71,7 @@ impl Stimulus {
     }
 }
 
-/// What else decides a reaction.
+/// Circumstances that decide a reaction, besides the replica and the stimulus.
 #[derive(Clone, Copy, Debug, Hash)]
 pub struct Circumstances {
     pub me: usize,
@@ -81,7 +81,7 @@ pub struct Circumstances {
     pub reading: bool,
 }
 
-/// What a replica does, and to whom.
+/// Actions of a replica in reaction to a stimulus, and their addressees.
 pub struct Reaction {
     pub node: Arc<Node>,
     pub sent: Vec<(usize, Arc<Packet>)>,
@@ -286,7 +286,7 @@ struct Process<'a> {
     now: Time,
     /// A crash may still lose what is not durable.
     may_crash: bool,
-    /// What the replica is to be told next.
+    /// Inputs that the replica is to get next.
     inputs: Vec<Input>,
     sends: [Vec<Envelope>; N],
     answers: Vec<(ClientHandle, Path, Outcome)>,
@@ -298,7 +298,8 @@ impl Host for Process<'_> {
         self.sends[to.index()].push(envelope);
     }
 
-    /// What no crash can lose is durable at once: there are fewer states to explore.
+    /// Persists records. At a replica that cannot crash they are durable at once: there are fewer
+    /// states to explore.
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
         if self.may_crash {
             return self.node.writing.push_back((sequence, records));

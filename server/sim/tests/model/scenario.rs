@@ -1,4 +1,4 @@
-//! What one exploration may do, and the settings that keep everything else still.
+//! Bounds of one exploration, and the settings that keep everything else still.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use leasehold_replica::action::ClientHandle;
 pub const N: usize = 3;
 /// By how much a clock moves at a time. So short that log time stands still.
 pub const TICK: Duration = Duration::from_micros(1);
-/// How long the cluster runs before exploration begins: until promises are renewed
-/// and the state is checkpointed, as they are after the same span again.
+/// Time for which the cluster runs before exploration begins: until promises are renewed and the
+/// state is checkpointed, as they are after the same duration again.
 pub const PREFIX: Duration = Duration::from_millis(500);
-/// What never comes, and is not longer than a day: no replica believes in longer leases.
+/// Duration that never passes, and is not longer than a day: no replica believes in longer leases.
 const NEVER: Duration = Duration::from_secs(80_000);
 
 /// One command of a client, by the replica it is sent to.
@@ -41,7 +41,7 @@ pub enum Order {
     Any,
 }
 
-/// How clocks drift. Their readings differ by at most one tick at any time.
+/// Drift of the clocks. Their readings differ by at most one tick at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clocks {
     /// Each by itself. While one counts three ticks, another counts one at least:
@@ -57,7 +57,7 @@ pub enum Clocks {
 pub struct Scenario {
     pub strategies: RangeMap<StrategySpec>,
     pub name: String,
-    /// What each client does, one command after the other; the first writes.
+    /// Commands of each client, one after the other; the first client writes.
     pub programs: [Vec<Step>; 2],
     pub clocks: Clocks,
     /// Ticks of each clock.
@@ -69,10 +69,10 @@ pub struct Scenario {
     pub may_campaign: Vec<usize>,
     /// Nobody campaigns before the crash.
     pub campaign_after_crash: bool,
-    /// Whether promises are made after the preparation too: to and by who restarted.
+    /// Whether promises are made after the preparation too: to and by the replica that restarted.
     pub promises: bool,
-    /// The lease of whoever is read at rests on this grantor alone at first: one
-    /// is enough among three.
+    /// The lease of the replica that is read at rests on this grantor alone at first: one is enough
+    /// among three.
     pub sole_grantor: Option<usize>,
     pub order: Order,
 }
@@ -94,7 +94,7 @@ impl Scenario {
         }
     }
 
-    /// What replica `me` is told.
+    /// Returns the settings of replica `me`.
     pub fn settings(&self, me: usize) -> Settings {
         let mut settings = Settings::new(ReplicaId(me as u8), N);
         settings.strategies = self.strategies.clone();

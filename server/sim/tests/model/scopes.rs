@@ -1,4 +1,4 @@
-//! What is explored for each strategy.
+//! Scopes that are explored for each strategy.
 
 use leasehold_leases::{Key, RangeMap, ReplicaId, StrategySpec, Unlisted};
 
@@ -6,7 +6,7 @@ use super::clients::KEY;
 use super::model::Seen;
 use super::scenario::{Clocks, N, Order, Scenario, Step};
 
-/// A strategy, and who does what under it.
+/// A strategy, and the replicas that act under it.
 pub struct Strategy {
     spec: RangeMap<StrategySpec>,
     writer: usize,
@@ -14,7 +14,7 @@ pub struct Strategy {
     reader: usize,
     /// Where a second read arrives.
     second: usize,
-    /// Who takes leadership from r0.
+    /// Replica that takes leadership from r0.
     candidate: usize,
     /// Ticks until all leases and grants have ended.
     timed: bool,
@@ -86,7 +86,7 @@ impl Strategy {
         self.spec.names()
     }
 
-    /// What explorations of this strategy, together, must come upon.
+    /// Returns what explorations of this strategy, together, must come upon.
     pub fn must_reach(&self, at_length: bool) -> Vec<Seen> {
         use Seen::*;
         let mut seen = vec![Written, ReadIndex, Elected, ReadAfterElection];
@@ -102,7 +102,7 @@ impl Strategy {
         seen
     }
 
-    /// What none may come upon.
+    /// Returns what no exploration may come upon.
     pub fn must_not_reach(&self) -> Vec<Seen> {
         match self.timed {
             true => Vec::new(),
@@ -203,7 +203,8 @@ impl Strategy {
         all
     }
 
-    /// What takes seconds: the same, with fewer ticks where there is a fault.
+    /// Returns the explorations that take seconds: the same, with fewer ticks where there is a
+    /// fault.
     pub fn short(&self) -> Vec<Scenario> {
         let mut crash = self.crash(0);
         crash.programs[0] = vec![Step::Write(0)];

@@ -24,7 +24,7 @@ pub enum Action {
         from: usize,
         /// Addressee.
         to: usize,
-        /// Which of the packets on the link.
+        /// Index of the packet on the link.
         index: usize,
     },
     /// The oldest write of a replica becomes durable.
@@ -39,7 +39,7 @@ pub enum Action {
     Ask(usize),
 }
 
-/// What must never happen, and did.
+/// Event that must never happen, and did.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Violation {
     /// Two replicas executed different values in one slot.
@@ -54,7 +54,7 @@ pub enum Violation {
 #[derive(Clone)]
 pub struct World {
     pub nodes: [Arc<Node>; N],
-    /// What each clock has counted since exploration began.
+    /// Ticks that each clock has counted since exploration began.
     pub ticks: [u8; N],
     pub links: [Vec<Arc<Packet>>; N * N],
     pub clients: Clients,
@@ -191,7 +191,7 @@ impl World {
         allowed && mine < scenario.horizon
     }
 
-    /// Of two clocks that tick together, the one whose turn it is.
+    /// Returns the clock that ticks next, of two that tick together.
     fn half_ticked(&self, scenario: &Scenario) -> Option<usize> {
         let Clocks::Lag(slow) = scenario.clocks else {
             return None;
@@ -257,7 +257,7 @@ impl World {
         next
     }
 
-    /// What an action is to the one replica that it concerns.
+    /// Returns the one replica that an action concerns, and what the action is to it.
     fn stimulate(&mut self, model: &Leasehold, action: Action) -> (usize, Stimulus) {
         match action {
             Action::Deliver { from, to, index } => {

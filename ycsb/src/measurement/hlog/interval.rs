@@ -12,7 +12,7 @@ use hdrhistogram::serialization::Deserializer;
 
 use crate::measurement::DIGITS;
 
-/// First bytes of a histogram whose rest is compressed; its length follows.
+/// First bytes of a histogram with a compressed rest; its length follows.
 const COMPRESSED: [u8; 4] = [0x1C, 0x84, 0x93, 0x14];
 /// First bytes of a histogram that is not.
 const PLAIN: [u8; 4] = [0x1C, 0x84, 0x93, 0x13];

@@ -20,7 +20,7 @@ pub struct LogInterval<'a> {
     /// When it began, since 1970; since the log's time 0, if the log does not say when
     /// that was.
     pub start: Duration,
-    /// How long it was.
+    /// Duration of the interval.
     pub length: Duration,
     /// Its tag, or "".
     pub tag: String,

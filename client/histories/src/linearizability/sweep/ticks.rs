@@ -1,12 +1,12 @@
-//! What happens to a key, in order of time: what the pass goes through.
+//! Begins and ends on a key, in order of time: the steps of the pass.
 
 use super::super::Flaw;
 use super::super::blocks::{self, Block, Blocks};
 use super::super::explain::operation;
 use super::super::prepare::{Held, Key, Kind, Moment, Op};
 
-/// What happens, in the order of one moment: begins come before ends, so that
-/// operations which touch overlap.
+/// Begins and ends, in their order at one moment: begins come before ends, so that operations which
+/// touch overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
     ForwardEnds(u32),

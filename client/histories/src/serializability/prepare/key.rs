@@ -1,11 +1,11 @@
-//! What is known of one key: which transactions need each of its values, and which
-//! failed swaps are not explained yet.
+//! Knowledge of one key: which transactions need each of its values, and which failed swaps are not
+//! explained yet.
 
 use super::sightings::Sightings;
 use super::{ABSENT, Effect, Held, Map, Moment, NEVER, NEVER_WRITTEN, Txn, is_failed_swap};
 use crate::history::{Action, ValueId};
 
-/// How a value's readers and successor limit the orders.
+/// Limits on the orders that follow from a value's readers and successor.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in super::super) struct Uses {
     /// The last begin of a transaction that read it.

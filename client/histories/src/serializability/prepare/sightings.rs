@@ -1,8 +1,8 @@
-//! What a key certainly held, and when.
+//! Values that a key certainly held, and when.
 
 use super::{Held, Moment, NEVER, NEVER_WRITTEN};
 
-/// What a key certainly held at some moment between a begin and an end.
+/// Value that a key certainly held at some moment between a begin and an end.
 #[derive(Debug, Clone, Copy)]
 struct Sighting {
     held: Held,

@@ -28,7 +28,7 @@ pub(in super::super::super) fn of_run(report: &Report, run: &StrategyRun) -> Tim
     }
 }
 
-/// Of several runs, the number of the one with the longest wait.
+/// Returns the number of the run with the longest wait, if there are several.
 fn longest(run: &StrategyRun) -> Option<usize> {
     let waits = run.samples.iter().filter_map(|sample| {
         let number = run.repeat_at(seconds(sample.start_ns))?;
@@ -89,7 +89,7 @@ fn failed_sites(run: &StrategyRun) -> SiteSet {
     }
 }
 
-/// What happened within the drawing's time.
+/// Returns the events within the drawing's time.
 fn marks(report: &Report, run: &StrategyRun, (from_s, to_s): (f64, f64)) -> Vec<Mark> {
     let faults = run.faults.iter().map(|fault| {
         let until = fault.until_s.unwrap_or(to_s);

@@ -117,8 +117,8 @@ impl Panel<'_> {
         }
     }
 
-    /// What happened, below the data: `Configuration` as a notch, the others over the
-    /// whole height.
+    /// Draws the events below the data: `Configuration` as a notch, the others over the whole
+    /// height.
     pub(super) fn marks(&self, svg: &mut Svg, marks: &[Mark]) {
         let between = (self.top + LATENCY_HEIGHT, self.top + LATENCY_HEIGHT + GAP);
         for mark in marks {
@@ -137,8 +137,8 @@ impl Panel<'_> {
         }
     }
 
-    /// What was done, above the panel, in two lines. A name that would touch the ones
-    /// before is left out.
+    /// Draws the names of the faults above the panel, in two lines. A name that would touch the
+    /// ones before is left out.
     pub(super) fn named(&self, svg: &mut Svg, marks: &[Mark]) {
         // Beside the title, which is no longer than this.
         let mut free_from = [self.left, self.left + 96.0];

@@ -1,4 +1,4 @@
-//! Operation by role by keys, and who may do what, said by brute force.
+//! Operation by role by keys, and whether each is allowed, determined by brute force.
 
 use bytes::Bytes;
 use leasehold_wire::command::Op;
@@ -34,7 +34,7 @@ pub(crate) fn keys(longest: usize) -> Vec<Bytes> {
     texts(&BYTES, longest)
 }
 
-/// What may become of a token.
+/// Possible states of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It counts.
@@ -311,7 +311,8 @@ pub(crate) fn words(body: &Body) -> String {
     }
 }
 
-/// What a role allows: prefixes are compared with every key that there is, one by one.
+/// Oracle for the rights of a role: prefixes are compared with every key that there is, one by
+/// one.
 pub(crate) struct Oracle {
     role: Role,
     /// Every key, in order, and whether the role may read it.

@@ -1,4 +1,4 @@
-//! What tokens may do, compared with what is said here in other words.
+//! Rights of tokens, compared with an independent statement of them.
 
 pub(crate) mod matrix;
 

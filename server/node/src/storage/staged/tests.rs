@@ -174,8 +174,8 @@ fn a_missing_row_is_damage() {
     assert!(message.contains(expected), "{message}");
 }
 
-/// Whatever is written ahead, by whichever run, a start finds the newest checkpoint and no rows
-/// but those that it names.
+/// A start finds the newest checkpoint and no rows but those that it names, whatever is written
+/// ahead, and by whichever run.
 #[test]
 fn a_start_finds_the_newest_checkpoint_whatever_was_written_ahead() {
     const KEYS: [&str; 4] = ["a", "b", "c", "d"];

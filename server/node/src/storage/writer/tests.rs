@@ -1,4 +1,4 @@
-//! What the storage's thread does with a disk that is slow, full, or broken.
+//! Behaviour of the storage's thread with a disk that is slow, full, or broken.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -256,8 +256,9 @@ fn in_memory_all_but_a_restart_wait_is_durable_at_once() {
     assert!(reports.recv().is_err(), "nobody waits for the last");
 }
 
-/// What counts as durable before it is written is not on a full disk. The slot may hold there
-/// what an earlier ballot left in it, so nobody is told what the log holds.
+/// A persist that counts as durable before it is written is not on a full disk. The slot may
+/// hold there what an earlier ballot left in it, so the contents of the log are reported to
+/// nobody.
 #[test]
 fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
     for in_memory in [true, false] {
@@ -288,7 +289,7 @@ fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
     }
 }
 
-/// What waits is taken again and again while the disk is full: only time brings another
+/// Waiting persists are taken again and again while the disk is full: only time brings another
 /// attempt, or the end.
 #[test]
 fn a_full_disk_is_not_tried_again_for_whatever_comes() {

@@ -1,4 +1,4 @@
-//! Whatever may be encoded, at random.
+//! Random values of everything that may be encoded.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -35,7 +35,7 @@ impl Writes {
 #[derive(Clone, Debug, Default)]
 pub struct InFlight {
     writes: HashMap<u64, Writes, Seeded>,
-    /// Reads, by who answers them and the attempt's name.
+    /// Reads, by the replica that answers them and the attempt's name.
     reads: BTreeSet<(ReplicaId, RequestId)>,
 }
 
@@ -69,8 +69,8 @@ impl InFlight {
         }
     }
 
-    /// A command was executed: one copy of it. The log of an earlier leader may hold others,
-    /// and those are executed yet if there was no room for a session before (hazard 31).
+    /// A command was executed: one copy of it. The log of an earlier leader may hold others. Those
+    /// are still executed if there was no capacity for a session before (hazard 31).
     pub fn forget(&mut self, proposed: &Proposed) {
         let command = &proposed.command;
         if !command.is_write() {
@@ -83,12 +83,12 @@ impl InFlight {
         }
     }
 
-    /// Whether execution cannot refuse this blind write of a batch with this log time
-    /// (protocol §1, hazard 31), where no batch in flight says that there may be fewer
-    /// sessions: its session outlives the batch and ends for nobody's room, and neither the
-    /// executed sessions nor any slot of the log hold the same sequence or a low-water
-    /// mark above it. Executed sessions alone count: the slot in flight that would
-    /// keep or open the session may yet turn out empty.
+    /// Returns whether execution cannot reject this blind write of a batch with this replicated
+    /// clock (protocol §1, hazard 31), where no batch in flight says that there may be fewer
+    /// sessions. Its session outlives the batch and is not evicted for another. Neither the
+    /// executed sessions nor any slot of the log hold the same sequence or a low-water mark above
+    /// it. Executed sessions alone count: the slot in flight that would keep or open the session
+    /// may yet turn out empty.
     pub fn is_sure(
         &self,
         command: &Command,
@@ -131,8 +131,8 @@ mod tests {
         }
     }
 
-    /// In flight (sequence, low-water mark), executed sequences, log time; the write
-    /// with sequence 2 is one of those in flight.
+    /// In flight (sequence, low-water mark), executed sequences, replicated clock; the write with
+    /// sequence 2 is one of those in flight.
     #[test]
     fn a_write_is_sure_only_if_nothing_can_make_execution_refuse_it() {
         type Case = (

@@ -1,4 +1,4 @@
-//! What a leader keeps while it leads.
+//! State that a leader keeps while it leads.
 
 mod in_flight;
 mod queue;
@@ -33,11 +33,11 @@ pub struct Leadership {
     /// The newest slot of this ballot that holds a multi-key command.
     last_multi: Slot,
     log_time_base_ms: u64,
-    /// How many sessions there may be: what this leader's batches say, and the least that any
-    /// batch in flight may say.
+    /// Maximum number of sessions: the one in this leader's batches, and the least one that any
+    /// batch in flight may state.
     sessions_max: u32,
     least_sessions_max: u32,
-    /// Commits that peers have not been told of.
+    /// Whether there are commits that peers have not been notified of.
     pub news_due: bool,
     /// The newest probe sent: heartbeats are numbered.
     pub probe: u64,
@@ -60,7 +60,7 @@ impl Hash for Leadership {
 }
 
 impl Leadership {
-    /// `log`: the log time from which this leadership counts on, and the bound on sessions.
+    /// `log`: the replicated clock from which this leadership counts on, and the bound on sessions.
     pub fn new(ballot: Ballot, n: usize, now: Time, log: (u64, u32)) -> Leadership {
         let (log_time_base_ms, sessions_max) = log;
         Leadership {
@@ -155,15 +155,16 @@ impl Leadership {
         std::mem::replace(&mut self.answered[from.index()], now)
     }
 
-    /// Who has answered a probe within `patience`, or voted: probes wait behind large Accepts.
+    /// Returns the replicas that have answered a probe within `patience`, or voted: probes wait
+    /// behind large Accepts.
     pub fn in_touch(&self, now: Time, patience: Duration) -> ReplicaSet {
         let each = self.answered.iter().zip(0..);
         let lately = each.filter(|(at, _)| now.since(**at) < patience);
         lately.map(|(_, id)| ReplicaId(id)).collect()
     }
 
-    /// Who has done so within `patience`, and since this leadership began: it begins with
-    /// everybody in touch.
+    /// Returns the replicas that have done so within `patience`, and since this leadership began:
+    /// it begins with all replicas in touch.
     pub fn heard_of(&self, now: Time, patience: Duration) -> ReplicaSet {
         let touched = self.in_touch(now, patience).iter();
         let answered = touched.filter(|who| self.answered[who.index()] > self.since);

@@ -1,5 +1,5 @@
-//! What a leader has taken and not yet proposed, by class (§3.9), and how many slots
-//! each class has open.
+//! Commands that a leader has taken and not yet proposed, by class (§3.9), and the number of open
+//! slots of each class.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::iter;
@@ -15,33 +15,33 @@ use crate::parts::Room;
 /// No class may have more slots in flight than this for each that is still free.
 const OPEN_PER_FREE: usize = 3;
 
-/// Whom a command waits for.
+/// Replicas that a command waits for.
 #[derive(Clone, Copy, Debug)]
 pub enum Class {
     /// The holders of its keys.
     Of(ReplicaSet),
-    /// All replicas, which are at hand: its keys were not looked up.
+    /// All replicas, which are nearby: the command's keys were not looked up.
     AllAtHand(ReplicaSet),
 }
 
-/// What a batch may take.
+/// Limits of a batch.
 #[derive(Clone, Copy)]
 pub struct Limits<'a> {
-    /// Commands.
+    /// Maximum number of commands.
     pub commands: usize,
-    /// How much room a command takes of [`Room`].
+    /// Size of a command, as [`Room`] counts it.
     pub room: &'a dyn Fn(&Command) -> usize,
 }
 
-/// Commands by class: the holders of their keys. A write never waits for the holders
-/// of another's keys, unless they are at hand.
+/// Commands by class: the holders of their keys. A write never waits for the holders of another's
+/// keys, unless they are nearby.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Queue {
     queues: BTreeMap<ReplicaSet, VecDeque<Proposed>>,
-    /// The class of commands that were queued while all replicas were at hand: their keys
-    /// were not looked up.
+    /// Class of the commands that were queued while all replicas were nearby: their keys were not
+    /// looked up.
     unclassed: Option<ReplicaSet>,
-    /// The class of the newest batch: the next in turn follows it.
+    /// Class of the newest batch: the next one in round-robin order follows it.
     served: ReplicaSet,
     /// Classes of uncommitted slots, and how many slots each has.
     class_of: BTreeMap<Slot, ReplicaSet>,
@@ -61,12 +61,12 @@ impl Queue {
         self.queues.entry(class).or_default().push_back(proposed);
     }
 
-    /// Whether commands wait whose keys were not looked up.
+    /// Returns whether commands are queued with keys that were not looked up.
     pub fn has_unclassed(&self) -> bool {
         self.unclassed.is_some()
     }
 
-    /// Takes all commands whose keys were not looked up.
+    /// Takes all commands with keys that were not looked up.
     pub fn take_unclassed(&mut self) -> VecDeque<Proposed> {
         let taken = self
             .unclassed
@@ -75,10 +75,9 @@ impl Queue {
         taken.unwrap_or_default()
     }
 
-    /// The class whose turn it is: the first after the one served last that has fewer
-    /// slots open than it may while `free` slots are left for all. So a class whose
-    /// holder is dead fills neither the queue before the others nor all the slots in
-    /// flight.
+    /// Returns the next class in round-robin order: the first after the one served last that has
+    /// fewer open slots than it may have while `free` slots are left for all. So a class with a
+    /// dead holder fills neither the queue before the others nor all the slots in flight.
     pub fn next_class(&self, free: usize) -> Option<ReplicaSet> {
         let open_max = free * OPEN_PER_FREE;
         let may = |class: &&ReplicaSet| self.open.get(class).copied().unwrap_or(0) < open_max;
@@ -87,8 +86,8 @@ impl Queue {
         later.or_else(|| self.queues.keys().find(may)).copied()
     }
 
-    /// Takes a batch of this class for `slot`, and while there is room those of classes that
-    /// differ from it only in who is `at_hand`.
+    /// Takes a batch of this class for `slot`. While there is free space it also takes commands of
+    /// classes that differ from it only in nearby replicas (`at_hand`).
     pub fn next_batch(
         &mut self,
         (class, at_hand): (ReplicaSet, ReplicaSet),
@@ -221,7 +220,7 @@ mod tests {
         assert_eq!(batches(&all, 9), expected);
     }
 
-    /// §3.9: batches are by class, but who is at hand delays nobody.
+    /// §3.9: batches are by class, but a nearby replica delays no command.
     #[test]
     fn classes_that_differ_in_who_is_at_hand_share_a_batch() {
         let set = |ids: &[u8]| ids.iter().map(|id| ReplicaId(*id)).collect::<ReplicaSet>();
@@ -257,8 +256,9 @@ mod tests {
         assert_eq!(batches(&[0, 1, 2, 3]), [[1, 2, 3, 4, 5]]);
     }
 
-    /// Also one whose turn it is before a class with fewer holders: it takes none of that
-    /// with it, or the write would wait for a holder that is not its own.
+    /// This also holds for a class that is served before one with fewer holders: it takes no
+    /// command of that one into its batch, or the write would wait for a holder that is not its
+    /// own.
     #[test]
     fn who_is_not_at_hand_is_waited_for_by_no_class_that_needs_it_not() {
         let set = |ids: &[u8]| ids.iter().map(|id| ReplicaId(*id)).collect::<ReplicaSet>();

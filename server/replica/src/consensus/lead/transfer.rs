@@ -1,39 +1,40 @@
-//! Handing leadership over: the leader proposes nothing more, and hands over once
-//! everything that it proposed is committed, or gives up.
+//! Transfer of leadership: the leader proposes nothing more. It transfers leadership once
+//! everything that it proposed is committed, or abandons the transfer.
 
 use std::time::Duration;
 
 use leasehold_leases::{ReplicaId, ReplicaSet, Time};
 
-/// A handing over that has begun.
+/// Transfer that has begun.
 #[derive(Clone, Copy, Debug, Hash)]
 struct UnderWay {
     to: ReplicaId,
     by_operator: bool,
-    /// When to give up.
+    /// Time at which it is abandoned.
     give_up: Time,
-    /// When the other was last told to take over.
+    /// Time at which the transfer target was last notified that it is to take over.
     told: Option<Time>,
 }
 
-/// A leader's plans to hand over.
+/// A leader's plans to transfer leadership.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Transfer {
     under_way: Option<UnderWay>,
-    /// Whom an operator wants to lead who is not ready for it, and until when.
+    /// Replica that an operator wants to lead and that is not ready for it, and the time until
+    /// which this leader waits for it.
     wanted: Option<(ReplicaId, Time)>,
-    /// Who was to take over and did not, while this leader leaves.
+    /// Replicas that were to take over and did not, while this leader leaves.
     failed: ReplicaSet,
 }
 
-/// How a handing over goes on that has to succeed.
+/// Progress of a transfer that has to succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// The other has time yet.
+    /// The transfer target still has time.
     Waits,
-    /// What this leader proposed has not been committed in time.
+    /// The proposals of this leader have not been committed in time.
     Blocked,
-    /// The other has not taken over, or nobody is to yet.
+    /// The transfer target has not taken over, or there is none yet.
     Open,
 }
 
@@ -47,21 +48,22 @@ impl Transfer {
         self.is_under_way() || self.wanted.is_some()
     }
 
-    /// An operator's is to begin once `to` is ready, in place of any other. Until then this
-    /// leader leads on.
+    /// An operator's transfer is to begin once `to` is ready, in place of any other. Until then
+    /// this leader leads on.
     pub fn want(&mut self, to: ReplicaId, give_up: Time) {
         self.under_way = None;
         self.wanted = Some((to, give_up));
     }
 
-    /// Who is to lead for an operator, once it is ready. A wish that has come too late is
-    /// forgotten.
+    /// Returns the replica that is to lead for an operator once it is ready, and the time until
+    /// which the request counts. A request that comes too late is dropped.
     pub fn wanted(&mut self, now: Time) -> Option<(ReplicaId, Time)> {
         self.wanted = self.wanted.filter(|(_, give_up)| now < *give_up);
         self.wanted
     }
 
-    /// Begins. An operator's takes the place of any other, but one to the same replica goes on.
+    /// Begins a transfer. An operator's takes the place of any other, but one to the same replica
+    /// goes on.
     pub fn begin(&mut self, to: ReplicaId, by_operator: bool, give_up: Time) {
         if by_operator {
             self.wanted = None;
@@ -78,7 +80,8 @@ impl Transfer {
         }
     }
 
-    /// While this leader leaves: how the attempt goes. One that has taken too long ends.
+    /// Returns the progress of the transfer while this leader leaves. One that has taken too long
+    /// ends.
     pub fn attempt(&mut self, now: Time) -> Attempt {
         match self.under_way {
             None => Attempt::Open,
@@ -96,7 +99,7 @@ impl Transfer {
         }
     }
 
-    /// Who did not take over while this leader leaves.
+    /// Returns the replicas that did not take over while this leader leaves.
     pub fn failed(&self) -> ReplicaSet {
         self.failed
     }
@@ -106,7 +109,8 @@ impl Transfer {
         (self.under_way, self.wanted) = (None, None);
     }
 
-    /// Whom to tell now to take over, and whether an operator wants it; again after `again`.
+    /// Returns the replica to notify now that it is to take over, and whether an operator wants it.
+    /// Returns them again once `again` has passed.
     pub fn tell(&mut self, now: Time, again: Duration) -> Option<(ReplicaId, bool)> {
         let under_way = self.under_way.as_mut()?;
         if under_way.told.is_some_and(|told| now.since(told) < again) {
@@ -116,20 +120,20 @@ impl Transfer {
         Some((under_way.to, under_way.by_operator))
     }
 
-    /// Whether `who` was told to take over.
+    /// Returns whether `who` was notified that it is to take over.
     pub fn has_told(&self, who: ReplicaId) -> bool {
         let begun = self.under_way.as_ref();
         begun.is_some_and(|begun| begun.to == who && begun.told.is_some())
     }
 
-    /// Returns true if an operator wants another replica to lead, and that replica was told to
-    /// take over.
+    /// Returns true if an operator wants another replica to lead, and that replica was notified
+    /// that it is to take over.
     pub fn is_by_operator(&self) -> bool {
         let begun = self.under_way.as_ref();
         begun.is_some_and(|begun| begun.by_operator && begun.told.is_some())
     }
 
-    /// Gives up what has taken too long. Returns the replica that did not take over.
+    /// Abandons a transfer that has taken too long. Returns the replica that did not take over.
     pub fn give_up(&mut self, now: Time) -> Option<ReplicaId> {
         let late = self.under_way.filter(|begun| now >= begun.give_up)?;
         self.under_way = None;

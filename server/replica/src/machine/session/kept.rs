@@ -1,4 +1,4 @@
-//! What a session keeps of the results that its client may still ask for, in few bytes.
+//! Results that a session keeps because its client may still ask for them, in few bytes.
 
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Mismatch, Outcome, Version};
@@ -78,7 +78,7 @@ impl Results {
         }
     }
 
-    /// How many there are.
+    /// Number of results.
     pub(super) fn len(&self) -> usize {
         match self {
             Results::One(..) => 1,
@@ -121,7 +121,7 @@ impl Results {
         }
     }
 
-    /// Of results that rise by sequence.
+    /// Builds the results from a list in ascending order of sequence.
     fn of(mut all: Vec<(u64, Kept)>) -> Results {
         match all.pop() {
             Some((sequence, kept)) if all.is_empty() => Results::One(sequence, kept),

@@ -278,8 +278,8 @@ fn where_sessions_make_room_is_restored() {
     assert_eq!(restored.opens_from_ms(), sessions.opens_from_ms());
 }
 
-/// What is in flight before, the session's last activity, and whether it is sure to be there
-/// at log time 4,999 if sessions stay for 2 s.
+/// Tests whether a session is certain to be there at 4,999 of the replicated clock if sessions stay
+/// for 2 s, by what is in flight before and by the session's last activity.
 #[test]
 fn a_session_is_certain_if_nothing_in_flight_can_end_it_or_take_its_room() {
     let write_of = |client, opened_ms| write(client, 2, 2).opened(opened_ms);
@@ -326,7 +326,7 @@ fn a_session_takes_at_most_200_bytes() {
     assert!(all.all(is_small), "nothing of it is elsewhere");
 }
 
-/// Whatever the results are, and however late the client acknowledges them.
+/// Covers any results, however late the client acknowledges them.
 #[test]
 fn a_session_takes_24_bytes_more_for_each_result_that_its_client_may_ask_for() {
     assert_eq!(size_of::<(u64, Kept)>(), 24);
@@ -362,7 +362,7 @@ fn sessions_with_many_results_weigh_more_when_they_are_written_down() {
     sessions.take_dirty();
     sessions.record(&write(7, 65, 1), 0, Outcome::default());
     assert_eq!(sessions.dirty_weight(), 5);
-    // A busy client, whose session has as many results all of the time, is written down once.
+    // A busy client with as many results in its session all of the time is written down once.
     for sequence in 66..10_000 {
         sessions.record(&write(7, sequence, sequence - 64), 0, Outcome::default());
     }

@@ -1,7 +1,7 @@
 use super::super::bench::{LEASE, World, ack, promise, says};
 use super::*;
 
-/// What replica 1 hears of replica 0, each in its first run if not said otherwise.
+/// Replica 1, which hears of replica 0, each in its first run if not said otherwise.
 struct Two(World, Promises);
 
 impl Two {

@@ -17,7 +17,7 @@ fn handle(request: u64) -> ClientHandle {
     }
 }
 
-/// Of a session that opens whenever it is first heard of.
+/// Returns a put of a session that opens whenever it is first heard of.
 fn put(sequence: u64, acked_below: u64) -> Command {
     Command::session(7, sequence, acked_below, Op::put("k", "v")).opened(LONG)
 }
