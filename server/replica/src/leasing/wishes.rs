@@ -39,10 +39,21 @@ struct Wish {
 pub(super) struct Wishes {
     /// Those that are not answered yet, in the order in which they came.
     waiting: Vec<Wish>,
+    /// The outcome of all that wait, so that the next need not merge them again.
+    merged: Option<Merged>,
     /// Those that change nothing that this leader knows.
     found: Vec<Found>,
     /// Those that were answered, the newest last.
     answered: VecDeque<Answered>,
+}
+
+/// Leases after a configuration that brings what operators want.
+#[derive(Clone, Debug, Hash)]
+struct Merged {
+    /// The newest configuration when they were merged: it comes before them.
+    after: ConfigId,
+    policies: RangeMap<Policy>,
+    params: LeaseParams,
 }
 
 /// A wish that was answered for good. Another copy of it may come late: it must not undo what
@@ -103,8 +114,8 @@ impl Wishes {
     }
 
     /// Adds a request, unless it is here already: a replica that passes it on may repeat it.
-    /// Returns whether it is new.
-    fn add(&mut self, wish: Wish) -> bool {
+    /// `merged` is the outcome of all that wait and of this one. Returns whether it is new.
+    fn add(&mut self, wish: Wish, merged: Merged) -> bool {
         if self.knows(wish.from, wish.ask, &wish.set) {
             return false;
         }
@@ -113,8 +124,14 @@ impl Wishes {
         // An earlier run of the replica that passes it on used the same number.
         self.found.retain(|found| !same(&found.wish));
         match self.waiting.iter_mut().find(|other| same(other)) {
-            Some(known) => *known = wish,
-            None => self.waiting.push(wish),
+            Some(known) => {
+                *known = wish;
+                self.merged = None;
+            }
+            None => {
+                self.waiting.push(wish);
+                self.merged = Some(merged);
+            }
         }
         assert!(self.len() <= WISHES_MAX, "no more are kept than may be");
         true
@@ -140,16 +157,20 @@ impl Leasing {
             tell(step, from.replica, ask, before);
             return false;
         }
-        if let Some(refusal) = self.refusal(step, &set, has_begun) {
-            self.answer(step, from, (ask, set), Err(refusal));
-            return false;
-        }
-        let fresh = self.office.wishes.add(Wish {
+        let merged = match self.merge(step, &set, has_begun) {
+            Ok(merged) => merged,
+            Err(refusal) => {
+                self.answer(step, from, (ask, set), Err(refusal));
+                return false;
+            }
+        };
+        let wish = Wish {
             from,
             ask,
             set,
             proposed: false,
-        });
+        };
+        let fresh = self.office.wishes.add(wish, merged);
         if fresh {
             // The pass under way does not know of it. One that is only repeated must not
             // begin it anew: a pass may take longer than until the next repetition.
@@ -159,12 +180,18 @@ impl Leasing {
         fresh
     }
 
-    /// Why this is not taken, if so.
-    fn refusal(&self, step: &Step<'_>, set: &LeaseSet, has_begun: bool) -> Option<Refusal> {
-        let invalid = self.invalid(step.us, set).map(Refusal::Invalid);
-        let busy = || self.busy(step, set, has_begun).map(Refusal::Busy);
-        let unfit = || self.unfit(step.us, set).map(Refusal::Invalid);
-        invalid.or_else(busy).or_else(unfit)
+    /// Merges a request with those that wait.
+    ///
+    /// # Errors
+    /// If the request is not taken.
+    fn merge(&self, step: &Step<'_>, set: &LeaseSet, has_begun: bool) -> Result<Merged, Refusal> {
+        if let Some(reason) = self.invalid(step.us, set) {
+            return Err(Refusal::Invalid(reason));
+        }
+        if let Some(reason) = self.busy(step, set, has_begun) {
+            return Err(Refusal::Busy(reason));
+        }
+        self.merge_if_fit(step.us, set).map_err(Refusal::Invalid)
     }
 
     /// Why this could not be in any configuration, if so.
@@ -202,25 +229,46 @@ impl Leasing {
         })
     }
 
-    /// Why this does not go with what is in force once all that is under way is, if so: the
-    /// reason, and what would do.
-    fn unfit(&self, us: &Us, set: &LeaseSet) -> Option<String> {
+    /// Merges a request with what is in force once all that is under way is.
+    ///
+    /// # Errors
+    /// If they do not go together: the reason, and what would do.
+    fn merge_if_fit(&self, us: &Us, set: &LeaseSet) -> Result<Merged, String> {
+        let mut merged = self.waiting_merged();
         let mut change = ConfigChange::default();
-        let mut before = *self.configs.params(self.configs.newest());
-        let (mut policies, _) = self.add_wishes(&mut change, &mut before);
-        self.add(&mut change, &set.strategies, &mut policies);
-        if !policies.fits() {
-            return Some(format!(
+        self.add(&mut change, &set.strategies, &mut merged.policies);
+        if !merged.policies.fits() {
+            return Err(format!(
                 "range: there are {RANGES_MAX} ranges at most, which begin with {STARTS_BYTES_MAX} bytes of keys at \
                  most, together; set one strategy for a range that covers several of them first"
             ));
         }
         if set.durations == Durations::default() {
-            return None;
+            return Ok(merged);
         }
-        let params = set.durations.in_place(&before);
+        merged.params = set.durations.in_place(&merged.params);
         let distance = self.counted.matrix.longest(us);
-        durations::unfit(&params, distance, set.force)
+        match durations::unfit(&merged.params, distance, set.force) {
+            Some(reason) => Err(reason),
+            None => Ok(merged),
+        }
+    }
+
+    /// The outcome of all that wait.
+    fn waiting_merged(&self) -> Merged {
+        let after = self.configs.newest();
+        let known = self.office.wishes.merged.as_ref();
+        if let Some(merged) = known.filter(|merged| merged.after == after) {
+            return merged.clone();
+        }
+        let mut change = ConfigChange::default();
+        let mut params = *self.configs.params(after);
+        let (policies, _) = self.add_wishes(&mut change, &mut params);
+        Merged {
+            after,
+            policies,
+            params,
+        }
     }
 
     /// Adds to `change` and `params` what operators want. Returns what ranges will say then, and how
@@ -275,6 +323,7 @@ impl Leasing {
     pub(super) fn found_in_force(&mut self, already: usize) {
         let config = self.configs.newest();
         let wishes = &mut self.office.wishes;
+        wishes.merged = None;
         let found = wishes.waiting.drain(..already).map(|wish| Found {
             wish,
             config,
@@ -310,6 +359,7 @@ impl Leasing {
             self.configs.newest(),
             "what was just executed is in force"
         );
+        self.office.wishes.merged = None;
         let waiting = &mut self.office.wishes.waiting;
         let proposed: Vec<Wish> = waiting.extract_if(.., |wish| wish.proposed).collect();
         for wish in proposed {

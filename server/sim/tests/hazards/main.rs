@@ -22,5 +22,6 @@ mod reads;
 mod restarts;
 mod sessions;
 mod windows;
+mod work;
 mod writes;
 mod wrong;
