@@ -165,8 +165,7 @@ pub fn of(request: Request<'_>) -> Cost {
         } => of_lease(asked, sizes, changes),
         Request::Refused(bytes) => Cost {
             handling: REFUSED,
-            // They may hold many short parts, which are decoded first.
-            bytes_passed: bytes + bytes / 2,
+            bytes_passed: bytes,
             ..NOTHING
         },
     }
