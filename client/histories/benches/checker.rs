@@ -1,8 +1,15 @@
 //! Time and memory that the linearizability checker takes for a million operations:
-//! `cargo bench -p client --bench checker`. It does not use criterion: a run takes seconds, and
+//! `cargo bench -p leasehold-histories --bench checker`. It does not use criterion: a run takes seconds, and
 //! half of what matters is the peak of memory.
 
-#![allow(clippy::print_stdout, clippy::print_stderr)] // a program: output
+#![allow(
+    clippy::disallowed_macros,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program: output, files and the time that it takes"
+)]
 
 use std::time::Instant;
 

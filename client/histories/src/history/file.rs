@@ -5,6 +5,12 @@
 //! are varints; begins are differences to the event before, so that an event
 //! takes about a dozen bytes.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "reads and writes files, which nothing else here does"
+)]
+
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
