@@ -1,22 +1,22 @@
 //! The tables of `lease advise` and `exp advise`.
 
 use leasehold_leases::ReplicaId;
-use leasehold_leases::advice::{Forecast, Plan};
+use leasehold_leases::advice::{Forecast, HolderPlan};
 use serde_json::{Value, json};
 
 use crate::terminal::say;
 
 /// Context of the tables, besides the forecasts that they list.
-pub struct Scene<'a> {
+pub struct AdviceContext<'a> {
     /// The replicas' names.
     pub names: &'a [String],
     /// The plan and the leader that are in force: their line is marked.
-    pub now: Option<(Plan, ReplicaId)>,
+    pub now: Option<(HolderPlan, ReplicaId)>,
     /// Time for which writes wait if a holder fails, in s.
     pub stall_s: f64,
 }
 
-impl Scene<'_> {
+impl AdviceContext<'_> {
     /// A replica's name.
     pub fn name(&self, replica: ReplicaId) -> &str {
         self.names.get(replica.index()).map_or("?", String::as_str)

@@ -6,7 +6,8 @@ use clap::Args;
 use leasehold_node::ClusterConfig;
 use leasehold_node::config::Identity;
 use leasehold_node::security::{
-    AUTHORITY, AUTHORITY_KEY, Directory, Made, Wanted, authority_pem, day, equip,
+    AUTHORITY, AUTHORITY_KEY, CertificateDirectory, CertificateOutcome, CertificateSpec,
+    authority_pem, day, issue_certificates,
 };
 
 use crate::terminal::say;
@@ -73,14 +74,14 @@ pub fn run(args: &CertArgs) -> anyhow::Result<()> {
         say!("{}", authority_pem(&config)?.trim_end());
         return Ok(());
     };
-    let made = equip(&Wanted {
+    let made = issue_certificates(&CertificateSpec {
         directory,
         cluster: &config.cluster,
         nodes: &nodes,
         days: args.days,
         renew: args.renew,
     })?;
-    tell(directory.display(), &made);
+    print_result(directory.display(), &made);
     if config.security.identity == Identity::None {
         say!(
             "Then add to {}, at every node:\n\n  [security]\n  certificates = \"{}\"",
@@ -105,15 +106,15 @@ fn as_configured(directory: &Path, config: &Path) -> PathBuf {
     }
 }
 
-fn tell(directory: impl std::fmt::Display, made: &Directory) {
+fn print_result(directory: impl std::fmt::Display, made: &CertificateDirectory) {
     if made.is_new {
         say!("{directory}: a new authority. Keep {AUTHORITY_KEY} away from the nodes.");
     }
     for (node, what, expires) in &made.nodes {
         let what = match what {
-            Made::New => "new",
-            Made::Kept => "kept",
-            Made::Renewed => "renewed",
+            CertificateOutcome::New => "new",
+            CertificateOutcome::Kept => "kept",
+            CertificateOutcome::Renewed => "renewed",
         };
         say!("{node}: {what}, valid until {}", day(*expires));
     }

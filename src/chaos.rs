@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use leasehold_geo_deploy::chaos::schedule::Span;
-use leasehold_geo_deploy::chaos::{self, Control, Progress, Ran, Round, Settings, Summary};
+use leasehold_geo_deploy::chaos::schedule::ScheduleSettings;
+use leasehold_geo_deploy::chaos::{
+    self, ChaosSummary, Falsification, Round, RoundProgress, RoundResult, Settings,
+};
 use leasehold_geo_deploy::standing::Lock;
 
 use crate::terminal::{Interrupted, interrupted, note, runtime, say};
@@ -18,10 +20,10 @@ use crate::terminal::{Interrupted, interrupted, note, runtime, say};
 const ROUND_S: f64 = 120.0;
 const ROUND_S_MIN: f64 = 20.0;
 /// Interval at which progress is reported where there is no terminal.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// Maximum number of violations reported for a round; all are kept.
-const VIOLATIONS_TOLD: usize = 3;
+const VIOLATIONS_SHOWN: usize = 3;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,7 +69,7 @@ pub struct ChaosArgs {
     round: Option<u32>,
     /// Falsifies what clients saw, and expects that it is noticed
     #[arg(long, value_enum)]
-    control: Option<ControlArg>,
+    control: Option<ChaosSelfTestArg>,
     /// Changes a field of the cluster, as `cluster up` does: topology=FILE, leader=CA, clients=4 (of a
     /// site), lease.t_lease_ms=2000, local.jitter_ms=5, ...
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -76,7 +78,7 @@ pub struct ChaosArgs {
 
 /// Result that a control falsifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ControlArg {
+enum ChaosSelfTestArg {
     /// A client reads what was overwritten before
     StaleRead,
     /// An acknowledged write is not there at the end
@@ -114,23 +116,23 @@ pub fn run(args: &ChaosArgs) -> anyhow::Result<()> {
         Some(round) => round..=round,
         None => 1..=rounds,
     };
-    let meter = Meter::new(rounds, settings.span.length_s);
+    let meter = ProgressMeter::new(rounds, settings.schedule.length_s);
     let mut ran = Vec::new();
     let ended = runtime()?.block_on(async {
         tokio::select! {
             biased; // a Ctrl-C is waited for before there is anything to leave behind
-            () = interrupted() => Ok(Ended::Interrupted),
+            () = interrupted() => Ok(StopReason::Interrupted),
             ended = all(&settings, numbers, &meter, &mut ran) => ended,
         }
     });
     meter.end();
-    let summary = Summary::new(args.seed, ran);
+    let summary = ChaosSummary::new(args.seed, ran);
     show(&settings.dir, &summary)?;
     conclude(args, &settings.dir, &summary, ended?)
 }
 
 /// Writes and prints what the rounds have found. It is printed even if it cannot be written.
-fn show(dir: &Path, summary: &Summary) -> anyhow::Result<()> {
+fn show(dir: &Path, summary: &ChaosSummary) -> anyhow::Result<()> {
     if summary.rounds.is_empty() {
         return Ok(());
     }
@@ -168,21 +170,21 @@ fn settings(args: &ChaosArgs) -> anyhow::Result<Settings> {
         dir,
         experiment,
         seed: args.seed,
-        span: Span {
+        schedule: ScheduleSettings {
             length_s,
             every_s: args.every,
         },
         rate: args.rate,
-        control: args.control.map(|control| match control {
-            ControlArg::StaleRead => Control::StaleRead,
-            ControlArg::LostWrite => Control::LostWrite,
+        self_test: args.control.map(|control| match control {
+            ChaosSelfTestArg::StaleRead => Falsification::StaleRead,
+            ChaosSelfTestArg::LostWrite => Falsification::LostWrite,
         }),
     })
 }
 
 #[derive(PartialEq, Eq)]
-enum Ended {
-    Wanted,
+enum StopReason {
+    Completed,
     Interrupted,
 }
 
@@ -190,9 +192,9 @@ enum Ended {
 async fn all(
     settings: &Settings,
     numbers: std::ops::RangeInclusive<u32>,
-    meter: &Meter,
-    ran: &mut Vec<Ran>,
-) -> anyhow::Result<Ended> {
+    meter: &ProgressMeter,
+    ran: &mut Vec<RoundResult>,
+) -> anyhow::Result<StopReason> {
     for number in numbers {
         let round = Round { settings, number };
         let done = round.run(&|progress| meter.show(progress)).await;
@@ -204,11 +206,16 @@ async fn all(
             break;
         }
     }
-    Ok(Ended::Wanted)
+    Ok(StopReason::Completed)
 }
 
-fn conclude(args: &ChaosArgs, dir: &Path, summary: &Summary, ended: Ended) -> anyhow::Result<()> {
-    if ended == Ended::Interrupted {
+fn conclude(
+    args: &ChaosArgs,
+    dir: &Path,
+    summary: &ChaosSummary,
+    ended: StopReason,
+) -> anyhow::Result<()> {
+    if ended == StopReason::Interrupted {
         let words = format!(
             "interrupted after {} whole rounds; no replica is left running, and what the round \
              under way has written is in {}",
@@ -225,7 +232,7 @@ fn conclude(args: &ChaosArgs, dir: &Path, summary: &Summary, ended: Ended) -> an
             Ok(())
         }
         (Some(ran), _) => {
-            tell(args, ran);
+            report_violation(args, ran);
             bail!("round {} violates what is promised", ran.number)
         }
         (None, Some(_)) => {
@@ -235,11 +242,11 @@ fn conclude(args: &ChaosArgs, dir: &Path, summary: &Summary, ended: Ended) -> an
 }
 
 /// Says what is wrong, where the evidence is, and how to see it again.
-fn tell(args: &ChaosArgs, ran: &Ran) {
-    for violation in ran.violations().take(VIOLATIONS_TOLD) {
+fn report_violation(args: &ChaosArgs, ran: &RoundResult) {
+    for violation in ran.violations().take(VIOLATIONS_SHOWN) {
         say!("\nround {} ({}): {violation}", ran.number, ran.strategy);
     }
-    let more = ran.violations().count().saturating_sub(VIOLATIONS_TOLD);
+    let more = ran.violations().count().saturating_sub(VIOLATIONS_SHOWN);
     if more > 0 {
         say!("\nand {more} more, in violation.txt");
     }
@@ -263,16 +270,16 @@ fn tell(args: &ChaosArgs, ran: &Ran) {
 }
 
 /// Shows how far a run is: a line that changes on a terminal, a line now and then elsewhere.
-struct Meter {
+struct ProgressMeter {
     bar: Option<ProgressBar>,
     rounds: u32,
     length_s: f64,
-    told: Cell<Instant>,
+    reported_at: Cell<Instant>,
     doing: Cell<&'static str>,
 }
 
-impl Meter {
-    fn new(rounds: u32, length_s: f64) -> Meter {
+impl ProgressMeter {
+    fn new(rounds: u32, length_s: f64) -> ProgressMeter {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
             let style = ProgressStyle::with_template("{spinner} {wide_msg}");
@@ -280,27 +287,27 @@ impl Meter {
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });
-        Meter {
+        ProgressMeter {
             bar,
             rounds,
             length_s,
-            told: Cell::new(Instant::now()),
+            reported_at: Cell::new(Instant::now()),
             doing: Cell::new(""),
         }
     }
 
-    fn show(&self, progress: &Progress<'_>) {
+    fn show(&self, progress: &RoundProgress<'_>) {
         let changed = self.doing.replace(progress.doing) != progress.doing;
         if let Some(bar) = &self.bar {
-            bar.set_message(self.words(progress));
-        } else if changed || self.told.get().elapsed() >= TELL_EVERY {
-            self.told.set(Instant::now());
-            note!("{}", self.words(progress));
+            bar.set_message(self.describe(progress));
+        } else if changed || self.reported_at.get().elapsed() >= REPORT_EVERY {
+            self.reported_at.set(Instant::now());
+            note!("{}", self.describe(progress));
         }
     }
 
-    fn words(&self, progress: &Progress<'_>) -> String {
-        let Progress {
+    fn describe(&self, progress: &RoundProgress<'_>) -> String {
+        let RoundProgress {
             number,
             strategy,
             doing,
@@ -326,7 +333,7 @@ impl Meter {
         )
     }
 
-    fn ended(&self, ran: &Ran) {
+    fn ended(&self, ran: &RoundResult) {
         let verdict = match ran.is_violation() {
             true => "VIOLATION",
             false => "no violation",

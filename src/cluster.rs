@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use leasehold_geo_deploy::fault::{Action, Fault, Target};
-use leasehold_geo_deploy::standing::{self, Lock, Request, Response, Standing, State};
+use leasehold_geo_deploy::fault::{FaultAction, FaultSpec, FaultTarget};
+use leasehold_geo_deploy::standing::{
+    self, ClusterState, ControlRequest, ControlResponse, Lock, SupervisorSettings,
+};
 use tokio::time::{sleep, timeout};
 
-use crate::place::Credentials;
+use crate::place::ClientCredentials;
 use crate::terminal::{Interrupted, interrupted, log, note, runtime, say};
 
 #[derive(Subcommand)]
@@ -37,13 +39,13 @@ pub enum ClusterCommand {
     /// Lets paused replicas go on
     Resume(NodesArgs),
     /// Ends the cluster; its data stays
-    Down(WhereArgs),
+    Down(ClusterDirArgs),
     /// Holds the cluster in the foreground (what `up` starts in the background)
     Run(UpArgs),
 }
 
 #[derive(Args)]
-pub struct WhereArgs {
+pub struct ClusterDirArgs {
     /// The cluster's directory: configuration, data, logs
     #[arg(long, value_name = "DIR", default_value = "leasehold-cluster")]
     pub dir: PathBuf,
@@ -53,7 +55,7 @@ pub struct WhereArgs {
 #[derive(Args)]
 pub struct StatusArgs {
     #[command(flatten)]
-    at: WhereArgs,
+    at: ClusterDirArgs,
     /// Also shows the limits of clients, what is taken of them, how often they have acted, how long
     /// rounds of the replica took, and what was refused: to peers, in handshakes, and for want of a
     /// token or a right
@@ -69,7 +71,7 @@ pub struct StatusArgs {
     )]
     address: Vec<String>,
     #[command(flatten)]
-    credentials: Credentials,
+    credentials: ClientCredentials,
 }
 
 /// Nodes that a command is about.
@@ -80,7 +82,7 @@ pub struct NodesArgs {
     #[arg(required = true, value_name = "NODE")]
     pub nodes: Vec<String>,
     #[command(flatten)]
-    pub at: WhereArgs,
+    pub at: ClusterDirArgs,
 }
 
 /// The same for a while.
@@ -103,30 +105,33 @@ pub fn finite(text: &str) -> Result<f64, String> {
 }
 
 impl NodesArgs {
-    pub fn targets(&self) -> Vec<Target> {
-        self.nodes.iter().map(|name| Target::named(name)).collect()
+    pub fn targets(&self) -> Vec<FaultTarget> {
+        self.nodes
+            .iter()
+            .map(|name| FaultTarget::named(name))
+            .collect()
     }
 }
 
 impl TimedArgs {
     /// Has the cluster begin with it.
-    pub fn begin(&self, fault: Fault) -> anyhow::Result<()> {
-        let fault = Fault {
+    pub fn begin(&self, fault: FaultSpec) -> anyhow::Result<()> {
+        let fault = FaultSpec {
             until_s: self.seconds,
             ..fault
         };
         let key = self.key.clone();
-        tell(&self.whom.at.dir, Request::Begin { fault, key })
+        request_and_print(&self.whom.at.dir, ControlRequest::Begin { fault, key })
     }
 
-    fn act(&self, action: Action) -> anyhow::Result<()> {
-        self.begin(Fault::now(action, self.whom.targets()))
+    fn act(&self, action: FaultAction) -> anyhow::Result<()> {
+        self.begin(FaultSpec::now(action, self.whom.targets()))
     }
 }
 
 /// Asks the cluster's supervisor, and prints what it says.
-pub fn tell(dir: &Path, request: Request) -> anyhow::Result<()> {
-    if let Response::Done(lines) = standing::ask(dir, request)? {
+pub fn request_and_print(dir: &Path, request: ControlRequest) -> anyhow::Result<()> {
+    if let ControlResponse::Done(lines) = standing::ask(dir, request)? {
         for line in lines {
             say!("{line}");
         }
@@ -164,7 +169,7 @@ impl Strategy {
 #[derive(Args)]
 pub struct UpArgs {
     #[command(flatten)]
-    at: WhereArgs,
+    at: ClusterDirArgs,
     /// Who may read locally. It is part of the cluster's data once there is some: `lease set`
     /// changes it then
     #[arg(long, value_enum, default_value = "quorum")]
@@ -193,31 +198,35 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
             [] => status::show(&args.at.dir, args.limits),
             addresses => status::show_limits(addresses, &args.credentials),
         },
-        ClusterCommand::Start(args) => tell(&args.at.dir, Request::Start(args.targets())),
-        ClusterCommand::Resume(args) => tell(&args.at.dir, Request::Resume(args.targets())),
-        ClusterCommand::Restart(args) => {
-            let fault = Fault::now(Action::Restart, args.targets());
-            tell(&args.at.dir, Request::Begin { fault, key: None })
+        ClusterCommand::Start(args) => {
+            request_and_print(&args.at.dir, ControlRequest::Start(args.targets()))
         }
-        ClusterCommand::Stop(args) => args.act(Action::Stop),
-        ClusterCommand::Kill(args) => args.act(Action::Kill),
-        ClusterCommand::Pause(args) => args.act(Action::Pause),
+        ClusterCommand::Resume(args) => {
+            request_and_print(&args.at.dir, ControlRequest::Resume(args.targets()))
+        }
+        ClusterCommand::Restart(args) => {
+            let fault = FaultSpec::now(FaultAction::Restart, args.targets());
+            request_and_print(&args.at.dir, ControlRequest::Begin { fault, key: None })
+        }
+        ClusterCommand::Stop(args) => args.act(FaultAction::Stop),
+        ClusterCommand::Kill(args) => args.act(FaultAction::Kill),
+        ClusterCommand::Pause(args) => args.act(FaultAction::Pause),
         ClusterCommand::Down(at) => {
             let left = standing::stop(&at.dir)?;
-            let left = standing::by_hand(&left);
+            let left = standing::orphans_message(&left);
             say!("The cluster in {} is down{left}.", at.dir.display());
             Ok(())
         }
-        ClusterCommand::Run(args) => hold(args),
+        ClusterCommand::Run(args) => run_in_foreground(args),
     }
 }
 
-fn hold(args: &UpArgs) -> anyhow::Result<()> {
+fn run_in_foreground(args: &UpArgs) -> anyhow::Result<()> {
     let _log = log();
     let mut sets = vec![format!("strategies={}", args.strategy.name())];
     sets.extend(args.sets.iter().cloned());
     let experiment = standing::experiment()?.with(&sets)?;
-    let standing = Standing {
+    let standing = SupervisorSettings {
         program: std::env::current_exe().context("finding this program")?,
         dir: args.at.dir.clone(),
         client_port: Some(args.client_port),
@@ -229,19 +238,19 @@ fn hold(args: &UpArgs) -> anyhow::Result<()> {
 
 fn up(args: &UpArgs) -> anyhow::Result<()> {
     let dir = &args.at.dir;
-    standing::not_up(dir)?;
+    standing::ensure_down(dir)?;
     std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
     // Another `up` may be at work. Its log would be lost, if the supervisor found that out.
     drop(Lock::take(dir)?);
     let log = dir.join("supervisor.log");
     let command = supervisor(args, &log)?;
-    if runtime()?.block_on(start(command, dir, &log))? == Started::Interrupted {
+    if runtime()?.block_on(start(command, dir, &log))? == StartOutcome::Interrupted {
         standing::stop(dir)?;
         let words = format!("interrupted; the cluster in {} is down", dir.display());
         return Err(Interrupted(words).into());
     }
     status::show(dir, false)?;
-    let state = State::load(dir)?;
+    let state = ClusterState::load(dir)?;
     let addresses: Vec<String> = (state.clients.iter())
         .map(|port| port.address.to_string())
         .collect();
@@ -286,29 +295,29 @@ fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
 
 /// Way in which the start of a cluster ended. The cluster is up in either case.
 #[derive(PartialEq, Eq)]
-enum Started {
-    Wanted,
+enum StartOutcome {
+    Completed,
     Interrupted,
 }
 
 /// Starts the supervisor, and waits until the cluster is up.
-async fn start(mut supervisor: Command, dir: &Path, log: &Path) -> anyhow::Result<Started> {
-    let mut started = Started::Wanted;
+async fn start(mut supervisor: Command, dir: &Path, log: &Path) -> anyhow::Result<StartOutcome> {
+    let mut started = StartOutcome::Completed;
     let mut interrupted = pin!(interrupted());
     // The first poll installs the handler: Ctrl-C is noticed from here on.
     if timeout(Duration::ZERO, &mut interrupted).await.is_ok() {
         return Err(Interrupted("interrupted; nothing was started".to_owned()).into());
     }
     let mut supervisor = supervisor.spawn().context("starting the supervisor")?;
-    while !State::load(dir).is_ok_and(|state| state.alive()) {
+    while !ClusterState::load(dir).is_ok_and(|state| state.is_alive()) {
         if let Some(ended) = supervisor.try_wait()? {
             let text = std::fs::read_to_string(log).unwrap_or_default();
             let text = text.trim_end().trim_start_matches("leasehold: ");
             bail!("the cluster did not start ({ended}): {text}");
         }
         tokio::select! {
-            () = &mut interrupted, if started == Started::Wanted => {
-                started = Started::Interrupted;
+            () = &mut interrupted, if started == StartOutcome::Completed => {
+                started = StartOutcome::Interrupted;
                 note!("interrupted: waiting for it to start, then stopping it");
             }
             () = sleep(Duration::from_millis(100)) => {}

@@ -54,20 +54,20 @@ fn the_command_line_is_as_it_was() {
     let mut now = String::new();
     describe(&command, "leasehold", &mut now);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE);
-    if std::env::var("CONTRACT").is_ok_and(|wish| wish == "write") {
+    if std::env::var("CONTRACT").is_ok_and(|value| value == "write") {
         std::fs::write(&file, now).unwrap();
         return;
     }
     let frozen = std::fs::read_to_string(&file).unwrap();
-    let gone = frozen
+    let removed = frozen
         .lines()
         .filter(|line| !now.lines().any(|other| other == *line));
     let new = now
         .lines()
         .filter(|line| !frozen.lines().any(|other| other == *line));
-    let (gone, new): (Vec<_>, Vec<_>) = (gone.collect(), new.collect());
+    let (removed, new): (Vec<_>, Vec<_>) = (removed.collect(), new.collect());
     assert!(
-        gone.is_empty() && new.is_empty(),
-        "gone: {gone:#?}, new: {new:#?}"
+        removed.is_empty() && new.is_empty(),
+        "gone: {removed:#?}, new: {new:#?}"
     );
 }

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use leasehold_geo_deploy::backend::local::LocalSettings;
-use leasehold_geo_deploy::backend::{EndedRuns, Progress, Ran, sim};
+use leasehold_geo_deploy::backend::{EndedRuns, ProgressFn, RunResult, sim};
 use leasehold_geo_deploy::experiment::{self, Experiment};
-use leasehold_geo_deploy::report::{INCOMPLETE, Manifest, Report, prepare, replace};
-use leasehold_geo_deploy::run::{Verdict, in_order};
-use leasehold_geo_deploy::throughput::{self, Throughput};
+use leasehold_geo_deploy::report::{ExperimentReport, INCOMPLETE, Manifest, prepare, replace};
+use leasehold_geo_deploy::run::{HistoryVerdict, in_order};
+use leasehold_geo_deploy::throughput::{self, ThroughputExperiment};
 use leasehold_histories::history::History;
 use tokio::sync::Notify;
 
@@ -26,15 +26,15 @@ pub enum ExpCommand {
     /// Runs an experiment, by its name or from a TOML file, and reports it
     Run(RunArgs),
     /// Prints an experiment as it would run, with every field that --set can change
-    Show(ShowArgs),
+    Show(ExpShowArgs),
     /// Says what every strategy would have given under every leader in a finished run, beside
     /// what was measured
-    Advise(advise::AdviseArgs),
+    Advise(advise::ExpAdviseArgs),
 }
 
 /// The world an experiment runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum World {
+pub enum BackendArg {
     /// Virtual time: exact and repeatable, in seconds
     Sim,
     /// Replica processes on this machine, behind an emulated WAN
@@ -42,7 +42,7 @@ pub enum World {
 }
 
 #[derive(Args)]
-pub struct ShowArgs {
+pub struct ExpShowArgs {
     /// Its name (see `exp list`), or a TOML file
     experiment: String,
     /// Changes a field: requests, warmup (both of a client), rate (a second at each site: an
@@ -66,10 +66,10 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
     #[command(flatten)]
-    what: ShowArgs,
+    what: ExpShowArgs,
     /// The world to run it in
     #[arg(long, value_enum, default_value = "sim")]
-    on: World,
+    on: BackendArg,
     /// Where the report goes [default: results/EXPERIMENT]. It replaces the one before when it is
     /// complete. What had ended before a Ctrl-C goes to DIR/incomplete
     #[arg(long, value_name = "DIR")]
@@ -108,7 +108,7 @@ pub fn run(command: &ExpCommand) -> anyhow::Result<()> {
             Ok(())
         }
         ExpCommand::Show(what) => {
-            if let Some(found) = Throughput::find(&what.experiment, &what.sets) {
+            if let Some(found) = ThroughputExperiment::find(&what.experiment, &what.sets) {
                 say!("{}", found?.to_toml().trim_end());
                 return Ok(());
             }
@@ -117,17 +117,18 @@ pub fn run(command: &ExpCommand) -> anyhow::Result<()> {
         }
         ExpCommand::Advise(args) => advise::run(args),
         ExpCommand::Run(args) => {
-            if let Some(found) = Throughput::find(&args.what.experiment, &args.what.sets) {
+            if let Some(found) = ThroughputExperiment::find(&args.what.experiment, &args.what.sets)
+            {
                 return run_throughput(&found?, args);
             }
             let experiment = find(&args.what)?;
             let out = args.out.clone();
             let out = out.unwrap_or_else(|| PathBuf::from("results").join(&experiment.name));
-            let local = Local {
+            let local = LocalRunOptions {
                 work: args.work.as_deref(),
                 insecure: args.insecure,
             };
-            let to = Place {
+            let to = ReportTarget {
                 out: &out,
                 pictures: args.pictures,
             };
@@ -138,15 +139,20 @@ pub fn run(command: &ExpCommand) -> anyhow::Result<()> {
 
 pub fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     let experiment = Experiment::find("demo")?.with(&args.sets)?;
-    let to = Place {
+    let to = ReportTarget {
         out: &args.out,
         pictures: args.pictures,
     };
-    run_and_report(&experiment, World::Local, to, &Local::default())
+    run_and_report(
+        &experiment,
+        BackendArg::Local,
+        to,
+        &LocalRunOptions::default(),
+    )
 }
 
-fn run_throughput(experiment: &Throughput, args: &RunArgs) -> anyhow::Result<()> {
-    if args.on == World::Sim {
+fn run_throughput(experiment: &ThroughputExperiment, args: &RunArgs) -> anyhow::Result<()> {
+    if args.on == BackendArg::Sim {
         anyhow::bail!(
             "{} measures processor time, and in virtual time nothing takes any: run it with \
              --on local",
@@ -155,29 +161,29 @@ fn run_throughput(experiment: &Throughput, args: &RunArgs) -> anyhow::Result<()>
     }
     let out = crate::throughput::out(experiment, args.out.as_ref());
     prepare(&out, &[])?;
-    let to = Place {
+    let to = ReportTarget {
         out: &out,
         pictures: args.pictures,
     };
     crate::throughput::run(experiment, to, args.work.as_deref(), args.insecure)
 }
 
-fn find(what: &ShowArgs) -> anyhow::Result<Experiment> {
+fn find(what: &ExpShowArgs) -> anyhow::Result<Experiment> {
     Ok(Experiment::find(&what.experiment)?.with(&what.sets)?)
 }
 
 /// Place of a report, and whether its plots are drawn as PNG and PDF, too.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct ReportTarget<'a> {
     pub out: &'a Path,
     pub pictures: Pictures,
 }
 
 fn run_and_report(
     experiment: &Experiment,
-    on: World,
-    to: Place<'_>,
-    local: &Local<'_>,
+    on: BackendArg,
+    to: ReportTarget<'_>,
+    local: &LocalRunOptions<'_>,
 ) -> anyhow::Result<()> {
     to.pictures.check()?;
     let out = to.out;
@@ -187,8 +193,8 @@ fn run_and_report(
     let show = |label: &str, done, total| bars.show(label, done, total);
     let mut ended = EndedRuns::default();
     let result = match on {
-        World::Sim => run_sim(experiment, &show, &mut ended),
-        World::Local => run_local(experiment, local, &show, &mut ended),
+        BackendArg::Sim => run_sim(experiment, &show, &mut ended),
+        BackendArg::Local => run_local(experiment, local, &show, &mut ended),
     };
     if ended.is_empty() {
         return result;
@@ -201,7 +207,7 @@ fn run_and_report(
     };
     let mut ran = ended.joined();
     let histories = histories(&mut ran);
-    let report = Report {
+    let report = ExperimentReport {
         incomplete,
         ..assemble(experiment, on, manifest, ran)
     };
@@ -239,8 +245,8 @@ fn history_name(label: &str, run: usize, runs: usize) -> String {
 }
 
 /// Takes the histories of all runs, each with the name of its file.
-fn histories(ran: &mut [Ran]) -> Vec<(String, History)> {
-    let of = |ran: &mut Ran| {
+fn histories(ran: &mut [RunResult]) -> Vec<(String, History)> {
+    let of = |ran: &mut RunResult| {
         let histories = std::mem::take(&mut ran.histories);
         let (label, runs) = (ran.run.label.clone(), histories.len());
         let named = move |(run, history)| (history_name(&label, run, runs), history);
@@ -249,9 +255,9 @@ fn histories(ran: &mut [Ran]) -> Vec<(String, History)> {
     ran.iter_mut().flat_map(of).collect()
 }
 
-fn refuse_violations(report: &Report) -> anyhow::Result<()> {
+fn refuse_violations(report: &ExperimentReport) -> anyhow::Result<()> {
     for run in &report.runs {
-        if let Verdict::No(counterexample) = &run.linearizable {
+        if let HistoryVerdict::No(counterexample) = &run.linearizable {
             anyhow::bail!(
                 "{}: the history is NOT linearizable: {counterexample}",
                 run.label
@@ -264,7 +270,7 @@ fn refuse_violations(report: &Report) -> anyhow::Result<()> {
 /// Runs an experiment in virtual time, on other threads. Ctrl-C ends it soon.
 fn run_sim(
     experiment: &Experiment,
-    show: Progress<'_>,
+    show: ProgressFn<'_>,
     ended: &mut EndedRuns,
 ) -> anyhow::Result<()> {
     let (stop, over) = (AtomicBool::new(false), Notify::new());
@@ -293,7 +299,7 @@ fn run_sim(
 
 /// Settings for runs with real processes.
 #[derive(Default)]
-struct Local<'a> {
+struct LocalRunOptions<'a> {
     /// Where their logs and configuration are kept.
     work: Option<&'a Path>,
     insecure: bool,
@@ -301,8 +307,8 @@ struct Local<'a> {
 
 fn run_local(
     experiment: &Experiment,
-    local: &Local<'_>,
-    show: Progress<'_>,
+    local: &LocalRunOptions<'_>,
+    show: ProgressFn<'_>,
     ended: &mut EndedRuns,
 ) -> anyhow::Result<()> {
     let temporary = tempfile::tempdir().context("making a temporary directory")?;
@@ -326,10 +332,15 @@ fn run_local(
     })
 }
 
-fn assemble(experiment: &Experiment, on: World, manifest: Manifest, ran: Vec<Ran>) -> Report {
+fn assemble(
+    experiment: &Experiment,
+    on: BackendArg,
+    manifest: Manifest,
+    ran: Vec<RunResult>,
+) -> ExperimentReport {
     let backend = match on {
-        World::Sim => "sim",
-        World::Local => "local",
+        BackendArg::Sim => "sim",
+        BackendArg::Local => "local",
     };
     let mut events = Vec::new();
     let mut runs = Vec::new();
@@ -337,7 +348,7 @@ fn assemble(experiment: &Experiment, on: World, manifest: Manifest, ran: Vec<Ran
         events.extend(ran.events);
         runs.push(ran.run);
     }
-    Report {
+    ExperimentReport {
         experiment: experiment.clone(),
         topology: experiment.topology.clone(),
         backend: backend.to_string(),

@@ -1,11 +1,11 @@
 //! `leasehold fault`: links that fail and disks that fill, in a cluster that is up.
 
 use clap::{Args, Subcommand, ValueEnum};
-use leasehold_geo_deploy::fault::{Action, Direction, Fault, Target};
-use leasehold_geo_deploy::standing::{self, Request, Response};
+use leasehold_geo_deploy::fault::{Direction, FaultAction, FaultSpec, FaultTarget};
+use leasehold_geo_deploy::standing::{self, ControlRequest, ControlResponse};
 
 use crate::cluster::status::fault_line;
-use crate::cluster::{TimedArgs, WhereArgs, finite, tell};
+use crate::cluster::{ClusterDirArgs, TimedArgs, finite, request_and_print};
 use crate::terminal::say;
 
 const EXAMPLES: &str = "\
@@ -58,10 +58,10 @@ enum FaultCommand {
         #[arg(required = true, value_name = "NUMBER|all")]
         which: Vec<String>,
         #[command(flatten)]
-        at: WhereArgs,
+        at: ClusterDirArgs,
     },
     /// Shows the faults that hold
-    List(WhereArgs),
+    List(ClusterDirArgs),
 }
 
 #[derive(Args)]
@@ -74,45 +74,51 @@ struct LinkArgs {
     /// Which messages are concerned: those that the targets send (out), those that are sent to
     /// them (in), or both
     #[arg(long, value_enum, default_value = "both")]
-    direction: Way,
+    direction: DirectionArg,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Way {
+enum DirectionArg {
     Both,
     Out,
     In,
 }
 
 impl LinkArgs {
-    fn fault(&self, action: Action) -> Fault {
-        Fault {
-            to: self.to.iter().map(|name| Target::named(name)).collect(),
+    fn fault(&self, action: FaultAction) -> FaultSpec {
+        FaultSpec {
+            to: self
+                .to
+                .iter()
+                .map(|name| FaultTarget::named(name))
+                .collect(),
             direction: match self.direction {
-                Way::Both => Direction::Both,
-                Way::Out => Direction::Out,
-                Way::In => Direction::In,
+                DirectionArg::Both => Direction::Both,
+                DirectionArg::Out => Direction::Out,
+                DirectionArg::In => Direction::In,
             },
-            ..Fault::now(action, self.timed.whom.targets())
+            ..FaultSpec::now(action, self.timed.whom.targets())
         }
     }
 }
 
 pub fn run(args: &FaultArgs) -> anyhow::Result<()> {
     match &args.command {
-        FaultCommand::Partition(link) => link.timed.begin(link.fault(Action::Partition)),
-        FaultCommand::Slow { link, delay_ms } => link.timed.begin(Fault {
+        FaultCommand::Partition(link) => link.timed.begin(link.fault(FaultAction::Partition)),
+        FaultCommand::Slow { link, delay_ms } => link.timed.begin(FaultSpec {
             delay_ms: *delay_ms,
-            ..link.fault(Action::Slow)
+            ..link.fault(FaultAction::Slow)
         }),
-        FaultCommand::Loss { link, loss } => link.timed.begin(Fault {
+        FaultCommand::Loss { link, loss } => link.timed.begin(FaultSpec {
             loss: *loss,
-            ..link.fault(Action::Loss)
+            ..link.fault(FaultAction::Loss)
         }),
         FaultCommand::FillDisk(timed) => {
-            timed.begin(Fault::now(Action::FillDisk, timed.whom.targets()))
+            timed.begin(FaultSpec::now(FaultAction::FillDisk, timed.whom.targets()))
         }
-        FaultCommand::Heal { which, at } => tell(&at.dir, Request::Heal(numbers(which)?)),
+        FaultCommand::Heal { which, at } => {
+            request_and_print(&at.dir, ControlRequest::Heal(numbers(which)?))
+        }
         FaultCommand::List(at) => list(at),
     }
 }
@@ -132,8 +138,8 @@ fn numbers(which: &[String]) -> anyhow::Result<Vec<u64>> {
     which.iter().map(number).collect()
 }
 
-fn list(at: &WhereArgs) -> anyhow::Result<()> {
-    let Response::Status(overview) = standing::ask(&at.dir, Request::Status)? else {
+fn list(at: &ClusterDirArgs) -> anyhow::Result<()> {
+    let ControlResponse::Status(overview) = standing::ask(&at.dir, ControlRequest::Status)? else {
         anyhow::bail!("the supervisor did not say which faults there are");
     };
     if overview.faults.is_empty() {

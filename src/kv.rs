@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use leasehold_client::{Client, Reply, Trace};
+use leasehold_client::{Client, OperationTrace, Reply};
 use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Path, Version};
 
-use crate::place::{Connected, Credentials, Place};
+use crate::place::{ClientCredentials, ConnectedClient, Connector};
 use crate::terminal::{escaped, note, print_bytes, runtime};
 
 #[derive(Args)]
@@ -40,7 +40,7 @@ pub struct KvArgs {
     )]
     dir: PathBuf,
     #[command(flatten)]
-    credentials: Credentials,
+    credentials: ClientCredentials,
     /// How long to wait for an answer, in seconds. If nobody accepts the first connection, the command
     /// fails at once; if replicas end later, they are tried again until the time is over
     #[arg(
@@ -110,17 +110,19 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     }
     let op = op(&args.command)?;
     let timeout = timeout(args)?;
-    let place = Place::new(&args.addresses, &args.dir, args.site.as_deref())?;
-    let mut place = place.with(&args.credentials)?;
-    place.options.request_timeout = timeout;
+    let connector = Connector::new(&args.addresses, &args.dir, args.site.as_deref())?;
+    let mut connector = connector.with(&args.credentials)?;
+    connector.options.request_timeout = timeout;
     runtime()?.block_on(async {
-        let Connected { client, before } = place.connect().await?;
-        let mut dead = before.map_or_else(Dead::new, |it| silent(&it, &Trace::default()));
+        let ConnectedClient { client, before } = connector.connect().await?;
+        let mut dead = before.map_or_else(DeadReplicas::new, |it| {
+            silent(&it, &OperationTrace::default())
+        });
         let started = Instant::now();
         let (reply, trace) = client.execute_traced(op).await;
         let (reply, took) = (reply?, started.elapsed());
         dead.extend(silent(&client, &trace));
-        say_dead(dead, &place, &reply);
+        warn_dead_replicas(dead, &connector, &reply);
         if args.verbose {
             note!(
                 "served: {}, {:.2} ms, at {}",
@@ -129,35 +131,35 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
                 reply.replica
             );
         }
-        say_more(&args.command, &reply);
+        warn_truncated_scan(&args.command, &reply);
         print(&reply, args.verbose)
     })
 }
 
 /// Replicas that did not answer, by address, and what was heard of them.
-type Dead = BTreeMap<String, String>;
+type DeadReplicas = BTreeMap<String, String>;
 
 /// Those that are dead, or gave no answer to the operation of this trace.
-fn silent(client: &Client, trace: &Trace) -> Dead {
+fn silent(client: &Client, trace: &OperationTrace) -> DeadReplicas {
     let replicas = client.health().replicas.into_iter().enumerate();
     let dead = replicas.filter_map(|(at, replica)| match replica.dead {
-        Some((_, said)) => Some((replica.address, said)),
+        Some((_, reason)) => Some((replica.address, reason)),
         None if trace.silent.contains(&at) => Some((replica.address, "no answer".to_owned())),
         None => None,
     });
     dead.collect()
 }
 
-fn say_dead(dead: Dead, place: &Place, reply: &Reply) {
-    for (address, said) in dead {
+fn warn_dead_replicas(dead: DeadReplicas, connector: &Connector, reply: &Reply) {
+    for (address, reason) in dead {
         let name = &reply.replica;
-        let address = place.named(&address);
-        note!("note: {address} does not answer ({said}); {name} was asked instead");
+        let address = connector.named(&address);
+        note!("note: {address} does not answer ({reason}); {name} was asked instead");
     }
 }
 
 /// A scan that found as many entries as it may print may have left some out.
-fn say_more(command: &KvCommand, reply: &Reply) {
+fn warn_truncated_scan(command: &KvCommand, reply: &Reply) {
     if let KvCommand::Scan { limit, .. } = command
         && let Some(Answer::Entries(found)) = &reply.outcome.result
         && found.entries.len() as u64 == u64::from(*limit)
@@ -264,9 +266,9 @@ fn print(reply: &Reply, verbose: bool) -> anyhow::Result<()> {
 
 /// Returns the line that `get` prints.
 fn value_line(value: &[u8], is_terminal: bool) -> Vec<u8> {
-    let is_odd = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
+    let must_escape = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
     match is_terminal {
-        true => [escaped(value, is_odd).as_bytes(), b"\n"].concat(),
+        true => [escaped(value, must_escape).as_bytes(), b"\n"].concat(),
         false => [value, b"\n"].concat(),
     }
 }

@@ -35,7 +35,7 @@ enum LeaderCommand {
 
 pub fn run(args: &LeaderArgs) -> anyhow::Result<()> {
     runtime()?.block_on(async {
-        let client = args.replicas.place()?.connect().await?.client;
+        let client = args.replicas.connector()?.connect().await?.client;
         match &args.command {
             LeaderCommand::Show => show(&client.status().await?),
             LeaderCommand::Move { node } => move_to(&client, node).await?,

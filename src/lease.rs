@@ -24,15 +24,15 @@ enum LeaseCommand {
     ///
     /// One line for each key range: its strategy, who holds the keys that are not listed, and how many
     /// keys are listed with holders of their own.
-    Show(ShowArgs),
+    Show(LeaseShowArgs),
     /// Changes strategy, holders, weights or durations while the cluster runs
     Set(SetArgs),
     /// Says what every strategy would give under every leader, from what clients ask now
-    Advise(advise::AdviseArgs),
+    Advise(advise::LeaseAdviseArgs),
 }
 
 #[derive(Args)]
-struct ShowArgs {
+struct LeaseShowArgs {
     /// Only key ranges that have keys from FROM on and below TO [default: all of them]
     #[arg(long, value_name = "FROM..TO")]
     range: Option<String>,
@@ -91,7 +91,7 @@ struct SetArgs {
 pub fn run(args: &LeaseArgs) -> anyhow::Result<()> {
     let wanted = match &args.command {
         LeaseCommand::Advise(advise) => {
-            return runtime()?.block_on(advise::run(advise, &args.replicas.place()?));
+            return runtime()?.block_on(advise::run(advise, &args.replicas.connector()?));
         }
         LeaseCommand::Show(_) => None,
         LeaseCommand::Set(set) => Some(request(set)?),
@@ -101,7 +101,7 @@ pub fn run(args: &LeaseArgs) -> anyhow::Result<()> {
         _ => ("", ""),
     };
     runtime()?.block_on(async {
-        let client = args.replicas.place()?.connect().await?.client;
+        let client = args.replicas.connector()?.connect().await?.client;
         let status = match wanted {
             None => client.status_and_leases().await?,
             Some(wanted) => set(&client, wanted).await?,
@@ -243,7 +243,7 @@ mod tests {
         set: SetArgs,
     }
 
-    fn asked(line: &str) -> anyhow::Result<LeaseRequest> {
+    fn requested(line: &str) -> anyhow::Result<LeaseRequest> {
         let words = std::iter::once("set").chain(line.split_whitespace());
         request(&Line::try_parse_from(words)?.set)
     }
@@ -256,14 +256,14 @@ mod tests {
             ("b..", "b", ""),
             ("..", "", ""),
         ] {
-            let asked = asked(&format!("leader --range {range}")).unwrap();
+            let requested = requested(&format!("leader --range {range}")).unwrap();
             assert_eq!(
-                (asked.from.as_ref(), asked.to.as_ref()),
+                (requested.from.as_ref(), requested.to.as_ref()),
                 (from.as_bytes(), to.as_bytes())
             );
         }
         for bad in ["user", "b..a", "b..b"] {
-            let error = asked(&format!("leader --range {bad}"))
+            let error = requested(&format!("leader --range {bad}"))
                 .unwrap_err()
                 .to_string();
             assert!(error.contains("--range") && error.contains(bad), "{error}");
@@ -278,28 +278,28 @@ mod tests {
             ..LeaseRange::default()
         };
         let all = [range("", "b"), range("b", "d"), range("d", "")];
-        for (asked, expected) in [
+        for (requested, expected) in [
             (None, [true, true, true]),
             (Some("b..d"), [false, true, false]),
             (Some("c.."), [false, true, true]),
             (Some("..b"), [true, false, false]),
             (Some("x..y"), [false, false, true]),
         ] {
-            let sides = sides(asked).unwrap();
+            let sides = sides(requested).unwrap();
             assert_eq!(all.each_ref().map(|range| overlaps(range, sides)), expected);
         }
     }
 
     #[test]
     fn what_is_not_named_is_not_asked_for() {
-        let durations = asked("--t-lease-ms 2000").unwrap();
+        let durations = requested("--t-lease-ms 2000").unwrap();
         let expected = LeaseRequest {
             t_lease_ms: Some(2000),
             ..LeaseRequest::default()
         };
         assert_eq!(durations, expected);
-        let cost = asked("cost --read-weight 0.8 --spare 1").unwrap();
+        let cost = requested("cost --read-weight 0.8 --spare 1").unwrap();
         assert_eq!((cost.read_weight, cost.spare), (Some(0.8), Some(1)));
-        assert_eq!(asked("--holders CA,JP").unwrap().holders, ["CA", "JP"]);
+        assert_eq!(requested("--holders CA,JP").unwrap().holders, ["CA", "JP"]);
     }
 }

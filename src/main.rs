@@ -137,8 +137,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Replicas, and files, may have any words in them.
-            let is_odd = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
-            let words = terminal::escaped(words(&error).as_bytes(), is_odd);
+            let must_escape = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
+            let words = terminal::escaped(describe_error(&error).as_bytes(), must_escape);
             terminal::note!("leasehold: {words}");
             status(&error)
         }
@@ -157,7 +157,7 @@ fn status(error: &anyhow::Error) -> ExitCode {
 }
 
 /// An error and its causes, without repeating a cause that is quoted already.
-fn words(error: &anyhow::Error) -> String {
+fn describe_error(error: &anyhow::Error) -> String {
     let mut all = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !all.contains(&cause) {
@@ -187,10 +187,13 @@ mod tests {
     #[test]
     fn a_cause_is_told_once() {
         let error = anyhow::anyhow!("no such file");
-        assert_eq!(words(&error), "no such file");
+        assert_eq!(describe_error(&error), "no such file");
         let error = error.context("a.toml: no such file; make one");
-        assert_eq!(words(&error), "a.toml: no such file; make one");
+        assert_eq!(describe_error(&error), "a.toml: no such file; make one");
         let error = error.context("reading");
-        assert_eq!(words(&error), "reading: a.toml: no such file; make one");
+        assert_eq!(
+            describe_error(&error),
+            "reading: a.toml: no such file; make one"
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use leasehold_client::{Client, ClientOptions};
-use leasehold_geo_deploy::standing::{ClientPort, State};
+use leasehold_geo_deploy::standing::{ClientPort, ClusterState};
 use leasehold_transport::Secret;
 use leasehold_transport::tls::Trust;
 
@@ -16,7 +16,7 @@ const CONNECT: Duration = Duration::from_secs(2);
 
 /// Authority of the replicas to talk to, and the token that gives the rights.
 #[derive(Args)]
-pub struct Credentials {
+pub struct ClientCredentials {
     /// The certificate of the cluster's authority: talks over TLS, and to its replicas alone [default:
     /// that of the environment's LEASEHOLD_CA, or of the cluster that `cluster up` started]
     #[arg(long, global = true, value_name = "FILE")]
@@ -31,7 +31,7 @@ pub struct Credentials {
     plain_token: bool,
 }
 
-impl Credentials {
+impl ClientCredentials {
     fn trust(&self) -> anyhow::Result<Option<Trust>> {
         let named = named(&self.ca, "--ca", "LEASEHOLD_CA");
         let load = |(name, file): (_, PathBuf)| Trust::load(&file).context(name);
@@ -84,7 +84,7 @@ pub struct Replicas {
     )]
     dir: PathBuf,
     #[command(flatten)]
-    credentials: Credentials,
+    credentials: ClientCredentials,
     /// How long to wait for an answer, in seconds
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..))]
     timeout: u16,
@@ -92,18 +92,19 @@ pub struct Replicas {
 
 impl Replicas {
     /// Asks one replica at a time, and leaves it all the time that there is: changes take long.
-    pub fn place(&self) -> anyhow::Result<Place> {
-        let mut place = Place::new(&self.address, &self.dir, None)?.with(&self.credentials)?;
+    pub fn connector(&self) -> anyhow::Result<Connector> {
+        let mut connector =
+            Connector::new(&self.address, &self.dir, None)?.with(&self.credentials)?;
         let timeout = Duration::from_secs(self.timeout.into());
-        place.options.connect_timeout = CONNECT;
-        place.options.attempt_timeout = timeout;
-        place.options.request_timeout = timeout;
-        Ok(place)
+        connector.options.connect_timeout = CONNECT;
+        connector.options.attempt_timeout = timeout;
+        connector.options.request_timeout = timeout;
+        Ok(connector)
     }
 }
 
 /// Replicas to ask, and the cluster that they belong to.
-pub struct Place {
+pub struct Connector {
     /// Addresses to ask, in their order, and the time to wait for an answer.
     pub options: ClientOptions,
     /// The sites of a standing cluster.
@@ -115,23 +116,23 @@ pub struct Place {
 }
 
 /// A connection to the replica that a command asks.
-pub struct Connected {
+pub struct ConnectedClient {
     pub client: Client,
     /// Connection to the replica that named the leader, if that replica does not lead itself.
     pub before: Option<Client>,
 }
 
-impl Place {
+impl Connector {
     /// The replicas at these addresses; of the standing cluster, if there are none.
-    pub fn new(addresses: &[String], dir: &Path, site: Option<&str>) -> anyhow::Result<Place> {
+    pub fn new(addresses: &[String], dir: &Path, site: Option<&str>) -> anyhow::Result<Connector> {
         match addresses {
-            [] => Place::of_cluster(dir, site),
-            _ => Place::at(addresses),
+            [] => Connector::of_cluster(dir, site),
+            _ => Connector::at(addresses),
         }
     }
 
     /// Talks to the replicas of the authority that is given, and with the rights of the token.
-    pub fn with(mut self, credentials: &Credentials) -> anyhow::Result<Place> {
+    pub fn with(mut self, credentials: &ClientCredentials) -> anyhow::Result<Connector> {
         if let Some(trust) = credentials.trust()? {
             self.options.trust = Some(trust);
         }
@@ -140,7 +141,7 @@ impl Place {
         Ok(self)
     }
 
-    fn at(addresses: &[String]) -> anyhow::Result<Place> {
+    fn at(addresses: &[String]) -> anyhow::Result<Connector> {
         for address in addresses {
             let port = address.rsplit_once(':');
             let port = port.map(|(_, port)| port.parse::<u16>());
@@ -148,7 +149,7 @@ impl Place {
                 bail!("--address: '{address}' is no HOST:PORT, as in 127.0.0.1:7001");
             }
         }
-        Ok(Place {
+        Ok(Connector {
             options: ClientOptions::nearest_first(addresses),
             sites: Vec::new(),
             at_leader: false,
@@ -158,10 +159,10 @@ impl Place {
 
     /// The replicas of a standing cluster, the site asked for first, or else the one that should
     /// lead.
-    fn of_cluster(dir: &Path, site: Option<&str>) -> anyhow::Result<Place> {
-        let state = State::load(dir)?;
+    fn of_cluster(dir: &Path, site: Option<&str>) -> anyhow::Result<Connector> {
+        let state = ClusterState::load(dir)?;
         let addresses = state.clients.iter().map(|port| port.address);
-        let place = Place {
+        let connector = Connector {
             options: state.options(addresses)?,
             sites: state.clients,
             at_leader: site.is_none(),
@@ -170,26 +171,26 @@ impl Place {
                 dir.display()
             )),
         };
-        let first = place.beginning_at(site.unwrap_or(&state.leader));
+        let first = connector.beginning_at(site.unwrap_or(&state.leader));
         let begun = first.with_context(|| {
-            let known: Vec<&str> = place.sites.iter().map(|p| p.site.as_str()).collect();
+            let known: Vec<&str> = connector.sites.iter().map(|p| p.site.as_str()).collect();
             let (site, known) = (site.unwrap_or(&state.leader), known.join(", "));
             format!("--site: there is no site '{site}'; there are {known}")
         })?;
-        Ok(Place {
-            at_leader: place.at_leader,
+        Ok(Connector {
+            at_leader: connector.at_leader,
             ..begun
         })
     }
 
     /// The same, with this site asked first.
-    fn beginning_at(&self, site: &str) -> Option<Place> {
+    fn beginning_at(&self, site: &str) -> Option<Connector> {
         let first = self.sites.iter().find(|port| port.site == site)?;
         let first = first.address.to_string();
         let mut options = self.options.clone();
         options.addresses.retain(|other| *other != first);
         options.addresses.insert(0, first);
-        Some(Place {
+        Some(Connector {
             options,
             sites: self.sites.clone(),
             at_leader: false,
@@ -208,18 +209,18 @@ impl Place {
 
     /// Connects to the replica that the arguments name, or else to the leader. Any replica that
     /// answers is asked for the leader: the one that should lead may be dead.
-    pub async fn connect(&self) -> anyhow::Result<Connected> {
+    pub async fn connect(&self) -> anyhow::Result<ConnectedClient> {
         let client = self.connect_to_first().await?;
         let leader = match self.at_leader {
             true => client.status().await.unwrap_or_default().leader,
             false => String::new(),
         };
         match self.beginning_at(&leader) {
-            Some(elsewhere) if leader != client.welcome().replica => Ok(Connected {
+            Some(elsewhere) if leader != client.welcome().replica => Ok(ConnectedClient {
                 client: elsewhere.connect_to_first().await?,
                 before: Some(client),
             }),
-            _ => Ok(Connected {
+            _ => Ok(ConnectedClient {
                 client,
                 before: None,
             }),

@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use leasehold_sim::control::Control;
+use leasehold_sim::control::ClockSelfTest;
 
-use self::campaign::{Course, Ended, Goal};
+use self::campaign::{CampaignEnd, CampaignProgress, Goal};
 use self::choices::ChoiceArgs;
-use self::examine::Failure;
-use self::meter::{Meter, Show};
-use self::state::Store;
-use self::summary::Summary;
+use self::examine::SeedFailure;
+use self::meter::{CampaignClock, ProgressDisplay};
+use self::state::CampaignStore;
+use self::summary::CampaignSummary;
 use crate::terminal::{Interrupted, say};
 
 /// Seeds of a campaign without --seeds or --hours.
@@ -75,7 +75,7 @@ pub struct SimArgs {
     strict: bool,
     /// Breaks an assumption about clocks, and looks for the violation that must follow
     #[arg(long, value_enum, conflicts_with_all = ["hours", "out", "twice", "strict"])]
-    control: Option<ControlArg>,
+    control: Option<SimSelfTestArg>,
     /// Runs one seed and says what came of it
     #[arg(long, value_name = "S", conflicts_with_all = ["seeds", "hours", "from", "out", "twice", "threads", "strict"])]
     seed: Option<u64>,
@@ -89,25 +89,25 @@ pub struct SimArgs {
 
 /// An assumption to break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ControlArg {
+enum SimSelfTestArg {
     /// Clocks drift ten times as far as leases count with: clients must be served a stale read
     Drift,
     /// Clocks jump ahead by seconds: the oracle of containment must notice
     Jump,
 }
 
-impl From<ControlArg> for Control {
-    fn from(control: ControlArg) -> Control {
+impl From<SimSelfTestArg> for ClockSelfTest {
+    fn from(control: SimSelfTestArg) -> ClockSelfTest {
         match control {
-            ControlArg::Drift => Control::Drift,
-            ControlArg::Jump => Control::Jump,
+            SimSelfTestArg::Drift => ClockSelfTest::Drift,
+            SimSelfTestArg::Jump => ClockSelfTest::Jump,
         }
     }
 }
 
 pub fn run(args: &SimArgs) -> anyhow::Result<()> {
     examine::keep_assertions_quiet();
-    let asked = args.choices.settled(args.control.map(Control::from));
+    let resolved = args.choices.resolve(args.control.map(ClockSelfTest::from));
     if args.trace && args.seed.is_none() {
         bail!(
             "--trace prints one run: name it, as in --seed {} --trace",
@@ -116,12 +116,12 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
     }
     if let Some(seed) = args.seed {
         let lines = args.lines.map_or(0, |lines| lines as usize);
-        return single::run(seed, &asked, args.trace.then_some(lines));
+        return single::run(seed, &resolved, args.trace.then_some(lines));
     }
     if args.control.is_some() {
-        return control::run(&asked, args.from, args.seeds, threads(args));
+        return control::run(&resolved, args.from, args.seeds, threads(args));
     }
-    campaign(args, &asked)
+    campaign(args, &resolved)
 }
 
 fn threads(args: &SimArgs) -> usize {
@@ -129,46 +129,46 @@ fn threads(args: &SimArgs) -> usize {
     args.threads.map_or_else(cores, usize::from)
 }
 
-fn campaign(args: &SimArgs, asked: &choices::Asked) -> anyhow::Result<()> {
-    let mut store = Store::open(args.out.as_deref(), asked, args.from, args.twice)?;
+fn campaign(args: &SimArgs, resolved: &choices::ResolvedChoices) -> anyhow::Result<()> {
+    let mut store = CampaignStore::open(args.out.as_deref(), resolved, args.from, args.twice)?;
     let seconds = |ms: u64| ms as f64 / 1000.0;
-    let meter = Meter::begin(seconds(store.state.cpu_ms), seconds(store.state.wall_ms));
+    let clock = CampaignClock::begin(seconds(store.state.cpu_ms), seconds(store.state.wall_ms));
     let goal = match args.hours {
         Some(hours) => Goal::Hours(hours),
         None => Goal::Seeds(args.from + args.seeds.unwrap_or(SEEDS)),
     };
-    let mut course = Course::new(goal, store.state.next, store.state.tally.clone());
-    let mut show = Show::begin(&course);
+    let mut progress = CampaignProgress::new(goal, store.state.next, store.state.tally.clone());
+    let mut display = ProgressDisplay::begin(&progress);
     let mut saved = Instant::now();
     let worker = {
-        let (choices, twice) = (asked.choices(), args.twice);
+        let (choices, twice) = (resolved.choices(), args.twice);
         move |seed| examine::seed(seed, &choices, twice)
     };
-    let ended = campaign::drive(&mut course, threads(args), worker, |course| {
-        show.update(course, &meter);
+    let ended = campaign::drive(&mut progress, threads(args), worker, |progress| {
+        display.update(progress, &clock);
         if saved.elapsed() >= SAVE_EVERY {
             saved = Instant::now();
-            store.save(course, &meter)?;
+            store.save(progress, &clock)?;
         }
         Ok(())
     });
-    show.end();
-    let saved = store.save(&course, &meter);
-    let failures = course.failures();
-    let summary = Summary::new(asked, &course, &meter, (args.from, args.twice));
+    display.end();
+    let saved = store.save(&progress, &clock);
+    let failures = progress.failures();
+    let summary = CampaignSummary::new(resolved, &progress, &clock, (args.from, args.twice));
     let written = store.write_summary(&summary);
     // Whatever cannot be written, it is printed.
     say!("{}", summary.text());
-    report_failures(&failures, asked, &store)?;
+    report_failures(&failures, resolved, &store)?;
     let ended = ended.and_then(|ended| saved.and(written).map(|()| ended))?;
-    verdict(args, &course, ended, &summary.missing)
+    verdict(args, &progress, ended, &summary.missing)
 }
 
 /// Says how each failed seed is repeated, and keeps the end of its trace.
 fn report_failures(
-    failures: &[&Failure],
-    asked: &choices::Asked,
-    store: &Store,
+    failures: &[&SeedFailure],
+    resolved: &choices::ResolvedChoices,
+    store: &CampaignStore,
 ) -> anyhow::Result<()> {
     for failure in failures {
         say!(
@@ -177,13 +177,16 @@ fn report_failures(
             failure.oracle,
             failure.what
         );
-        say!("  to repeat it: {}", single::command(failure.seed, asked));
-        if let Some(path) = store.write_violation(failure, asked)? {
+        say!(
+            "  to repeat it: {}",
+            single::command(failure.seed, resolved)
+        );
+        if let Some(path) = store.write_violation(failure, resolved)? {
             say!("  the end of its trace: {}", path.display());
         }
     }
     match failures.first() {
-        Some(Failure { seed, oracle, .. }) => bail!("seed {seed} violates {oracle}"),
+        Some(SeedFailure { seed, oracle, .. }) => bail!("seed {seed} violates {oracle}"),
         None => Ok(()),
     }
 }
@@ -195,23 +198,23 @@ fn report_failures(
 /// less than `TINY` cluster-hours may miss something unless `--strict` is given.
 fn verdict(
     args: &SimArgs,
-    course: &Course,
-    ended: Ended,
+    progress: &CampaignProgress,
+    ended: CampaignEnd,
     missing: &[String],
 ) -> anyhow::Result<()> {
-    if ended == Ended::Interrupted {
+    if ended == CampaignEnd::Interrupted {
         let again = match args.out {
             Some(_) => "the same command goes on from there",
             None => "with --out DIR it could be gone on with",
         };
-        let words = format!("interrupted before seed {}; {again}", course.next());
+        let words = format!("interrupted before seed {}; {again}", progress.next());
         return Err(Interrupted(words).into());
     }
     if missing.is_empty() {
         return Ok(());
     }
     let missing = missing.join("; ");
-    if course.tally().cluster_hours() < TINY && !args.strict {
+    if progress.tally().cluster_hours() < TINY && !args.strict {
         say!("Too short to meet everything, and no failure for that: {missing}.");
         return Ok(());
     }

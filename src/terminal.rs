@@ -54,12 +54,12 @@ pub fn log() -> WorkerGuard {
     guard
 }
 
-/// Text in which letters that are `odd`, and bytes that are no UTF-8, stand as escapes.
-pub fn escaped(bytes: &[u8], odd: impl Fn(char) -> bool) -> String {
+/// Text in which letters that `must_escape` selects, and bytes that are no UTF-8, stand as escapes.
+pub fn escaped(bytes: &[u8], must_escape: impl Fn(char) -> bool) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for letter in chunk.valid().chars() {
-            match odd(letter) {
+            match must_escape(letter) {
                 true => text.extend(letter.escape_default()),
                 false => text.push(letter),
             }
@@ -149,13 +149,13 @@ fn ignores_hangup() -> bool {
 /// `leasehold ycsb`.
 pub fn ycsb(arguments: Vec<String>) -> anyhow::Result<()> {
     let args = match leasehold_ycsb::args::parse(arguments)? {
-        leasehold_ycsb::args::Parsed::Help(text) => {
+        leasehold_ycsb::args::Invocation::Help(text) => {
             say!("{text}");
             return Ok(());
         }
-        leasehold_ycsb::args::Parsed::Go(args) => args,
+        leasehold_ycsb::args::Invocation::Execute(args) => args,
     };
-    let cancel = leasehold_ycsb::runner::Cancel::default();
+    let cancel = leasehold_ycsb::runner::CancellationToken::default();
     let local = tokio::task::LocalSet::new();
     let outcome = runtime()?.block_on(local.run_until(async {
         let watch = cancel.clone();

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use leasehold_geo_deploy::backend::local::{LocalSettings, one_site};
 use leasehold_geo_deploy::report::{Manifest, ThroughputReport, replace};
-use leasehold_geo_deploy::throughput::Throughput;
+use leasehold_geo_deploy::throughput::ThroughputExperiment;
 
-use crate::exp::Place;
+use crate::exp::ReportTarget;
 use crate::terminal::{Bars, Interrupted, interrupted, runtime, say};
 
 /// Runs and reports one.
 pub fn run(
-    experiment: &Throughput,
-    to: Place<'_>,
+    experiment: &ThroughputExperiment,
+    to: ReportTarget<'_>,
     work: Option<&Path>,
     insecure: bool,
 ) -> anyhow::Result<()> {
@@ -53,7 +53,7 @@ pub fn run(
 }
 
 /// Where the report goes.
-pub fn out(experiment: &Throughput, asked: Option<&PathBuf>) -> PathBuf {
+pub fn out(experiment: &ThroughputExperiment, requested: Option<&PathBuf>) -> PathBuf {
     let usual = || PathBuf::from("results").join(&experiment.name);
-    asked.cloned().unwrap_or_else(usual)
+    requested.cloned().unwrap_or_else(usual)
 }

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use leasehold_node::access::tokens::{self, ANONYMOUS, AccessError, Digest, Entry, Expiry};
+use leasehold_node::access::tokens::{self, ANONYMOUS, AccessError, Digest, Expiry, TokenEntry};
 use rustix::fs::{FlockOperation, Gid, Uid, fchown, flock};
 
 use crate::terminal::{note, say};
@@ -94,7 +94,7 @@ fn add(file: &Path, args: &NewArgs) -> anyhow::Result<()> {
         bail!("--out: '{ANONYMOUS}' is for clients without a token, so there is none to write");
     }
     let expires = args.expires.as_deref().map(expiry).transpose()?;
-    let locked = Locked::take(file)?;
+    let locked = LockedTokenFile::take(file)?;
     let mut entries = locked.entries_or_none()?;
     if entries.iter().any(|entry| entry.name == *name) {
         bail!(
@@ -104,7 +104,7 @@ fn add(file: &Path, args: &NewArgs) -> anyhow::Result<()> {
         );
     }
     let token = (name != ANONYMOUS).then(tokens::new_token).transpose()?;
-    entries.push(Entry {
+    entries.push(TokenEntry {
         name: name.clone(),
         digest: token.as_ref().map(|token| Digest::of(token.as_bytes())),
         expires,
@@ -187,7 +187,7 @@ fn list(file: &Path) -> anyhow::Result<()> {
 }
 
 /// Rights in words.
-fn may(entry: &Entry) -> String {
+fn may(entry: &TokenEntry) -> String {
     let mut words = Vec::new();
     for (what, prefixes) in [("read", &entry.read), ("write", &entry.write)] {
         words.extend(prefixes.iter().map(|prefix| match prefix.as_str() {
@@ -205,7 +205,7 @@ fn may(entry: &Entry) -> String {
 }
 
 fn revoke(file: &Path, name: &str) -> anyhow::Result<()> {
-    let locked = Locked::take(file)?;
+    let locked = LockedTokenFile::take(file)?;
     let mut entries = tokens::load(&locked.file)?;
     let before = entries.len();
     entries.retain(|entry| entry.name != name);
@@ -224,15 +224,15 @@ fn revoke(file: &Path, name: &str) -> anyhow::Result<()> {
 }
 
 /// The file, while no other `leasehold token` changes it.
-struct Locked {
+struct LockedTokenFile {
     file: PathBuf,
     dir: PathBuf,
     /// Its directory, which stays the same when the file is replaced.
     lock: File,
 }
 
-impl Locked {
-    fn take(file: &Path) -> anyhow::Result<Locked> {
+impl LockedTokenFile {
+    fn take(file: &Path) -> anyhow::Result<LockedTokenFile> {
         // What a link names is replaced, not the link.
         let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
         let dir = match file.parent() {
@@ -242,10 +242,10 @@ impl Locked {
         let lock = File::open(&dir).with_context(|| format!("opening {}", dir.display()))?;
         flock(&lock, FlockOperation::LockExclusive)
             .with_context(|| format!("locking {}", dir.display()))?;
-        Ok(Locked { file, dir, lock })
+        Ok(LockedTokenFile { file, dir, lock })
     }
 
-    fn entries_or_none(&self) -> anyhow::Result<Vec<Entry>> {
+    fn entries_or_none(&self) -> anyhow::Result<Vec<TokenEntry>> {
         match std::fs::metadata(&self.file) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
             _ => match tokens::load(&self.file) {
@@ -256,7 +256,7 @@ impl Locked {
     }
 
     /// Replaces the file in one step: a node reads the old one or the new one.
-    fn write(&self, entries: &[Entry]) -> anyhow::Result<()> {
+    fn write(&self, entries: &[TokenEntry]) -> anyhow::Result<()> {
         let writing = || format!("writing {}", self.file.display());
         let text = tokens::write(entries);
         if text.len() > tokens::FILE_BYTES_MAX {

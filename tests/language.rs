@@ -121,7 +121,7 @@ fn sentences(text: &str) -> Vec<String> {
         if line.starts_with("```") {
             is_code = !is_code;
         }
-        let starts_anew = line.is_empty()
+        let starts_again = line.is_empty()
             || line.starts_with(['#', '|', '>'])
             || line.starts_with("```")
             || line.starts_with("- ")
@@ -129,7 +129,7 @@ fn sentences(text: &str) -> Vec<String> {
             || line
                 .split_once(". ")
                 .is_some_and(|(number, _)| number.parse::<u32>().is_ok());
-        if starts_anew {
+        if starts_again {
             blocks.push(String::new());
         }
         if is_code {
@@ -242,7 +242,7 @@ fn comments_and_documents_are_no_harder_to_read_than_before() {
     now.insert("workspace".to_owned(), exported_twice(&packages));
     println!("{}", table(&now));
     let file = root.join(FIGURES);
-    if std::env::var("LANGUAGE").is_ok_and(|wish| wish == "write") {
+    if std::env::var("LANGUAGE").is_ok_and(|value| value == "write") {
         std::fs::write(&file, text(&now)).unwrap();
         return;
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use crate::connection::Connection;
-use crate::copies::{Answer, Operation, Trace, refused};
+use crate::copies::{Answer, Operation, OperationTrace, refused};
 use crate::error::Error;
 use crate::options::ClientOptions;
 use crate::replicas::{Health, Replicas, Tasks};
@@ -37,7 +37,7 @@ pub struct Reply {
 
 /// Outcome of a compare-and-swap.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Swap {
+pub enum CasOutcome {
     /// The value is written, under this version.
     Written(Version),
     /// Nothing is written: the key has this version, or (`None`) does not exist.
@@ -73,8 +73,8 @@ impl Client {
     /// `Connect` if none answers, `WrongCluster`, `Refused` if one refuses the token, `PlainToken`.
     pub async fn connect(options: ClientOptions) -> Result<Client, Error> {
         let (replicas, tasks) = Replicas::connect(options).await?;
-        let told = replicas.all().iter().find_map(Connection::welcome);
-        let opened_ms = told.unwrap_or_default().log_time_ms;
+        let welcome = replicas.all().iter().find_map(Connection::welcome);
+        let opened_ms = welcome.unwrap_or_default().log_time_ms;
         let inner = Inner {
             replicas,
             sessions: Mutex::new(Sessions::new(opened_ms)),
@@ -113,9 +113,9 @@ impl Client {
     }
 
     /// As [`Client::execute`], and which replicas were asked.
-    pub async fn execute_traced(&self, op: Op) -> (Result<Reply, Error>, Trace) {
+    pub async fn execute_traced(&self, op: Op) -> (Result<Reply, Error>, OperationTrace) {
         if let Err(refusal) = validate_op(&op) {
-            return (Err(refused(&refusal, false)), Trace::default());
+            return (Err(refused(&refusal, false)), OperationTrace::default());
         }
         let operation = Operation::new(&self.inner.replicas);
         let result = self.execute_once(op, &operation).await;
@@ -163,10 +163,10 @@ impl Client {
         key: impl Into<Bytes>,
         value: impl Into<Bytes>,
         expected: Option<Version>,
-    ) -> Result<Swap, Error> {
+    ) -> Result<CasOutcome, Error> {
         match self.result(Op::cas(key, value, expected)).await? {
-            (outcome::Result::Written(version), _) => Ok(Swap::Written(version)),
-            (outcome::Result::Mismatch(mismatch), _) => Ok(Swap::Mismatch(mismatch.actual)),
+            (outcome::Result::Written(version), _) => Ok(CasOutcome::Written(version)),
+            (outcome::Result::Mismatch(mismatch), _) => Ok(CasOutcome::Mismatch(mismatch.actual)),
             (other, by) => Err(self.unexpected(&by, &other)),
         }
     }
@@ -277,8 +277,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::execute`]. `Refused` says why not, and what would do.
-    pub async fn set_leases(&self, wanted: LeaseRequest) -> Result<StatusReply, Error> {
-        self.status_of(Body::Lease(wanted)).await
+    pub async fn set_leases(&self, request: LeaseRequest) -> Result<StatusReply, Error> {
+        self.status_of(Body::Lease(request)).await
     }
 
     async fn status_about(&self, request: StatusRequest) -> Result<StatusReply, Error> {
@@ -314,7 +314,7 @@ impl Client {
                 ..
             }) => {
                 // What was refused for good leaves no doubt behind.
-                operation.settle();
+                operation.mark_unsent();
                 reply(self.attempt_write(&op, operation, log_time_ms).await?)
             }
             result => reply(result?),
@@ -354,9 +354,9 @@ impl Client {
         sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn issue(&self, since_ms: u64) -> Issued<'_> {
+    fn issue(&self, since_ms: u64) -> IssuedTicket<'_> {
         let ticket = self.sessions().issue_since(since_ms);
-        Issued {
+        IssuedTicket {
             client: self,
             ticket,
         }
@@ -433,14 +433,14 @@ fn violated(by: &Connection, message: &str) -> Error {
 }
 
 /// A ticket in use; settled when its operation ends, however it ends.
-struct Issued<'a> {
+struct IssuedTicket<'a> {
     client: &'a Client,
     ticket: Ticket,
 }
 
-impl Drop for Issued<'_> {
+impl Drop for IssuedTicket<'_> {
     fn drop(&mut self) {
-        self.client.sessions().settle(self.ticket);
+        self.client.sessions().release(self.ticket);
     }
 }
 

@@ -39,8 +39,8 @@ use smallvec::SmallVec;
 use tokio::sync::futures::Notified;
 use tokio::time::{Instant, sleep_until};
 
-use crate::connection::{Call, CallError, Connection, State};
-use crate::error::{Error, Tried};
+use crate::connection::{Call, CallError, Connection, ConnectionState};
+use crate::error::{Error, FailedAttempt};
 use crate::pause::Backoff;
 use crate::replicas::Replicas;
 use crate::routing::Route;
@@ -55,7 +55,7 @@ pub(crate) struct Answer<'a> {
 
 /// Replicas that an operation was sent to. Each is the place of its address in the options.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Trace {
+pub struct OperationTrace {
     /// The replica that gave the result, even if that is a refusal; `None`: no replica did.
     pub answered: Option<usize>,
     /// Replicas that were asked and gave no result, in the order asked.
@@ -68,7 +68,7 @@ pub(crate) struct Operation<'a> {
     deadline: Instant,
     /// Any copy may have reached a replica.
     sent: AtomicBool,
-    trace: Mutex<Trace>,
+    trace: Mutex<OperationTrace>,
 }
 
 impl<'a> Operation<'a> {
@@ -82,21 +82,21 @@ impl<'a> Operation<'a> {
     }
 
     /// Returns the replicas asked so far.
-    pub fn trace(&self) -> Trace {
+    pub fn trace(&self) -> OperationTrace {
         self.lock_trace().clone()
     }
 
-    fn lock_trace(&self) -> MutexGuard<'_, Trace> {
+    fn lock_trace(&self) -> MutexGuard<'_, OperationTrace> {
         self.trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn was_asked(&self, index: usize) {
+    fn record_request(&self, index: usize) {
         let mut trace = self.lock_trace();
         trace.silent.retain(|silent| *silent != index);
         trace.silent.push(index);
     }
 
-    fn has_answered(&self, index: usize) {
+    fn record_answer(&self, index: usize) {
         let mut trace = self.lock_trace();
         trace.silent.retain(|silent| *silent != index);
         trace.answered = Some(index);
@@ -104,7 +104,7 @@ impl<'a> Operation<'a> {
 
     /// Records that all copies sent so far were refused for good, so that none can have taken
     /// effect.
-    pub fn settle(&self) {
+    pub fn mark_unsent(&self) {
         self.sent.store(false, Ordering::Relaxed);
     }
 
@@ -132,11 +132,11 @@ struct Copies<'a> {
     /// The replica to ask first, and whether to ask for a hint.
     route: Route,
     /// Copies that may still be answered, by replica: the first answer counts.
-    asked: SmallVec<[(usize, Call<'a>); 1]>,
+    in_flight: SmallVec<[(usize, Call<'a>); 1]>,
     /// The replica that has time to answer before another one is asked, and from when.
     active: Option<(usize, Instant)>,
     /// Replicas that had their time, and gave no result.
-    passed: SmallVec<[usize; 2]>,
+    timed_out: SmallVec<[usize; 2]>,
     /// The replica that was asked first.
     first: Option<usize>,
     /// Copies that have left, or may have.
@@ -146,7 +146,7 @@ struct Copies<'a> {
     /// Nobody is asked before.
     not_before: Option<Instant>,
     /// Latest reply of each replica that is not a result, as text.
-    said: BTreeMap<usize, String>,
+    reasons: BTreeMap<usize, String>,
 }
 
 impl<'a> Copies<'a> {
@@ -159,30 +159,30 @@ impl<'a> Copies<'a> {
             replicas,
             body,
             route: route.unwrap_or_default(),
-            asked: SmallVec::new(),
+            in_flight: SmallVec::new(),
             active: None,
-            passed: SmallVec::new(),
+            timed_out: SmallVec::new(),
             first: None,
             attempts: 0,
             unavailable: None,
             not_before: None,
-            said: BTreeMap::new(),
+            reasons: BTreeMap::new(),
         }
     }
 
     async fn run(&mut self) -> Result<Answer<'a>, Failure> {
         loop {
             // From here on no change is missed.
-            let changed = self.replicas.news.changed.notified();
-            self.ask_next()?;
+            let changed = self.replicas.notifier.changed.notified();
+            self.send_next()?;
             match self.event(changed).await {
-                None => self.look_again()?,
+                None => self.check_deadlines()?,
                 Some((place, result)) => {
-                    let (index, _call) = self.asked.remove(place);
+                    let (index, _call) = self.in_flight.remove(place);
                     match result {
-                        Err(error) => self.failed(index, error)?,
+                        Err(error) => self.handle_failure(index, error)?,
                         Ok(response) => {
-                            if let Some(answer) = self.responded(index, response)? {
+                            if let Some(answer) = self.handle_response(index, response)? {
                                 return Ok(answer);
                             }
                         }
@@ -194,24 +194,24 @@ impl<'a> Copies<'a> {
 
     /// Asks the nearest replica that has not had its time, unless another one still has. If
     /// nobody can be asked, the tasks of the replicas tell when one greets again.
-    fn ask_next(&mut self) -> Result<(), Failure> {
+    fn send_next(&mut self) -> Result<(), Failure> {
         if self.active.is_some() || self.not_before.is_some() || !self.may_send() {
             return Ok(());
         }
         let Some(index) = self.next_replica() else {
             return match self.replicas.refusal() {
-                Some(error) if self.asked.is_empty() => Err(Failure::Refused(error)),
+                Some(error) if self.in_flight.is_empty() => Err(Failure::Refused(error)),
                 _ => Ok(()),
             };
         };
         let connection = &self.replicas.all()[index];
-        let call = connection.ask(self.body.clone(), self.route.hint, &self.operation.sent);
+        let call = connection.enqueue(self.body.clone(), self.route.hint, &self.operation.sent);
         let call = call.map_err(|_| Failure::Closed)?;
         self.first.get_or_insert(index);
         self.active = Some((index, Instant::now()));
         self.attempts += 1;
-        self.operation.was_asked(index);
-        self.asked.push((index, call));
+        self.operation.record_request(index);
+        self.in_flight.push((index, call));
         Ok(())
     }
 
@@ -224,15 +224,16 @@ impl<'a> Copies<'a> {
             return self.route.first;
         }
         self.replicas.choose(|index| {
-            self.passed.contains(&index) || self.asked.iter().any(|(asked, _)| *asked == index)
+            self.timed_out.contains(&index)
+                || self.in_flight.iter().any(|(other, _)| *other == index)
         })
     }
 
     /// Until when the active replica has time, or whatever else is waited for.
     fn wake_at(&self) -> Instant {
-        let patience = self.replicas.options.patience();
+        let silence_timeout = self.replicas.options.silence_timeout();
         let wake = match (self.active, self.not_before) {
-            (Some((_, since)), _) if self.may_pass() => Some(since + patience),
+            (Some((_, since)), _) if self.may_ask_another() => Some(since + silence_timeout),
             (None, Some(at)) => Some(at),
             _ => None,
         };
@@ -241,7 +242,7 @@ impl<'a> Copies<'a> {
         })
     }
 
-    fn may_pass(&self) -> bool {
+    fn may_ask_another(&self) -> bool {
         self.replicas.are_several() && self.may_send()
     }
 
@@ -253,9 +254,9 @@ impl<'a> Copies<'a> {
     ) -> Option<(usize, Result<Response, CallError>)> {
         let wake = sleep_until(self.wake_at());
         let is_looking = self.active.is_none();
-        let asked = &mut self.asked;
+        let in_flight = &mut self.in_flight;
         let ended = poll_fn(|context| {
-            for (place, (_, call)) in asked.iter_mut().enumerate() {
+            for (place, (_, call)) in in_flight.iter_mut().enumerate() {
                 if let Poll::Ready(result) = Pin::new(call).poll(context) {
                     return Poll::Ready((place, result));
                 }
@@ -270,40 +271,40 @@ impl<'a> Copies<'a> {
         }
     }
 
-    fn look_again(&mut self) -> Result<(), Failure> {
+    fn check_deadlines(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
-        let patience = self.replicas.options.patience();
+        let silence_timeout = self.replicas.options.silence_timeout();
         if now >= self.operation.deadline {
             return Err(Failure::Timeout);
         }
         if self.not_before.is_some_and(|at| at <= now) {
             self.not_before = None;
         }
-        let is_late = |since: Instant| now >= since + patience;
+        let is_late = |since: Instant| now >= since + silence_timeout;
         if let Some((index, since)) = self.active
             && is_late(since)
-            && self.may_pass()
+            && self.may_ask_another()
         {
             self.active = None;
-            self.passed.push(index);
+            self.timed_out.push(index);
         }
         Ok(())
     }
 
-    fn responded(
+    fn handle_response(
         &mut self,
         index: usize,
         response: Response,
     ) -> Result<Option<Answer<'a>>, Failure> {
         match refusal(response) {
             Err(error) if error.code() == ErrorCode::Unavailable && self.may_send() => {
-                self.said.insert(index, error.message);
-                self.is_unavailable(index);
+                self.reasons.insert(index, error.message);
+                self.handle_unavailable(index);
                 Ok(None)
             }
             result => {
-                self.operation.has_answered(index);
-                self.count(index);
+                self.operation.record_answer(index);
+                self.update_health(index);
                 let response = result.map_err(Failure::Refused)?;
                 if let Some(router) = &self.replicas.router {
                     router.learn(&self.body, &response);
@@ -315,43 +316,43 @@ impl<'a> Copies<'a> {
     }
 
     /// A replica that is unavailable is asked again after a pause, until it has had its time.
-    fn is_unavailable(&mut self, index: usize) {
+    fn handle_unavailable(&mut self, index: usize) {
         if self.active.is_none_or(|(active, _)| active != index) {
             return;
         }
         self.active = None;
         let now = Instant::now();
         let (backoff, since) = self.unavailable.get_or_insert((Backoff::new(), now));
-        if now < *since + self.replicas.options.patience() {
+        if now < *since + self.replicas.options.silence_timeout() {
             self.not_before = Some(now + backoff.pause());
             return;
         }
         let pause = backoff.pause();
-        self.passed.push(index);
+        self.timed_out.push(index);
         if self.next_replica().is_some() {
             self.unavailable = None;
         } else {
-            self.passed.clear();
+            self.timed_out.clear();
             self.not_before = Some(now + pause);
         }
     }
 
     /// A copy has ended without a response.
-    fn failed(&mut self, index: usize, error: CallError) -> Result<(), Failure> {
+    fn handle_failure(&mut self, index: usize, error: CallError) -> Result<(), Failure> {
         if self.active.is_some_and(|(active, _)| active == index) {
             self.active = None;
         }
-        self.passed.retain(|passed| *passed != index);
+        self.timed_out.retain(|timed_out| *timed_out != index);
         match error {
             CallError::Closed => return Err(Failure::Closed),
             CallError::Refused(error) => return Err(Failure::Refused(error)),
-            CallError::Unreachable(said) => {
+            CallError::Unreachable(reason) => {
                 self.attempts -= 1;
-                self.said.insert(index, said);
+                self.reasons.insert(index, reason);
             }
-            CallError::Lost(said) => {
-                self.said.insert(index, said);
-                if !self.may_send() && self.asked.is_empty() {
+            CallError::Lost(reason) => {
+                self.reasons.insert(index, reason);
+                if !self.may_send() && self.in_flight.is_empty() {
                     return Err(Failure::Lost);
                 }
             }
@@ -361,26 +362,31 @@ impl<'a> Copies<'a> {
 
     /// A replica has answered. Those that had their time before, and stayed silent, are not
     /// to be asked by others, for now.
-    fn count(&self, index: usize) {
+    fn update_health(&self, index: usize) {
         if self.first != Some(index) {
             self.replicas.failovers.fetch_add(1, Ordering::Relaxed);
         }
         let is_write = matches!(&self.body, Body::Command(command) if command.is_write());
         let answered = &self.replicas.all()[index];
-        answered.answered(is_write);
-        if self.passed.contains(&index) {
+        answered.reset_missed(is_write);
+        if self.timed_out.contains(&index) {
             return;
         }
-        for &passed in &self.passed {
-            let connection = &self.replicas.all()[passed];
-            let asked = self.asked.iter().find(|(asked, _)| *asked == passed);
-            match asked.map(|(_, call)| call) {
+        for &timed_out in &self.timed_out {
+            let connection = &self.replicas.all()[timed_out];
+            let call = self.in_flight.iter().find(|(other, _)| *other == timed_out);
+            match call.map(|(_, call)| call) {
                 // It is unavailable.
-                None => connection.suspect(self.said.get(&passed).cloned().unwrap_or_default()),
-                Some(call) if call.is_under_way() && connection.missed(is_write, call.asked) => {
-                    let (time, other) = (call.asked.elapsed(), &answered.address);
-                    let said = format!("no answer within {time:.1?}, while {other} gave one");
-                    connection.suspect(said);
+                None => {
+                    connection.suspect(self.reasons.get(&timed_out).cloned().unwrap_or_default())
+                }
+                Some(call)
+                    if call.is_under_way()
+                        && connection.record_missed(is_write, call.requested_at) =>
+                {
+                    let (time, other) = (call.requested_at.elapsed(), &answered.address);
+                    let reason = format!("no answer within {time:.1?}, while {other} gave one");
+                    connection.suspect(reason);
                 }
                 Some(_) => {}
             }
@@ -391,11 +397,11 @@ impl<'a> Copies<'a> {
     fn error(mut self, failure: Failure) -> Error {
         let tried = self.tried();
         if matches!(failure, Failure::Timeout) {
-            for (index, call) in &self.asked {
-                self.replicas.all()[*index].suspect_silence(call.asked.elapsed());
+            for (index, call) in &self.in_flight {
+                self.replicas.all()[*index].suspect_silence(call.requested_at.elapsed());
             }
         }
-        self.asked.clear();
+        self.in_flight.clear();
         let sent = self.operation.sent.load(Ordering::Relaxed);
         match failure {
             Failure::Refused(error) => refused(&error, self.attempts > 1),
@@ -414,20 +420,20 @@ impl<'a> Copies<'a> {
     }
 
     /// Returns, for each replica that was asked or could not be, why there is no result from it.
-    fn tried(&self) -> Vec<Tried> {
-        let said = |(index, connection): (usize, &Connection)| {
-            let is_asked = self.asked.iter().any(|(asked, _)| *asked == index);
-            let said = match (is_asked, connection.state()) {
-                (true, State::Connecting) => "no connection yet".to_owned(),
+    fn tried(&self) -> Vec<FailedAttempt> {
+        let reason = |(index, connection): (usize, &Connection)| {
+            let is_in_flight = self.in_flight.iter().any(|(other, _)| *other == index);
+            let reason = match (is_in_flight, connection.state()) {
+                (true, ConnectionState::Connecting) => "no connection yet".to_owned(),
                 (true, _) => "no answer".to_owned(),
-                (false, State::Dead(dead)) => dead.said,
-                (false, _) => self.said.get(&index)?.clone(),
+                (false, ConnectionState::Dead(dead)) => dead.reason,
+                (false, _) => self.reasons.get(&index)?.clone(),
             };
             let address = connection.address.clone();
-            Some(Tried { address, said })
+            Some(FailedAttempt { address, reason })
         };
         let all = self.replicas.all().iter().enumerate();
-        all.filter_map(said).collect()
+        all.filter_map(reason).collect()
     }
 }
 

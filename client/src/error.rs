@@ -8,15 +8,15 @@ use leasehold_wire::ErrorCode;
 
 /// A replica that was tried, and what came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tried {
+pub struct FailedAttempt {
     /// The address as it was given.
     pub address: String,
     /// Reason why there is no result: the replica's words, or the operating system's about it.
-    pub said: String,
+    pub reason: String,
 }
 
 /// All in one line.
-fn list(tried: &[Tried]) -> String {
+fn list(tried: &[FailedAttempt]) -> String {
     if tried.is_empty() {
         return "no address".to_owned();
     }
@@ -32,9 +32,9 @@ fn doubt(sent: bool, is_change: bool) -> &'static str {
     }
 }
 
-impl fmt::Display for Tried {
+impl fmt::Display for FailedAttempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.address, self.said)
+        write!(f, "{}: {}", self.address, self.reason)
     }
 }
 
@@ -45,7 +45,7 @@ pub enum Error {
     #[error("cannot connect to {}", list(.tried))]
     Connect {
         /// All addresses.
-        tried: Vec<Tried>,
+        tried: Vec<FailedAttempt>,
     },
     /// The server belongs to another cluster than the one asked for.
     #[error("{address} is not of the cluster asked for: {message}")]
@@ -71,7 +71,7 @@ pub enum Error {
         /// The request timeout.
         after: Duration,
         /// Those that were asked, and those known to be dead.
-        tried: Vec<Tried>,
+        tried: Vec<FailedAttempt>,
         /// True if any attempt was sent, so that a change may have taken effect.
         sent: bool,
         /// True if the request was a change: a write, a change of leases or a move of leadership.
@@ -81,7 +81,7 @@ pub enum Error {
     #[error("connection lost at each of {attempts} attempts, the last time: {}", list(.tried))]
     Lost {
         /// Those that were asked, and those known to be dead.
-        tried: Vec<Tried>,
+        tried: Vec<FailedAttempt>,
         /// Number of times that the request was sent.
         attempts: u32,
     },

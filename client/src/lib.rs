@@ -10,11 +10,11 @@ mod replicas;
 mod routing;
 mod session;
 
-pub use client::{Client, Reply, Swap};
-pub use copies::Trace;
-pub use error::{Error, Tried};
+pub use client::{CasOutcome, Client, Reply};
+pub use copies::OperationTrace;
+pub use error::{Error, FailedAttempt};
 pub use leasehold_transport::Secret;
 pub use leasehold_wire::Path;
-pub use options::{ClientOptions, Liveness, ReplicaChange, Watcher};
+pub use options::{ClientOptions, LivenessChange, ReplicaChange, Watcher};
 pub use replicas::{Health, ReplicaHealth};
 pub use routing::Routing;

@@ -83,7 +83,7 @@ impl ClientOptions {
     }
 
     /// Returns the timeout after which another replica is asked if one is silent.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn silence_timeout(&self) -> Duration {
         self.attempt_timeout.min(self.request_timeout / 3)
     }
 
@@ -91,7 +91,7 @@ impl ClientOptions {
     pub(crate) fn greeted_within(&self) -> Duration {
         match self.addresses.len() {
             1 => self.connect_timeout,
-            _ => self.connect_timeout.min(self.patience()),
+            _ => self.connect_timeout.min(self.silence_timeout()),
         }
     }
 }
@@ -104,16 +104,16 @@ pub struct ReplicaChange {
     /// The replica's name, if it has ever said it.
     pub replica: Option<Arc<str>>,
     /// The change: whether it died or answers again.
-    pub liveness: Liveness,
+    pub liveness: LivenessChange,
 }
 
 /// Change of a replica's state, as far as the client can tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Liveness {
+pub enum LivenessChange {
     /// It is not asked any more, but looked after in the background.
     Dead {
         /// Last reply of the replica, or the operating system's error about it.
-        said: String,
+        reason: String,
     },
     /// It is asked again.
     Back {
@@ -124,19 +124,19 @@ pub enum Liveness {
 
 /// Is called with every [`ReplicaChange`], from the client's own tasks: it must not block.
 #[derive(Clone, Default)]
-pub struct Watcher(Option<Arc<Told>>);
+pub struct Watcher(Option<Arc<ChangeCallback>>);
 
-type Told = dyn Fn(&ReplicaChange) + Send + Sync;
+type ChangeCallback = dyn Fn(&ReplicaChange) + Send + Sync;
 
 impl Watcher {
-    /// Calls `told` with every change.
-    pub fn new(told: impl Fn(&ReplicaChange) + Send + Sync + 'static) -> Watcher {
-        Watcher(Some(Arc::new(told)))
+    /// Calls `callback` with every change.
+    pub fn new(callback: impl Fn(&ReplicaChange) + Send + Sync + 'static) -> Watcher {
+        Watcher(Some(Arc::new(callback)))
     }
 
-    pub(crate) fn tell(&self, change: &ReplicaChange) {
-        if let Some(told) = &self.0 {
-            told(change);
+    pub(crate) fn notify(&self, change: &ReplicaChange) {
+        if let Some(callback) = &self.0 {
+            callback(change);
         }
     }
 }

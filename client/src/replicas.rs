@@ -23,9 +23,11 @@ use bytes::Bytes;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::connection::{Connection, Ended, Link, News, NoLink, State, connect, serves};
+use crate::connection::{
+    ChangeNotifier, Connection, ConnectionEnd, ConnectionState, Link, LinkError, connect, serves,
+};
 use crate::copies::refused;
-use crate::error::{Error, Tried};
+use crate::error::{Error, FailedAttempt};
 use crate::options::ClientOptions;
 use crate::pause::Backoff;
 use crate::routing::{Router, Routing};
@@ -47,7 +49,7 @@ const PROBE_EVERY_MAX: Duration = Duration::from_secs(30);
 /// All replicas of one client.
 pub(crate) struct Replicas {
     pub options: ClientOptions,
-    pub news: Arc<News>,
+    pub notifier: Arc<ChangeNotifier>,
     /// Operations that were answered by another replica than the first that was asked.
     pub failovers: AtomicU64,
     /// Chooses the replica that is asked first, if that is not simply the nearest.
@@ -73,7 +75,10 @@ impl Replicas {
         replicas.cluster.get_or_init(|| welcome.cluster.clone());
         replicas.connections[first].connected(welcome, false);
         if replicas.router.is_some() {
-            replicas.connections.iter().for_each(Connection::want);
+            replicas
+                .connections
+                .iter()
+                .for_each(Connection::request_connection);
         }
         let mut link = Some(link);
         let start = |index| {
@@ -85,15 +90,15 @@ impl Replicas {
     }
 
     fn new(options: ClientOptions) -> Replicas {
-        let news = Arc::new(News {
+        let notifier = Arc::new(ChangeNotifier {
             watcher: options.watcher.clone(),
-            ..News::default()
+            ..ChangeNotifier::default()
         });
-        let connection = |address: &String| Connection::new(address.clone(), Arc::clone(&news));
+        let connection = |address: &String| Connection::new(address.clone(), Arc::clone(&notifier));
         let connections = options.addresses.iter().map(connection).collect();
         let cluster = options.cluster.clone().filter(|name| !name.is_empty());
         Replicas {
-            news,
+            notifier,
             failovers: AtomicU64::new(0),
             router: (options.routing == Routing::LeaseAware)
                 .then(|| Router::new(options.hint_bytes_max)),
@@ -110,14 +115,16 @@ impl Replicas {
             match self.link(index).await {
                 Ok(link) => {
                     let dead = self.connections.iter().zip(&tried);
-                    dead.for_each(|(connection, Tried { said, .. })| connection.died(said));
+                    dead.for_each(|(connection, FailedAttempt { reason, .. })| {
+                        connection.died(reason)
+                    });
                     return Ok((index, link));
                 }
-                Err(NoLink::WrongCluster(message)) => {
+                Err(LinkError::WrongCluster(message)) => {
                     return Err(Error::WrongCluster { address, message });
                 }
-                Err(NoLink::Refused(error)) => return Err(refused(&error, false)),
-                Err(NoLink::Failed(said)) => tried.push(Tried { address, said }),
+                Err(LinkError::Refused(error)) => return Err(refused(&error, false)),
+                Err(LinkError::Failed(reason)) => tried.push(FailedAttempt { address, reason }),
             }
         }
         Err(Error::Connect { tried })
@@ -125,7 +132,7 @@ impl Replicas {
 
     /// Connects, to no other cluster than before: a write that is sent again must find the
     /// sessions of the one that it was sent to.
-    async fn link(&self, index: usize) -> Result<Link, NoLink> {
+    async fn link(&self, index: usize) -> Result<Link, LinkError> {
         let address = &self.connections[index].address;
         let cluster = self.cluster.get().map(String::as_str);
         let token = self.options.token.as_ref();
@@ -148,9 +155,9 @@ impl Replicas {
 
     /// The nearest that is not `excluded` and may serve, or else that is about to.
     pub fn choose(&self, excluded: impl Fn(usize) -> bool) -> Option<usize> {
-        let find = |asks: fn(&Connection) -> bool| {
+        let find = |accepts: fn(&Connection) -> bool| {
             let mut all = self.connections.iter().enumerate();
-            let (index, _) = all.find(|(index, one)| !excluded(*index) && asks(one))?;
+            let (index, _) = all.find(|(index, one)| !excluded(*index) && accepts(one))?;
             Some(index)
         };
         find(Connection::may_serve).or_else(|| find(Connection::is_greeted))
@@ -226,15 +233,15 @@ impl Keeper {
     /// Connects when somebody needs it, until it succeeds.
     async fn link(&mut self) -> Link {
         loop {
-            self.connection().wanted().await;
+            self.connection().wait_until_needed().await;
             match self.replicas.link(self.index).await {
                 Ok(link) => {
                     let must_prove = self.replicas.are_several();
                     self.connection().connected(&link.welcome, must_prove);
                     return link;
                 }
-                Err(NoLink::Refused(error)) => self.connection().refused(error),
-                Err(no_link) => self.connection().died(&no_link.said()),
+                Err(LinkError::Refused(error)) => self.connection().refused(error),
+                Err(error) => self.connection().died(&error.reason()),
             }
             self.pause().await;
         }
@@ -242,28 +249,30 @@ impl Keeper {
 
     /// The connection that was made then has ended: says what its replica is now, and
     /// pauses.
-    async fn after(&mut self, ended: Ended, connected: Instant) {
-        let was_heard = self.connection().heard() > connected;
+    async fn after(&mut self, ended: ConnectionEnd, connected: Instant) {
+        let was_heard = self.connection().last_heard() > connected;
         // A server that ends every connection unanswered is not called in a loop.
         if was_heard {
             self.backoff = Backoff::new();
         }
         let are_several = self.replicas.are_several();
         match ended {
-            Ended::Retired => return,
+            ConnectionEnd::Retired => return,
             // It serves: another is made for the next operation.
-            Ended::Idle if self.connection().retire() => return,
+            ConnectionEnd::Idle if self.connection().retire() => return,
             // An operation has just been sent.
-            Ended::Idle => self
+            ConnectionEnd::Idle => self
                 .connection()
                 .broken("closed by the server, for it was idle"),
-            Ended::Broken(said) | Ended::Suspected(said) if !are_several => {
-                self.connection().broken(&said)
+            ConnectionEnd::Broken(reason) | ConnectionEnd::Suspected(reason) if !are_several => {
+                self.connection().broken(&reason)
             }
-            Ended::Broken(said) if was_heard && !self.connection().is_greeted() => {
-                self.connection().broken(&said)
+            ConnectionEnd::Broken(reason) if was_heard && !self.connection().is_greeted() => {
+                self.connection().broken(&reason)
             }
-            Ended::Broken(said) | Ended::Suspected(said) => self.connection().died(&said),
+            ConnectionEnd::Broken(reason) | ConnectionEnd::Suspected(reason) => {
+                self.connection().died(&reason)
+            }
         }
         self.pause().await;
     }
@@ -280,12 +289,12 @@ impl Keeper {
 
 impl Replicas {
     /// Runs a connection that has been greeted, until it ends.
-    async fn serve(&self, index: usize, link: Link) -> Ended {
+    async fn serve(&self, index: usize, link: Link) -> ConnectionEnd {
         let connection = &self.connections[index];
         tokio::select! {
             ended = connection.drive(link) => ended,
-            () = connection.retired(|| self.is_needed(index)), if index > 0 => Ended::Retired,
-            said = self.probe(connection), if connection.is_greeted() => Ended::Broken(said),
+            () = connection.wait_until_retired(|| self.is_needed(index)), if index > 0 => ConnectionEnd::Retired,
+            reason = self.probe(connection), if connection.is_greeted() => ConnectionEnd::Broken(reason),
             never = self.ping(connection), if self.router.is_some() => match never {},
         }
     }
@@ -295,7 +304,7 @@ impl Replicas {
         let over = sleep(pause);
         tokio::pin!(over);
         loop {
-            let changed = self.news.changed.notified();
+            let changed = self.notifier.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             if !self.connections.iter().any(Connection::may_serve) {
@@ -315,10 +324,10 @@ impl Replicas {
             if connection.is_up() {
                 let sent = AtomicBool::new(false);
                 let body = Body::Status(StatusRequest::default());
-                if let Ok(call) = connection.ask(body, false, &sent) {
-                    let asked = call.asked;
+                if let Ok(call) = connection.enqueue(body, false, &sent) {
+                    let requested_at = call.requested_at;
                     if call.await.is_ok() {
-                        connection.is_within(asked.elapsed());
+                        connection.record_round_trip(requested_at.elapsed());
                     }
                 }
             }
@@ -333,27 +342,27 @@ impl Replicas {
     /// may ask it, too, if nobody else serves: it is not hung up on while they wait.
     async fn probe(&self, connection: &Connection) -> String {
         let sent = AtomicBool::new(false);
-        let patience = self.options.patience();
+        let silence_timeout = self.options.silence_timeout();
         let mut pause = PROBE_EVERY;
         while connection.is_greeted() {
-            let asked = Instant::now();
+            let requested_at = Instant::now();
             let probe = Op::multi_get(vec![Bytes::from_static(PROBE_KEY.as_bytes())]);
             let body = Body::Command(probe.into());
-            let Ok(mut call) = connection.ask(body, false, &sent) else {
+            let Ok(mut call) = connection.enqueue(body, false, &sent) else {
                 break;
             };
             let answer = loop {
-                match timeout(patience, &mut call).await {
+                match timeout(silence_timeout, &mut call).await {
                     Ok(answer) => break answer,
                     Err(_) if connection.calls() > 1 => {}
                     Err(_) => {
-                        let waited = asked.elapsed();
+                        let waited = requested_at.elapsed();
                         return format!("greets, but answers no read within {waited:.1?}");
                     }
                 }
             };
             if !answer.is_ok_and(|response| serves(&response)) {
-                sleep(patience).await;
+                sleep(silence_timeout).await;
                 match connection.is_greeted() {
                     true => return "unavailable".to_owned(),
                     false => break,
@@ -395,7 +404,7 @@ impl Replicas {
             address: connection.address.clone(),
             replica: connection.replica(),
             dead: match connection.state() {
-                State::Dead(dead) => Some((dead.since.elapsed(), dead.said)),
+                ConnectionState::Dead(dead) => Some((dead.since.elapsed(), dead.reason)),
                 _ => None,
             },
         };

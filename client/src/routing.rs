@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::connection::{Candidate, Connection};
 use leasehold_wire::request::Body;
-use leasehold_wire::{Hint, Path, Read, Response};
+use leasehold_wire::{Hint, Path, ReadOp, Response};
 
 /// Rule for the replica that an operation is sent to first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,7 +42,7 @@ const SLACK: usize = 8;
 /// Size estimate of an entry without its key, in bytes.
 const ENTRY_BYTES: usize = 160;
 /// One in this many reads of unknown keys asks for a hint while there is no free space.
-const ASKS_ONE_IN: usize = 8;
+const HINT_REQUEST_ONE_IN: usize = 8;
 
 /// Where an operation goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,22 +57,22 @@ pub(crate) struct Route {
 /// about the holders of keys and the leader.
 #[derive(Debug)]
 pub(crate) struct Router {
-    known: Mutex<Known>,
+    hints: Mutex<HintCache>,
     /// Replicas that are loaded alike are asked in turn.
-    turn: AtomicUsize,
+    round_robin: AtomicUsize,
 }
 
 impl Router {
     /// Knows nothing; remembers keys in at most so many bytes.
     pub fn new(bytes_max: usize) -> Router {
         Router {
-            known: Mutex::new(Known::new(bytes_max)),
-            turn: AtomicUsize::new(0),
+            hints: Mutex::new(HintCache::new(bytes_max)),
+            round_robin: AtomicUsize::new(0),
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn hints(&self) -> MutexGuard<'_, HintCache> {
+        self.hints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where a request goes, from what is known now.
@@ -80,17 +80,17 @@ impl Router {
         let Body::Command(command) = body else {
             return Route::default();
         };
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let round_robin = self.round_robin.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         let (holders, hint) = match command.as_read() {
-            Some(Read::Get(get)) => self.known().holders(&get.key, now, turn),
-            Some(Read::MultiGet(_) | Read::Scan(_)) => return Route::default(),
-            None if command.is_write() => self.known().leader(now),
+            Some(ReadOp::Get(get)) => self.hints().holders(&get.key, now, round_robin),
+            Some(ReadOp::MultiGet(_) | ReadOp::Scan(_)) => return Route::default(),
+            None if command.is_write() => self.hints().leader(now),
             None => return Route::default(),
         };
         let all = connections.iter().enumerate();
         let candidates = all.filter_map(|(index, one)| Some((index, one.candidate()?)));
-        let first = choose(candidates, holders, turn, connections.len());
+        let first = choose(candidates, holders, round_robin, connections.len());
         Route { first, hint }
     }
 
@@ -101,9 +101,9 @@ impl Router {
             return;
         };
         if let Some(hint) = &response.hint {
-            self.known().learn(key, hint, Instant::now());
-        } else if matches!(command.as_read(), Some(Read::Get(_))) && !is_local(response.path()) {
-            self.known().doubt(key);
+            self.hints().learn(key, hint, Instant::now());
+        } else if matches!(command.as_read(), Some(ReadOp::Get(_))) && !is_local(response.path()) {
+            self.hints().doubt(key);
         }
     }
 }
@@ -113,41 +113,42 @@ fn is_local(path: Path) -> bool {
     matches!(path, Path::Local | Path::Held)
 }
 
-/// Chooses among the replicas in `wanted` that are about as near as the nearest of them, and about
+/// Chooses among the replicas in `eligible` that are about as near as the nearest of them, and about
 /// as little loaded as the least loaded of these. Returns the one that most unsent calls wait for;
 /// if several are equal, the one with the fewest calls, then round-robin.
 fn choose(
     candidates: impl Iterator<Item = (usize, Candidate)>,
-    wanted: u64,
-    turn: usize,
+    eligible: u64,
+    round_robin: usize,
     all: usize,
 ) -> Option<usize> {
-    let is_wanted = |(_, one): &(usize, Candidate)| wanted >> one.number & 1 == 1;
-    let wanted: SmallVec<[_; 8]> = candidates.filter(is_wanted).collect();
-    let nearest = wanted.iter().map(|(_, one)| one.distance).min()?;
+    let is_eligible = |(_, one): &(usize, Candidate)| eligible >> one.number & 1 == 1;
+    let eligible: SmallVec<[_; 8]> = candidates.filter(is_eligible).collect();
+    let nearest = eligible.iter().map(|(_, one)| one.distance).min()?;
     let near_ends = nearest.saturating_mul(2).saturating_add(NEAR);
-    let near = || wanted.iter().filter(|(_, one)| one.distance <= near_ends);
+    let near = || eligible.iter().filter(|(_, one)| one.distance <= near_ends);
     let least = near().map(|(_, one)| one.calls).min()?;
     let idle = near().filter(|(_, one)| one.calls <= least + SLACK);
-    let order =
-        |(index, one): &&(usize, Candidate)| (Reverse(one.unsent), one.calls, (index + turn) % all);
+    let order = |(index, one): &&(usize, Candidate)| {
+        (Reverse(one.unsent), one.calls, (index + round_robin) % all)
+    };
     let (index, _) = idle.min_by_key(order)?;
     Some(*index)
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct HintEntry {
     /// Bit by number; `None`: nothing was said of them, so as for any other key.
     holders: Option<u64>,
     /// When it was last asked for; `None`: it is in doubt.
-    asked: Option<Instant>,
+    requested_at: Option<Instant>,
     /// Its place in `keys`.
     place: usize,
 }
 
 #[derive(Debug)]
-struct Known {
-    entries: HashMap<Bytes, Entry, RandomState>,
+struct HintCache {
+    entries: HashMap<Bytes, HintEntry, RandomState>,
     /// The same keys, so that one can be drawn.
     keys: Vec<Bytes>,
     bytes: usize,
@@ -156,44 +157,47 @@ struct Known {
     unlisted: u64,
     /// A set of one, or of none.
     leader: u64,
-    leader_asked: Option<Instant>,
+    leader_requested_at: Option<Instant>,
 }
 
-fn is_due(asked: Option<Instant>, now: Instant) -> bool {
-    asked.is_none_or(|at| now.saturating_duration_since(at) >= REFRESH)
+fn is_due(requested_at: Option<Instant>, now: Instant) -> bool {
+    requested_at.is_none_or(|at| now.saturating_duration_since(at) >= REFRESH)
 }
 
-impl Known {
-    fn new(bytes_max: usize) -> Known {
-        Known {
+impl HintCache {
+    fn new(bytes_max: usize) -> HintCache {
+        HintCache {
             entries: HashMap::default(),
             keys: Vec::new(),
             bytes: 0,
             bytes_max,
             unlisted: 0,
             leader: 0,
-            leader_asked: None,
+            leader_requested_at: None,
         }
     }
 
     /// Returns the holders of a key, as far as is known, and whether to ask for a hint.
-    fn holders(&mut self, key: &Bytes, now: Instant, turn: usize) -> (u64, bool) {
-        let has_room = self.bytes + key.len() + ENTRY_BYTES <= self.bytes_max;
+    fn holders(&mut self, key: &Bytes, now: Instant, round_robin: usize) -> (u64, bool) {
+        let has_capacity = self.bytes + key.len() + ENTRY_BYTES <= self.bytes_max;
         let Some(entry) = self.entries.get_mut(key) else {
-            return (self.unlisted, has_room || turn.is_multiple_of(ASKS_ONE_IN));
+            return (
+                self.unlisted,
+                has_capacity || round_robin.is_multiple_of(HINT_REQUEST_ONE_IN),
+            );
         };
-        let due = is_due(entry.asked, now);
+        let due = is_due(entry.requested_at, now);
         if due {
             // One asks; the others go by what is known until it is answered.
-            entry.asked = Some(now);
+            entry.requested_at = Some(now);
         }
         (entry.holders.unwrap_or(self.unlisted), due)
     }
 
     fn leader(&mut self, now: Instant) -> (u64, bool) {
-        let due = is_due(self.leader_asked, now);
+        let due = is_due(self.leader_requested_at, now);
         if due {
-            self.leader_asked = Some(now);
+            self.leader_requested_at = Some(now);
         }
         (self.leader, due)
     }
@@ -203,7 +207,7 @@ impl Known {
             number @ 1..=64 => 1 << (number - 1),
             _ => 0,
         };
-        self.leader_asked = Some(now);
+        self.leader_requested_at = Some(now);
         if !hint.listed {
             // Of the key's range. Other ranges may differ, so a key that is known goes by
             // what was said of it.
@@ -215,14 +219,14 @@ impl Known {
     /// Records that the knowledge of the key was wrong: the next read of it asks for a hint.
     fn doubt(&mut self, key: &Bytes) {
         match self.entries.get_mut(key) {
-            Some(entry) => entry.asked = None,
+            Some(entry) => entry.requested_at = None,
             None => self.put(key, None, None),
         }
     }
 
-    fn put(&mut self, key: &Bytes, holders: Option<u64>, asked: Option<Instant>) {
+    fn put(&mut self, key: &Bytes, holders: Option<u64>, requested_at: Option<Instant>) {
         if let Some(entry) = self.entries.get_mut(key) {
-            (entry.holders, entry.asked) = (holders, asked);
+            (entry.holders, entry.requested_at) = (holders, requested_at);
             return;
         }
         let bytes = key.len() + ENTRY_BYTES;
@@ -237,9 +241,9 @@ impl Known {
         let place = self.keys.len();
         self.keys.push(key.clone());
         self.bytes += bytes;
-        let entry = Entry {
+        let entry = HintEntry {
             holders,
-            asked,
+            requested_at,
             place,
         };
         self.entries.insert(key, entry);
@@ -283,8 +287,13 @@ mod tests {
         }
     }
 
-    fn chosen(all: &[Candidate], wanted: u64, turn: usize) -> Option<usize> {
-        choose(all.iter().copied().enumerate(), wanted, turn, all.len())
+    fn chosen(all: &[Candidate], eligible: u64, round_robin: usize) -> Option<usize> {
+        choose(
+            all.iter().copied().enumerate(),
+            eligible,
+            round_robin,
+            all.len(),
+        )
     }
 
     #[test]
@@ -309,11 +318,12 @@ mod tests {
     #[test]
     fn replicas_that_are_loaded_alike_are_asked_in_turn() {
         let all = [at(0, 1, 2), at(1, 1, 2), at(2, 1, 2)];
-        let asked = |index| {
-            let turns = (0..30).filter(|turn| chosen(&all, 0b111, *turn) == Some(index));
+        let count = |index| {
+            let turns =
+                (0..30).filter(|round_robin| chosen(&all, 0b111, *round_robin) == Some(index));
             turns.count()
         };
-        assert_eq!([asked(0), asked(1), asked(2)], [10; 3]);
+        assert_eq!([count(0), count(1), count(2)], [10; 3]);
     }
 
     #[test]
@@ -324,7 +334,7 @@ mod tests {
                 ..at(1, 1, calls)
             };
             let all = [at(0, 1, 10), leaving, at(2, 1, 40)];
-            (0..30).all(|turn| chosen(&all, 0b111, turn) == Some(1))
+            (0..30).all(|round_robin| chosen(&all, 0b111, round_robin) == Some(1))
         };
         assert!(joined(10 + SLACK));
         assert!(!joined(10 + SLACK + 1));
@@ -335,58 +345,58 @@ mod tests {
         let all = [at(0, 1, 0), at(1, 1, 0)];
         assert_eq!(chosen(&all, u64::MAX << 2, 0), None);
         assert_eq!(chosen(&all, u64::MAX, 0), Some(0));
-        let mut known = Known::new(1 << 20);
+        let mut hints = HintCache::new(1 << 20);
         for leader in [0, 65, u32::MAX] {
             let nonsense = Hint {
                 leader,
                 ..hint(u64::MAX, true)
             };
-            known.learn(&key(1), &nonsense, Instant::now());
-            assert_eq!(known.leader(Instant::now()).0, 0, "{leader}");
+            hints.learn(&key(1), &nonsense, Instant::now());
+            assert_eq!(hints.leader(Instant::now()).0, 0, "{leader}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_read_asks_again_when_a_hint_is_old_or_was_wrong() {
-        let mut known = Known::new(1 << 20);
+        let mut hints = HintCache::new(1 << 20);
         let start = Instant::now();
-        assert_eq!(known.holders(&key(1), start, 0), (0, true));
-        known.learn(&key(1), &hint(0b10, true), start);
-        assert_eq!(known.holders(&key(1), start, 0), (0b10, false));
+        assert_eq!(hints.holders(&key(1), start, 0), (0, true));
+        hints.learn(&key(1), &hint(0b10, true), start);
+        assert_eq!(hints.holders(&key(1), start, 0), (0b10, false));
         let later = start + REFRESH;
-        assert_eq!(known.holders(&key(1), later, 0), (0b10, true));
-        assert_eq!(known.holders(&key(1), later, 0), (0b10, false), "one asks");
-        known.doubt(&key(1));
-        assert_eq!(known.holders(&key(1), later, 0), (0b10, true));
+        assert_eq!(hints.holders(&key(1), later, 0), (0b10, true));
+        assert_eq!(hints.holders(&key(1), later, 0), (0b10, false), "one asks");
+        hints.doubt(&key(1));
+        assert_eq!(hints.holders(&key(1), later, 0), (0b10, true));
     }
 
     /// Key ranges have holders of their own: what is said of one key is no news of another.
     #[test]
     fn a_key_follows_what_was_said_of_it_and_an_unknown_one_what_was_heard_last() {
-        let (mut known, now) = (Known::new(1 << 20), Instant::now());
-        known.learn(&key(1), &hint(0b1, false), now);
-        known.learn(&key(2), &hint(0b110, true), now);
-        known.learn(&key(3), &hint(0b11, false), now);
-        let holders: Vec<u64> = (1..5).map(|i| known.holders(&key(i), now, 0).0).collect();
+        let (mut hints, now) = (HintCache::new(1 << 20), Instant::now());
+        hints.learn(&key(1), &hint(0b1, false), now);
+        hints.learn(&key(2), &hint(0b110, true), now);
+        hints.learn(&key(3), &hint(0b11, false), now);
+        let holders: Vec<u64> = (1..5).map(|i| hints.holders(&key(i), now, 0).0).collect();
         assert_eq!(holders, [0b1, 0b110, 0b11, 0b11]);
     }
 
     #[test]
     fn memory_is_bounded_and_most_of_it_is_used() {
         let max = 1000 * (9 + ENTRY_BYTES);
-        let (mut known, now) = (Known::new(max), Instant::now());
+        let (mut hints, now) = (HintCache::new(max), Instant::now());
         for number in 0..10_000 {
-            known.learn(&key(number), &hint(1, true), now);
-            assert!(known.bytes <= max && known.keys.len() == known.entries.len());
+            hints.learn(&key(number), &hint(1, true), now);
+            assert!(hints.bytes <= max && hints.keys.len() == hints.entries.len());
         }
-        assert_eq!(known.entries.len(), 1000);
-        for (place, key) in known.keys.iter().enumerate() {
-            assert_eq!(known.entries[key].place, place);
+        assert_eq!(hints.entries.len(), 1000);
+        for (place, key) in hints.keys.iter().enumerate() {
+            assert_eq!(hints.entries[key].place, place);
         }
-        known.learn(&vec![b'k'; max].into(), &hint(1, true), now);
-        assert!(known.bytes <= max, "a key that is larger than all");
-        let unknown = |turn| known.holders(&key(100_000), now, turn).1;
-        let asks = (0..800).map(unknown).filter(|asks| *asks).count();
-        assert!(asks == 800 || asks == 100, "{asks}");
+        hints.learn(&vec![b'k'; max].into(), &hint(1, true), now);
+        assert!(hints.bytes <= max, "a key that is larger than all");
+        let unknown = |round_robin| hints.holders(&key(100_000), now, round_robin).1;
+        let count = (0..800).map(unknown).filter(|requests| *requests).count();
+        assert!(count == 800 || count == 100, "{count}");
     }
 }

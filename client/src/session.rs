@@ -49,7 +49,7 @@ impl Sessions {
         let from_ms = self.expired_before_ms.max(log_time_ms);
         let lives = |session: &&mut Session| session.opened_ms >= from_ms;
         let mut living = self.open.iter_mut().filter(lives);
-        match living.find(|session| session.has_room()) {
+        match living.find(|session| session.has_capacity()) {
             Some(session) => session.issue(),
             None => {
                 let mut session = Session::new(self.log_time_ms);
@@ -62,7 +62,7 @@ impl Sessions {
 
     /// The ticket will not be used again. Has no effect for a ticket of a session that was
     /// replaced.
-    pub fn settle(&mut self, ticket: Ticket) {
+    pub fn release(&mut self, ticket: Ticket) {
         let mut open = self.open.iter_mut();
         if let Some(session) = open.find(|session| session.client == ticket.client) {
             session.outstanding.remove(&ticket.sequence);
@@ -93,7 +93,7 @@ struct Session {
     opened_ms: u64,
     /// The sequence of the next write; the first is 1.
     next: u64,
-    /// Issued and not settled; all below `next`.
+    /// Issued and not released; all below `next`.
     outstanding: BTreeSet<u64>,
 }
 
@@ -107,7 +107,7 @@ impl Session {
         }
     }
 
-    fn has_room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         let oldest = *self.outstanding.first().unwrap_or(&self.next);
         self.next - oldest <= UNACKNOWLEDGED_MAX
     }
@@ -151,14 +151,14 @@ mod tests {
             let next = sessions.issue();
             assert_eq!((next.client, next.acked_below), (first.client, 1));
             assert!(next.sequence - next.acked_below <= UNACKNOWLEDGED_MAX);
-            sessions.settle(next);
+            sessions.release(next);
         }
         let next = sessions.issue();
         assert_ne!(next.client, first.client);
         assert_eq!((next.sequence, next.opened_ms), (1, 7));
         // When it is answered at last, the session is used again.
-        sessions.settle(next);
-        sessions.settle(first);
+        sessions.release(next);
+        sessions.release(first);
         let again = sessions.issue();
         assert!(sessions.open.iter().any(|it| it.client == again.client));
         assert_eq!(sessions.open.len(), 2);
@@ -169,7 +169,7 @@ mod tests {
         let mut sessions = Sessions::new(0);
         let mut in_flight: VecDeque<Ticket> = (0..200).map(|_| sessions.issue()).collect();
         for _ in 0..10_000 {
-            sessions.settle(in_flight.pop_front().expect("200 are in flight"));
+            sessions.release(in_flight.pop_front().expect("200 are in flight"));
             in_flight.push_back(sessions.issue());
         }
         assert!(sessions.open.len() <= 5, "{}", sessions.open.len());
@@ -221,9 +221,9 @@ mod tests {
         assert_eq!(sequences, [1, 2, 3, 4]);
         assert!(tickets.iter().all(|t| t.client != 0 && t.acked_below == 1));
 
-        session.settle(tickets[1]);
+        session.release(tickets[1]);
         assert_eq!(session.issue().acked_below, 1, "1 is still in flight");
-        session.settle(tickets[0]);
+        session.release(tickets[0]);
         assert_eq!(session.issue().acked_below, 3);
     }
 
@@ -233,7 +233,7 @@ mod tests {
         for sequence in 1..5 {
             let ticket = session.issue();
             assert_eq!((ticket.sequence, ticket.acked_below), (sequence, sequence));
-            session.settle(ticket);
+            session.release(ticket);
         }
     }
 
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!((renewed.sequence, renewed.opened_ms), (1, 70));
 
         session.renew(two, 80);
-        session.settle(two);
+        session.release(two);
         let next = session.issue();
         assert_eq!(next.client, renewed.client);
         assert_eq!((next.sequence, next.acked_below), (2, 1));

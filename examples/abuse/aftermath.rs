@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use crate::cluster::Cluster;
 use crate::figures::Figures;
 use crate::judge::Check;
-use crate::stage::Seen;
-use crate::watch::Watch;
+use crate::stage::AttackTimeline;
+use crate::watch::ReplicaMonitor;
 
 /// Key and value that an unauthenticated peer proposes.
 pub const MADE_UP_KEY: &str = "made-up";
@@ -18,9 +18,9 @@ const HOLDERS_BYTES_A_SECOND: f64 = 100_000.0;
 
 /// Something to look at.
 #[derive(Clone, Copy, Debug)]
-pub enum After {
+pub enum AftermathCheck {
     /// No refusal reveals words that the unauthenticated peer had not said.
-    Untold,
+    NothingRevealed,
     /// All replicas are killed and started again, and serve.
     Restart,
     /// No replica serves the value that nobody wrote.
@@ -47,28 +47,28 @@ pub enum After {
 }
 
 /// Context in which checks look at the cluster.
-pub struct Scene<'a> {
+pub struct AftermathContext<'a> {
     pub cluster: &'a mut Cluster,
-    pub watch: &'a Watch,
+    pub watch: &'a ReplicaMonitor,
     pub waged: &'a Figures,
-    pub seen: &'a Seen,
+    pub seen: &'a AttackTimeline,
 }
 
-impl Scene<'_> {
-    pub async fn look(&mut self, after: After) -> anyhow::Result<Check> {
+impl AftermathContext<'_> {
+    pub async fn look(&mut self, after: AftermathCheck) -> anyhow::Result<Check> {
         match after {
-            After::Untold => Ok(self.at_most("words_told", 0.0)),
-            After::AtMost(name, bound) => Ok(self.at_most(name, bound)),
-            After::Restart => self.restart().await,
-            After::NobodyWrote => Ok(self.nobody_wrote().await),
-            After::LogTime => Ok(self.log_time().await),
-            After::FilesLeft(most) => Ok(self.files_left(most)),
-            After::CounterAtMost(name, most) => Ok(self.counter(name, most)),
-            After::CounterAtMostNow(name, most) => Ok(self.counter_now(name, most).await),
-            After::Rose(name) => Ok(self.rose(name)),
-            After::LongestRound(most) => Ok(self.longest_round(most)),
-            After::PeerBytes => Ok(self.peer_bytes()),
-            After::EndedByItself => Ok(self.seen.ends.check()),
+            AftermathCheck::NothingRevealed => Ok(self.at_most("words_told", 0.0)),
+            AftermathCheck::AtMost(name, bound) => Ok(self.at_most(name, bound)),
+            AftermathCheck::Restart => self.restart().await,
+            AftermathCheck::NobodyWrote => Ok(self.nobody_wrote().await),
+            AftermathCheck::LogTime => Ok(self.log_time().await),
+            AftermathCheck::FilesLeft(most) => Ok(self.files_left(most)),
+            AftermathCheck::CounterAtMost(name, most) => Ok(self.counter(name, most)),
+            AftermathCheck::CounterAtMostNow(name, most) => Ok(self.counter_now(name, most).await),
+            AftermathCheck::Rose(name) => Ok(self.rose(name)),
+            AftermathCheck::LongestRound(most) => Ok(self.longest_round(most)),
+            AftermathCheck::PeerBytes => Ok(self.peer_bytes()),
+            AftermathCheck::EndedByItself => Ok(self.seen.ends.check()),
         }
     }
 
@@ -84,9 +84,9 @@ impl Scene<'_> {
         Ok(match self.cluster.ready().await {
             Ok(()) => {
                 let words = format!("after {:.1} s", begun.elapsed().as_secs_f64());
-                Check::said(what, &words, true)
+                Check::described(what, &words, true)
             }
-            Err(error) => Check::said(what, &format!("{error:#}"), false),
+            Err(error) => Check::described(what, &format!("{error:#}"), false),
         })
     }
 
@@ -118,7 +118,7 @@ impl Scene<'_> {
 
     fn files_left(&self, most: u64) -> Check {
         let before = self.watch.files(self.seen.quiet, self.seen.began);
-        let last = self.seen.last_moment;
+        let last = self.seen.before_end;
         let now = self.watch.files(last - Duration::from_secs(1), last);
         let what = "connections open at the end of the attack";
         let left = now.saturating_sub(before);
@@ -159,14 +159,14 @@ impl Scene<'_> {
         let what = "longest round of a replica, ms";
         match found {
             Some(ms) => Check::at_most(what, Some(ms as f64), most as f64),
-            None => Check::said(what, "not known: the program does not tell", true),
+            None => Check::described(what, "not known: the program does not tell", true),
         }
     }
 
     fn peer_bytes(&self) -> Check {
         let (quiet, busiest) = (self.seen.quiet_bytes_s, self.seen.busiest_bytes_s);
         let (Some(quiet), Some(busiest)) = (quiet, busiest) else {
-            return Check::said("bytes between peers", "not known: there is no `ss`", true);
+            return Check::described("bytes between peers", "not known: there is no `ss`", true);
         };
         let each = (busiest - quiet).max(0.0) / self.cluster.clients.len() as f64;
         let what = "bytes that each replica sends for holders in the busiest second";

@@ -24,14 +24,14 @@ const LOOKS_EVERY: Duration = Duration::from_millis(10);
 
 /// Number of times that the replica ended in each way.
 #[derive(Debug, Default)]
-pub struct Ends {
+pub struct ExitTally {
     ways: BTreeMap<String, u32>,
     /// Output of the replica when it ended worst.
     words: String,
     bad: bool,
 }
 
-impl Ends {
+impl ExitTally {
     fn note(&mut self, status: Option<ExitStatus>, words: &str) {
         let way = status.map_or("not at all".to_owned(), |status| status.to_string());
         let way = way.trim_start_matches("exit ").to_owned();
@@ -52,21 +52,21 @@ impl Ends {
             .map(|(way, times)| format!("{times} times: {way}"))
             .collect();
         let found = format!("{}. {}", ways.join(", "), self.words);
-        Check::said(what, &found, !self.bad && !self.ways.is_empty())
+        Check::described(what, &found, !self.bad && !self.ways.is_empty())
     }
 }
 
 /// Takes the right to write in its directory from the last replica, starts it again once it
 /// has ended, and so on until shortly before the attackers end, at `end`.
-pub async fn fail_until(cluster: &mut Cluster, end: Instant) -> anyhow::Result<Ends> {
+pub async fn fail_until(cluster: &mut Cluster, end: Instant) -> anyhow::Result<ExitTally> {
     let last = cluster.clients.len() - 1;
     let data = cluster.data(last);
-    let mut ends = Ends::default();
+    let mut ends = ExitTally::default();
     while Instant::now() + RUNS_FOR + PUTS_FOLLOW < end {
         sleep(RUNS_FOR).await;
         set_mode(&data, 0o555).context("making a directory read-only")?;
         let status = ended(cluster, last).await;
-        ends.note(status, &cluster.last_words());
+        ends.note(status, &cluster.last_log_lines());
         set_mode(&data, 0o755).context("making a directory writable")?;
         if status.is_none() {
             break;
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn one_signal_among_errors_fails() {
         let error = Some(ExitStatus::from_raw(1 << 8));
-        let mut ends = Ends::default();
+        let mut ends = ExitTally::default();
         assert!(!ends.check().good, "it never ended");
         ends.note(error, "writing failed");
         ends.note(error, "writing failed");
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn to_go_on_or_to_end_without_an_error_fails() {
         for status in [None, Some(ExitStatus::from_raw(0))] {
-            let mut ends = Ends::default();
+            let mut ends = ExitTally::default();
             ends.note(status, "");
             assert!(!ends.check().good, "{status:?}");
         }

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::attacks::{Attack, Judged};
+use crate::attacks::{Attack, JudgedLatency};
 use crate::figures::Figures;
 use crate::provenance::Program;
-use crate::well_behaved::Noticed;
+use crate::well_behaved::ClientLatencies;
 
 /// A p99 may be so many times that of the quiet time, and so much longer, in µs.
 const TIMES: f64 = 2.0;
@@ -45,7 +45,7 @@ impl Check {
     }
 
     /// A check with a result in words.
-    pub fn said(what: &str, found: &str, good: bool) -> Check {
+    pub fn described(what: &str, found: &str, good: bool) -> Check {
         Check {
             what: what.to_owned(),
             found: found.to_owned(),
@@ -124,7 +124,7 @@ impl Row {
 }
 
 /// The figures of what clients noticed, named by when that was.
-pub fn name_figures(figures: &mut Figures, when: &str, noticed: &Noticed) {
+pub fn name_figures(figures: &mut Figures, when: &str, noticed: &ClientLatencies) {
     let named = [
         ("put_p50_us", noticed.put_p50_us),
         ("put_p99_us", noticed.put_p99_us),
@@ -143,7 +143,7 @@ pub fn name_figures(figures: &mut Figures, when: &str, noticed: &Noticed) {
 pub fn usual(attack: &Attack, figures: &Figures) -> Vec<Check> {
     let of = |name: &str| figures.get(name).copied().unwrap_or_default();
     let mut checks = Vec::new();
-    if attack.judged != Judged::Nothing {
+    if attack.judged != JudgedLatency::Nothing {
         for kind in ["put", "get"] {
             let quiet = of(&format!("quiet_{kind}_p99_us"));
             let attacked = of(&format!("attacked_{kind}_p99_us"));
@@ -157,7 +157,7 @@ pub fn usual(attack: &Attack, figures: &Figures) -> Vec<Check> {
             0.0,
         ));
     }
-    if attack.judged == Judged::LongestPut {
+    if attack.judged == JudgedLatency::LongestPut {
         let longest = ms(of("attacked_put_max_us"));
         checks.push(Check::at_most(
             "longest put, ms",

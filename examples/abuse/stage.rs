@@ -9,14 +9,14 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
-use crate::aftermath::{After, Scene};
+use crate::aftermath::{AftermathCheck, AftermathContext};
 use crate::attacks::{Attack, Target};
 use crate::cluster::{Cluster, Recipe};
-use crate::failing_disk::{Ends, fail_until};
+use crate::failing_disk::{ExitTally, fail_until};
 use crate::figures::Figures;
 use crate::judge::{Check, Row, name_figures, usual};
-use crate::watch::Watch;
-use crate::well_behaved::WellBehaved;
+use crate::watch::ReplicaMonitor;
+use crate::well_behaved::WellBehavedClients;
 
 /// Until clients are connected and caches are warm.
 const SETTLES_IN: Duration = Duration::from_secs(2);
@@ -41,11 +41,11 @@ pub struct Stage {
 }
 
 /// Timestamps of the phases of an attack, and measurements that only the stage makes.
-pub struct Seen {
+pub struct AttackTimeline {
     pub quiet: Instant,
     pub began: Instant,
     /// The attackers have not ended yet.
-    pub last_moment: Instant,
+    pub before_end: Instant,
     pub ended: Instant,
     pub recovered: Instant,
     /// Bytes that all replicas together sent each other, a second; absent if not known.
@@ -54,7 +54,7 @@ pub struct Seen {
     /// The same in the busiest second of the last part.
     pub busiest_bytes_s: Option<f64>,
     /// Ways in which the replica with the failing disk ended.
-    pub ends: Ends,
+    pub ends: ExitTally,
 }
 
 impl Stage {
@@ -67,8 +67,11 @@ impl Stage {
         };
         if let Err(error) = self.measure(attack, &mut row).await {
             let found = format!("{error:#}");
-            row.checks
-                .push(Check::said("the cluster can be measured", &found, false));
+            row.checks.push(Check::described(
+                "the cluster can be measured",
+                &found,
+                false,
+            ));
         }
         row
     }
@@ -93,8 +96,8 @@ impl Stage {
         if attack.prepares && !attack.setting.one_late {
             figures_of(self.wage(attack, &cluster, true)?, attack).await?;
         }
-        let watch = Watch::start(&cluster);
-        let calm = WellBehaved::start(&cluster, self.rate).await?;
+        let watch = ReplicaMonitor::start(&cluster);
+        let calm = WellBehavedClients::start(&cluster, self.rate).await?;
         let (seen, waged) = self.play(attack, &mut cluster).await?;
         calm.stop().await;
         sum_up(row, &seen, &watch, &calm);
@@ -103,18 +106,19 @@ impl Stage {
         row.checks = usual(attack, &row.figures);
         if attack.setting.certified && cluster.authority.is_none() {
             let found = "none: this program cannot make them";
-            row.checks.push(Check::said("certificates", found, true));
+            row.checks
+                .push(Check::described("certificates", found, true));
         }
         let alive = self.alive(&mut cluster);
         row.checks.push(alive);
-        let mut scene = Scene {
+        let mut context = AftermathContext {
             cluster: &mut cluster,
             watch: &watch,
             waged: &waged,
             seen: &seen,
         };
         for after in attack.after {
-            let check = scene.look(*after).await?;
+            let check = context.look(*after).await?;
             row.checks.push(check);
         }
         Ok(())
@@ -125,7 +129,7 @@ impl Stage {
         &self,
         attack: &Attack,
         cluster: &mut Cluster,
-    ) -> anyhow::Result<(Seen, Figures)> {
+    ) -> anyhow::Result<(AttackTimeline, Figures)> {
         sleep(SETTLES_IN).await;
         let (quiet, sent) = (Instant::now(), peer_bytes(attack, cluster).await);
         sleep(Duration::from_secs(self.quiet_s)).await;
@@ -136,20 +140,20 @@ impl Stage {
         let waging = tokio::task::spawn_local(figures_of_owned(attackers, attack.name));
         let ends = match attack.setting.unprivileged {
             true => fail_until(cluster, began + length).await?,
-            false => Ends::default(),
+            false => ExitTally::default(),
         };
         sleep((began + length).saturating_duration_since(Instant::now() + LATE)).await;
         let (late, sent) = (Instant::now(), peer_bytes(attack, cluster).await);
         let busiest_bytes_s = busiest(attack, cluster, began + length).await;
         let late_bytes_s = rate(sent, peer_bytes(attack, cluster).await, late);
-        let last_moment = Instant::now() - Duration::from_millis(300);
+        let before_end = Instant::now() - Duration::from_millis(300);
         let waged = waging.await??;
         let ended = Instant::now();
         sleep(RECOVERS_IN).await;
-        let seen = Seen {
+        let seen = AttackTimeline {
             quiet,
             began,
-            last_moment,
+            before_end,
             ended,
             recovered: Instant::now(),
             quiet_bytes_s,
@@ -191,14 +195,14 @@ impl Stage {
         let dead = dead.count() as f64;
         let mut check = Check::at_most("replicas that ended", Some(dead), 0.0);
         if !check.good {
-            check.found = format!("{} ({})", check.found, cluster.last_words().trim());
+            check.found = format!("{} ({})", check.found, cluster.last_log_lines().trim());
         }
         check
     }
 }
 
-fn sum_up(row: &mut Row, seen: &Seen, watch: &Watch, calm: &WellBehaved) {
-    let Seen {
+fn sum_up(row: &mut Row, seen: &AttackTimeline, watch: &ReplicaMonitor, calm: &WellBehavedClients) {
+    let AttackTimeline {
         quiet,
         began,
         ended,
@@ -289,7 +293,7 @@ async fn peer_bytes(attack: &Attack, cluster: &Cluster) -> Option<u64> {
     if !attack
         .after
         .iter()
-        .any(|after| matches!(after, After::PeerBytes))
+        .any(|after| matches!(after, AftermathCheck::PeerBytes))
     {
         return None;
     }

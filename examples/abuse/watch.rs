@@ -16,7 +16,7 @@ const EVERY: Duration = Duration::from_millis(200);
 
 /// One look at a replica.
 #[derive(Clone, Debug)]
-struct Look {
+struct ReplicaSample {
     at: Instant,
     replica: usize,
     memory_kib: u64,
@@ -28,13 +28,13 @@ struct Look {
 }
 
 /// Watches until it is dropped.
-pub struct Watch {
-    looks: Rc<RefCell<Vec<Look>>>,
+pub struct ReplicaMonitor {
+    looks: Rc<RefCell<Vec<ReplicaSample>>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
-impl Watch {
-    pub fn start(cluster: &Cluster) -> Watch {
+impl ReplicaMonitor {
+    pub fn start(cluster: &Cluster) -> ReplicaMonitor {
         let (addresses, processes) = (&cluster.clients, cluster.processes());
         let looks = Rc::new(RefCell::new(Vec::new()));
         let mut tasks = Vec::new();
@@ -44,7 +44,7 @@ impl Watch {
             let watched = watch(replica, port, process, looks.clone());
             tasks.push(tokio::task::spawn_local(watched));
         }
-        Watch { looks, tasks }
+        ReplicaMonitor { looks, tasks }
     }
 
     /// Number of times that a replica was seen under another ballot round or another leader than
@@ -90,16 +90,16 @@ impl Watch {
     /// The longest time in which some replica answered no question about its status.
     pub fn longest_silence(&self, from: Instant, to: Instant) -> Duration {
         let looks = self.looks.borrow();
-        let mut heard: BTreeMap<usize, Instant> = BTreeMap::new();
+        let mut last_answers: BTreeMap<usize, Instant> = BTreeMap::new();
         let mut longest = Duration::ZERO;
         for look in looks.iter().filter(|look| (from..to).contains(&look.at)) {
-            let last = heard.entry(look.replica).or_insert(from);
+            let last = last_answers.entry(look.replica).or_insert(from);
             if look.status.is_some() {
                 longest = longest.max(look.at.duration_since(*last));
                 *last = look.at;
             }
         }
-        let ends = heard.values().map(|last| to.duration_since(*last));
+        let ends = last_answers.values().map(|last| to.duration_since(*last));
         ends.fold(longest, Duration::max)
     }
 
@@ -163,7 +163,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for ReplicaMonitor {
     fn drop(&mut self) {
         self.tasks.iter().for_each(|task| task.abort());
     }
@@ -173,7 +173,7 @@ async fn watch(
     replica: usize,
     (address, authority): (String, Option<PathBuf>),
     process: u32,
-    looks: Rc<RefCell<Vec<Look>>>,
+    looks: Rc<RefCell<Vec<ReplicaSample>>>,
 ) {
     let mut client = None;
     loop {
@@ -185,7 +185,7 @@ async fn watch(
             Some(client) => client.status().await.ok(),
             None => None,
         };
-        looks.borrow_mut().push(Look {
+        looks.borrow_mut().push(ReplicaSample {
             at,
             replica,
             memory_kib: memory_kib(process, "VmRSS:"),

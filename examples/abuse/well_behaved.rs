@@ -16,7 +16,7 @@ use crate::figures::percentile;
 const KEYS: u64 = 1000;
 const VALUE: &[u8] = &[b'v'; 100];
 /// Longest time that an operation may take, all attempts together.
-const GIVE_UP: Duration = Duration::from_secs(5);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One operation.
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ struct Sample {
 
 /// Measurements of the well-behaved clients over a period.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Noticed {
+pub struct ClientLatencies {
     pub put_p50_us: u64,
     pub put_p99_us: u64,
     pub put_max_us: u64,
@@ -44,17 +44,17 @@ pub struct Noticed {
 }
 
 /// They work until this is dropped.
-pub struct WellBehaved {
+pub struct WellBehavedClients {
     samples: Rc<RefCell<Vec<Sample>>>,
     begun: Rc<Cell<u64>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
     clients: Vec<Client>,
 }
 
-impl WellBehaved {
+impl WellBehavedClients {
     /// Starts one client next to each replica. It asks the others if that one fails. Together
     /// they put and get `rate` times a second each.
-    pub async fn start(cluster: &Cluster, rate: u32) -> anyhow::Result<WellBehaved> {
+    pub async fn start(cluster: &Cluster, rate: u32) -> anyhow::Result<WellBehavedClients> {
         let addresses = &cluster.clients;
         let samples = Rc::new(RefCell::new(Vec::new()));
         let begun = Rc::new(Cell::new(0));
@@ -64,7 +64,7 @@ impl WellBehaved {
             order.rotate_left(nearest);
             let mut options = options(&order[0], cluster.authority.as_deref())?;
             options.addresses = order;
-            options.request_timeout = GIVE_UP;
+            options.request_timeout = OPERATION_TIMEOUT;
             let client = Client::connect(options).await;
             clients.push(client.context("connecting a well-behaved client")?);
         }
@@ -74,7 +74,7 @@ impl WellBehaved {
             tokio::task::spawn_local(work)
         };
         let tasks = clients.iter().map(work).collect();
-        Ok(WellBehaved {
+        Ok(WellBehavedClients {
             samples,
             begun,
             tasks,
@@ -85,14 +85,14 @@ impl WellBehaved {
     /// Begins no more operations, and waits for those that have begun.
     pub async fn stop(&self) {
         self.tasks.iter().for_each(|task| task.abort());
-        let deadline = Instant::now() + 2 * GIVE_UP;
+        let deadline = Instant::now() + 2 * OPERATION_TIMEOUT;
         while self.begun.get() > self.samples.borrow().len() as u64 && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Returns the measurements of operations that should have begun between `from` and `to`.
-    pub fn noticed(&self, from: Instant, to: Instant) -> Noticed {
+    pub fn noticed(&self, from: Instant, to: Instant) -> ClientLatencies {
         let samples = self.samples.borrow();
         let within = || {
             samples
@@ -109,7 +109,7 @@ impl WellBehaved {
         let slowest = puts.max_by_key(|sample| sample.latency);
         let slowest_at = slowest.map_or(Duration::ZERO, |sample| sample.at - from);
         let (mut puts, mut gets) = (latencies(true), latencies(false));
-        Noticed {
+        ClientLatencies {
             put_p50_us: percentile(&mut puts, 0.5),
             put_p99_us: percentile(&mut puts, 0.99),
             put_max_us: percentile(&mut puts, 1.0),
@@ -123,7 +123,7 @@ impl WellBehaved {
     }
 }
 
-impl Drop for WellBehaved {
+impl Drop for WellBehavedClients {
     fn drop(&mut self) {
         self.tasks.iter().for_each(|task| task.abort());
         self.clients.iter().for_each(Client::close);

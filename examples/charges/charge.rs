@@ -7,10 +7,10 @@ use leasehold_wire::request::Body;
 use leasehold_wire::{ErrorCode, Response};
 
 use crate::cases::Case;
-use crate::load::Answered;
+use crate::load::AnsweredRequests;
 
 /// Entries that a request names or that its answer has: keys, fields, ranges.
-pub fn entries(answered: &Answered) -> usize {
+pub fn entries(answered: &AnsweredRequests) -> usize {
     let status = answered.answer.status.as_ref();
     let leases = status.and_then(|status| status.leases.as_ref());
     let demand = status.and_then(|status| status.demand.as_ref());
@@ -38,8 +38,8 @@ pub fn entries(answered: &Answered) -> usize {
 }
 
 /// Returns the charge of a request of this case, in units.
-pub fn charge(case: &Case, answered: &Answered) -> f64 {
-    let Answered {
+pub fn charge(case: &Case, answered: &AnsweredRequests) -> f64 {
+    let AnsweredRequests {
         bytes_in,
         bytes_out,
         request,
@@ -54,10 +54,10 @@ pub fn charge(case: &Case, answered: &Answered) -> f64 {
             Some(_) => Request::Read(command, answer.path()),
             None => Request::Command(command),
         },
-        Some(Body::Status(asked)) => Request::Status(asked, sizes),
+        Some(Body::Status(request)) => Request::Status(request, sizes),
         Some(Body::Move(_)) => Request::Move,
-        Some(Body::Lease(asked)) => Request::Lease {
-            asked,
+        Some(Body::Lease(request)) => Request::Lease {
+            request,
             sizes,
             changes: case.changes_leases,
         },

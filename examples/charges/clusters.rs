@@ -24,14 +24,14 @@ const DEMAND_WITHIN: Duration = Duration::from_secs(120);
 const DEMAND_KNOWN: usize = 95;
 
 /// A cluster of one stage.
-pub struct Prepared {
+pub struct PreparedCluster {
     pub stage: Stage,
     pub cluster: Cluster,
 }
 
-impl Prepared {
+impl PreparedCluster {
     /// Starts a cluster and brings it to its stage.
-    pub async fn start(recipe: &Recipe, stage: Stage) -> anyhow::Result<Prepared> {
+    pub async fn start(recipe: &Recipe, stage: Stage) -> anyhow::Result<PreparedCluster> {
         let (strategy, name) = match stage {
             Stage::Plain => ("leader", "plain".to_owned()),
             Stage::Ranges(ranges) => ("leader", format!("ranges-{ranges}")),
@@ -43,7 +43,7 @@ impl Prepared {
         };
         let mut cluster = Cluster::start(recipe, setting, &name)?;
         cluster.ready().await?;
-        let this = Prepared { stage, cluster };
+        let this = PreparedCluster { stage, cluster };
         match stage {
             Stage::Plain => this.load().await?,
             Stage::Ranges(count) => this.divide(count).await?,
@@ -164,8 +164,8 @@ impl Prepared {
     }
 
     /// Fails if a replica has ended.
-    pub fn is_whole(&mut self) -> anyhow::Result<()> {
-        let words = self.cluster.last_words();
+    pub fn ensure_whole(&mut self) -> anyhow::Result<()> {
+        let words = self.cluster.last_log_lines();
         ensure!(words.is_empty(), "{words}");
         Ok(())
     }

@@ -11,7 +11,7 @@ use leasehold_wire::request::Body;
 use leasehold_wire::{Command, ErrorCode, Request, Response, encode_frame};
 use tokio::time::timeout;
 
-use crate::cases::{Asked, Case, Turn};
+use crate::cases::{Case, CaseRequest, LaneTurn};
 use crate::wire::{Wire, session_number};
 
 /// Longest wait for an answer before the run is abandoned.
@@ -19,7 +19,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Requests that were answered, and how large they were.
 #[derive(Clone, Debug, Default)]
-pub struct Answered {
+pub struct AnsweredRequests {
     pub requests: u64,
     /// The last request and the last answer, and their frames' bytes.
     pub bytes_in: usize,
@@ -40,7 +40,7 @@ pub struct Load<'a> {
     in_flight: BTreeMap<u64, usize>,
     /// Number of requests that each lane has made.
     numbers: Vec<u64>,
-    answered: Answered,
+    answered: AnsweredRequests,
     last_request: Request,
     last_answer: Response,
 }
@@ -59,7 +59,7 @@ impl<'a> Load<'a> {
             last_id: 0,
             in_flight: BTreeMap::new(),
             numbers: vec![0; case.batch],
-            answered: Answered::default(),
+            answered: AnsweredRequests::default(),
             last_request: Request::default(),
             last_answer: Response::default(),
         })
@@ -67,8 +67,8 @@ impl<'a> Load<'a> {
 
     /// Asks for so long, one batch after the other. Nothing goes on after a refusal that the case does
     /// not expect.
-    pub async fn run(&mut self, length: Duration) -> anyhow::Result<Answered> {
-        self.answered = Answered::default();
+    pub async fn run(&mut self, length: Duration) -> anyhow::Result<AnsweredRequests> {
+        self.answered = AnsweredRequests::default();
         let end = Instant::now() + length;
         let mut last: Vec<Option<Response>> = vec![None; self.case.batch];
         while self.answered.requests == 0
@@ -91,7 +91,7 @@ impl<'a> Load<'a> {
         let (mut request, mut answer) = (BytesMut::new(), BytesMut::new());
         encode_frame(&self.last_request, &mut request)?;
         encode_frame(&self.last_answer, &mut answer)?;
-        Ok(Answered {
+        Ok(AnsweredRequests {
             bytes_in: request.len(),
             bytes_out: answer.len(),
             request: self.last_request.clone(),
@@ -105,9 +105,9 @@ impl<'a> Load<'a> {
         self.numbers[lane] += 1;
         self.last_id += 1;
         let id = self.last_id;
-        let turn = Turn { lane, number, last };
+        let turn = LaneTurn { lane, number, last };
         let body = match (self.case.ask)(&turn) {
-            Asked::Op(op) => {
+            CaseRequest::Op(op) => {
                 let command = match op.is_write() {
                     true => {
                         let oldest = self.in_flight.keys().next().copied().unwrap_or(id);
@@ -118,7 +118,7 @@ impl<'a> Load<'a> {
                 };
                 Body::Command(command)
             }
-            Asked::Operator(body) => body,
+            CaseRequest::Operator(body) => body,
         };
         self.in_flight.insert(id, lane);
         self.last_request = Request::new(id, Some(body));

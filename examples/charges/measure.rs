@@ -8,10 +8,10 @@ use tokio::time::sleep;
 
 use crate::cases::{Case, Stage};
 use crate::cluster::Recipe;
-use crate::clusters::Prepared;
+use crate::clusters::PreparedCluster;
 use crate::load::Load;
-use crate::processor::{Spent, spent};
-use crate::rows::{Measured, Row};
+use crate::processor::{ProcessorTime, spent};
+use crate::rows::{CaseMeasurement, Row};
 
 /// Length of the load before a measurement, so that memory and caches are in use.
 const WARM_UP: Duration = Duration::from_millis(100);
@@ -32,13 +32,13 @@ pub struct Pace {
 }
 
 /// Processor time that each replica of a cluster takes in a second when idle.
-struct Idle {
+struct IdleUsage {
     stage: Stage,
-    replicas: Vec<Spent>,
+    replicas: Vec<ProcessorTime>,
 }
 
 /// Result of all measurements.
-pub struct Found {
+pub struct Measurements {
     pub rows: Vec<Row>,
     /// Number of elections in all clusters while they were asked.
     pub elections: u64,
@@ -47,13 +47,13 @@ pub struct Found {
 /// Results of one case so far.
 #[derive(Default)]
 struct Findings {
-    rounds: Vec<Measured>,
+    rounds: Vec<CaseMeasurement>,
     /// Reason why it cannot be measured.
     problem: Option<String>,
 }
 
 /// Starts the clusters that the cases need, and measures all cases in each round.
-pub async fn measure(recipe: &Recipe, cases: &[Case], pace: Pace) -> anyhow::Result<Found> {
+pub async fn measure(recipe: &Recipe, cases: &[Case], pace: Pace) -> anyhow::Result<Measurements> {
     let mut clusters = start(recipe, cases).await?;
     let mut findings: Vec<Findings> = cases.iter().map(|_| Findings::default()).collect();
     let before = ballot_rounds(&clusters).await?;
@@ -66,9 +66,9 @@ pub async fn measure(recipe: &Recipe, cases: &[Case], pace: Pace) -> anyhow::Res
             let connection = (round * cases.len() + number) as u64;
             let cluster = cluster_of(&clusters, case.stage)?;
             let measured = one(cluster, case, pace.length, connection, &idle).await;
-            let said = findings.add(measured);
+            let figure = findings.add(measured);
             leasehold_ycsb::note!(
-                "[round {round} of {}, {} of {}] {} {} {}: {said}",
+                "[round {round} of {}, {} of {}] {} {} {}: {figure}",
                 pace.rounds,
                 number + 1,
                 cases.len(),
@@ -78,13 +78,13 @@ pub async fn measure(recipe: &Recipe, cases: &[Case], pace: Pace) -> anyhow::Res
             );
         }
         for cluster in &mut clusters {
-            cluster.is_whole()?;
+            cluster.ensure_whole()?;
         }
     }
     let after = ballot_rounds(&clusters).await?;
     let rows = cases.iter().zip(findings);
     let rows = rows.map(|(case, it)| Row::new(case, &it.rounds, it.problem));
-    Ok(Found {
+    Ok(Measurements {
         rows: rows.collect(),
         elections: after.saturating_sub(before),
     })
@@ -92,7 +92,7 @@ pub async fn measure(recipe: &Recipe, cases: &[Case], pace: Pace) -> anyhow::Res
 
 impl Findings {
     /// Adds a round. Returns words for a terminal.
-    fn add(&mut self, measured: anyhow::Result<Measured>) -> String {
+    fn add(&mut self, measured: anyhow::Result<CaseMeasurement>) -> String {
         let problem = match &measured {
             Ok(measured) => measured.answered.refusal.clone(),
             Err(error) => Some(format!("{error:#}")),
@@ -101,18 +101,18 @@ impl Findings {
             self.problem = Some(problem.clone());
             return format!("not measured: {problem}");
         }
-        let said = measured.as_ref().map_or(0.0, Measured::ns) / 1000.0;
+        let figure = measured.as_ref().map_or(0.0, CaseMeasurement::ns) / 1000.0;
         self.rounds.extend(measured);
-        format!("{said:.1} us")
+        format!("{figure:.1} us")
     }
 }
 
-async fn start(recipe: &Recipe, cases: &[Case]) -> anyhow::Result<Vec<Prepared>> {
+async fn start(recipe: &Recipe, cases: &[Case]) -> anyhow::Result<Vec<PreparedCluster>> {
     let stages: BTreeSet<Stage> = cases.iter().map(|case| case.stage).collect();
     let mut clusters = Vec::new();
     for stage in stages {
         leasehold_ycsb::note!("starting a cluster: {stage:?}");
-        let started = Prepared::start(recipe, stage).await;
+        let started = PreparedCluster::start(recipe, stage).await;
         clusters.push(started.with_context(|| format!("the cluster {stage:?}"))?);
     }
     for (number, case) in cases.iter().enumerate() {
@@ -123,7 +123,7 @@ async fn start(recipe: &Recipe, cases: &[Case]) -> anyhow::Result<Vec<Prepared>>
 }
 
 /// The ballot rounds of all clusters together: more later mean elections.
-async fn ballot_rounds(clusters: &[Prepared]) -> anyhow::Result<u64> {
+async fn ballot_rounds(clusters: &[PreparedCluster]) -> anyhow::Result<u64> {
     let mut sum = 0;
     for cluster in clusters {
         sum += cluster.ballot_round().await?;
@@ -131,12 +131,12 @@ async fn ballot_rounds(clusters: &[Prepared]) -> anyhow::Result<u64> {
     Ok(sum)
 }
 
-fn cluster_of(clusters: &[Prepared], stage: Stage) -> anyhow::Result<&Prepared> {
+fn cluster_of(clusters: &[PreparedCluster], stage: Stage) -> anyhow::Result<&PreparedCluster> {
     let found = clusters.iter().find(|cluster| cluster.stage == stage);
     found.context("there is no such cluster")
 }
 
-fn processes(cluster: &Prepared) -> anyhow::Result<Vec<u32>> {
+fn processes(cluster: &PreparedCluster) -> anyhow::Result<Vec<u32>> {
     let all = cluster.cluster.processes();
     let all: Option<Vec<u32>> = all.into_iter().collect();
     all.context("a replica does not run")
@@ -144,7 +144,7 @@ fn processes(cluster: &Prepared) -> anyhow::Result<Vec<u32>> {
 
 /// Returns the processor time that each replica takes when idle. It is the least of some looks, for
 /// now and then a replica has something to do that does not recur.
-async fn idle(clusters: &[Prepared]) -> anyhow::Result<Vec<Idle>> {
+async fn idle(clusters: &[PreparedCluster]) -> anyhow::Result<Vec<IdleUsage>> {
     for cluster in clusters {
         cluster.refresh().await?;
     }
@@ -160,20 +160,21 @@ async fn idle(clusters: &[Prepared]) -> anyhow::Result<Vec<Idle>> {
     Ok(least)
 }
 
-async fn idle_once(clusters: &[Prepared]) -> anyhow::Result<Vec<Idle>> {
-    let look = |cluster: &Prepared| -> anyhow::Result<Vec<Spent>> {
+async fn idle_once(clusters: &[PreparedCluster]) -> anyhow::Result<Vec<IdleUsage>> {
+    let look = |cluster: &PreparedCluster| -> anyhow::Result<Vec<ProcessorTime>> {
         let spent = processes(cluster)?.into_iter().map(spent);
         Ok(spent.collect::<std::io::Result<_>>()?)
     };
     let begun = Instant::now();
-    let before: Vec<Vec<Spent>> = clusters.iter().map(look).collect::<anyhow::Result<_>>()?;
+    let before: Vec<Vec<ProcessorTime>> =
+        clusters.iter().map(look).collect::<anyhow::Result<_>>()?;
     sleep(IDLE).await;
     let mut all = Vec::new();
     for (cluster, before) in clusters.iter().zip(before) {
         let taken = look(cluster)?.into_iter().zip(before);
         let seconds = begun.elapsed().as_secs_f64();
         let replicas = taken.map(|(after, before)| (after - before).scaled(1.0 / seconds));
-        all.push(Idle {
+        all.push(IdleUsage {
             stage: cluster.stage,
             replicas: replicas.collect(),
         });
@@ -182,12 +183,12 @@ async fn idle_once(clusters: &[Prepared]) -> anyhow::Result<Vec<Idle>> {
 }
 
 async fn one(
-    cluster: &Prepared,
+    cluster: &PreparedCluster,
     case: &Case,
     length: Duration,
     connection: u64,
-    idle: &[Idle],
-) -> anyhow::Result<Measured> {
+    idle: &[IdleUsage],
+) -> anyhow::Result<CaseMeasurement> {
     let process = processes(cluster)?[case.replica];
     let mut load = Load::connect(case, &cluster.cluster.clients[case.replica], connection).await?;
     load.run(WARM_UP).await?;
@@ -200,9 +201,9 @@ async fn one(
     sleep(settles_in).await;
     let taken = spent(process)? - before;
     let idle = idle.iter().find(|idle| idle.stage == case.stage);
-    let idle = idle.map_or(Spent::default(), |idle| idle.replicas[case.replica]);
+    let idle = idle.map_or(ProcessorTime::default(), |idle| idle.replicas[case.replica]);
     let taken = taken - idle.scaled(begun.elapsed().as_secs_f64());
-    Ok(Measured {
+    Ok(CaseMeasurement {
         answered,
         processor: taken.all,
         of_loop: taken.first,

@@ -6,37 +6,37 @@ use std::time::Duration;
 
 /// Processor time of a process so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
+pub struct ProcessorTime {
     /// All threads together.
     pub all: Duration,
     /// The first thread: a replica's loop.
     pub first: Duration,
 }
 
-impl Sub for Spent {
-    type Output = Spent;
+impl Sub for ProcessorTime {
+    type Output = ProcessorTime;
 
     /// A thread that has ended takes its time with it.
-    fn sub(self, earlier: Spent) -> Spent {
-        Spent {
+    fn sub(self, earlier: ProcessorTime) -> ProcessorTime {
+        ProcessorTime {
             all: self.all.saturating_sub(earlier.all),
             first: self.first.saturating_sub(earlier.first),
         }
     }
 }
 
-impl Spent {
+impl ProcessorTime {
     /// Returns the less of two, of each.
-    pub fn least(self, other: Spent) -> Spent {
-        Spent {
+    pub fn least(self, other: ProcessorTime) -> ProcessorTime {
+        ProcessorTime {
             all: self.all.min(other.all),
             first: self.first.min(other.first),
         }
     }
 
     /// Returns `by` times as much.
-    pub fn scaled(self, by: f64) -> Spent {
-        Spent {
+    pub fn scaled(self, by: f64) -> ProcessorTime {
+        ProcessorTime {
             all: self.all.mul_f64(by),
             first: self.first.mul_f64(by),
         }
@@ -47,8 +47,8 @@ impl Spent {
 ///
 /// # Errors
 /// The process has ended, or the kernel keeps no such counters (`CONFIG_SCHED_INFO`).
-pub fn spent(process: u32) -> io::Result<Spent> {
-    let mut spent = Spent::default();
+pub fn spent(process: u32) -> io::Result<ProcessorTime> {
+    let mut spent = ProcessorTime::default();
     for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
         let thread = thread?;
         let path = thread.path().join("schedstat");

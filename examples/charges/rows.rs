@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use crate::cases::Case;
 use crate::charge::{charge, entries};
-use crate::load::{Answered, name};
+use crate::load::{AnsweredRequests, name};
 
 /// Largest factor by which the ratio of a row may differ from the median ratio.
 pub const FACTOR: f64 = 3.0;
 
 /// One case in one round.
 #[derive(Clone, Debug)]
-pub struct Measured {
-    pub answered: Answered,
+pub struct CaseMeasurement {
+    pub answered: AnsweredRequests,
     /// Processor time of the replica that was asked, without what it takes when idle.
     pub processor: Duration,
     /// The same of its loop.
     pub of_loop: Duration,
 }
 
-impl Measured {
+impl CaseMeasurement {
     /// Processor time of a request, in ns.
     pub fn ns(&self) -> f64 {
         self.each(self.processor)
@@ -55,11 +55,11 @@ pub struct Row {
 }
 
 impl Row {
-    pub fn new(case: &Case, rounds: &[Measured], skipped: Option<String>) -> Row {
+    pub fn new(case: &Case, rounds: &[CaseMeasurement], skipped: Option<String>) -> Row {
         let last = rounds.last().map(|it| it.answered.clone());
         let last = last.unwrap_or_default();
-        let all = sorted(rounds.iter().map(Measured::ns).collect());
-        let of_loop = sorted(rounds.iter().map(Measured::loop_ns).collect());
+        let all = sorted(rounds.iter().map(CaseMeasurement::ns).collect());
+        let of_loop = sorted(rounds.iter().map(CaseMeasurement::loop_ns).collect());
         let end = |values: &[f64], last: bool| {
             let end = if last { values.last() } else { values.first() };
             end.copied().unwrap_or_default()

@@ -101,7 +101,7 @@ impl Cluster {
             this.certify()?;
         }
         if setting.unprivileged {
-            this.give_away()?;
+            this.allow_unprivileged()?;
         }
         let late = usize::from(setting.one_late);
         for replica in 0..recipe.replicas - late {
@@ -165,7 +165,7 @@ impl Cluster {
     }
 
     /// Lets a user without privileges use the directory and the program.
-    fn give_away(&self) -> anyhow::Result<()> {
+    fn allow_unprivileged(&self) -> anyhow::Result<()> {
         std::fs::copy(&self.recipe.binary, self.program()).context("copying the program")?;
         std::fs::create_dir_all(self.dir.join("data"))?;
         if !is_root() {
@@ -244,7 +244,7 @@ impl Cluster {
     }
 
     /// The last lines that replicas which have ended have said.
-    pub fn last_words(&mut self) -> String {
+    pub fn last_log_lines(&mut self) -> String {
         let mut words = String::new();
         for (replica, name) in NAMES.iter().enumerate().take(self.children.len()) {
             let Some(status) = self.ended(replica) else {
@@ -265,7 +265,7 @@ impl Cluster {
         for (replica, name) in NAMES.iter().enumerate().take(self.clients.len()) {
             while !self.is_ready(replica).await {
                 if Instant::now() > deadline || self.ended(replica).is_some() {
-                    let words = self.last_words();
+                    let words = self.last_log_lines();
                     bail!("{name} does not serve. {words}");
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -349,9 +349,9 @@ fn names_command(help: &str, command: &str) -> bool {
 
 /// Free ports on loopback, as addresses.
 fn addresses(count: usize) -> anyhow::Result<Vec<String>> {
-    let span = PORTS.len() as u32;
-    let begin = std::process::id().wrapping_mul(61) % span;
-    let ports = (0..span).map(|i| PORTS.start + ((begin + i) % span) as u16);
+    let port_count = PORTS.len() as u32;
+    let begin = std::process::id().wrapping_mul(61) % port_count;
+    let ports = (0..port_count).map(|i| PORTS.start + ((begin + i) % port_count) as u16);
     // Bound until all are chosen, so that none is chosen twice.
     let bound: Vec<TcpListener> = ports
         .filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok())

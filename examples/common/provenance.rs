@@ -42,14 +42,14 @@ pub fn beside() -> anyhow::Result<PathBuf> {
 
 /// Describes the program at `binary`.
 pub fn program(binary: &Path, revision: String) -> anyhow::Result<Program> {
-    let version = said_by(Command::new(binary).arg("--version"))
+    let version = output_of(Command::new(binary).arg("--version"))
         .with_context(|| format!("starting {}", binary.display()))?;
     let mut date = Command::new("date");
     let date = date.arg("-u").arg("-r").arg(binary).arg("+%F %H:%M UTC");
     Ok(Program {
         version,
         revision,
-        built: said_by(date).unwrap_or_default(),
+        built: output_of(date).unwrap_or_default(),
     })
 }
 
@@ -57,11 +57,11 @@ pub fn program(binary: &Path, revision: String) -> anyhow::Result<Program> {
 pub fn revision_here() -> String {
     let mut git = Command::new("git");
     let git = git.args(["describe", "--always", "--dirty", "--exclude", "*"]);
-    let said = said_by(git).ok().filter(|said| !said.is_empty());
-    said.unwrap_or_else(|| "not known".to_owned())
+    let text = output_of(git).ok().filter(|text| !text.is_empty());
+    text.unwrap_or_else(|| "not known".to_owned())
 }
 
-fn said_by(command: &mut Command) -> std::io::Result<String> {
+fn output_of(command: &mut Command) -> std::io::Result<String> {
     let output = command.stdin(Stdio::null()).output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

@@ -12,7 +12,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 
 /// Longest time that a replica may take for a handshake before the attacker abandons it.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to a replica's client port that was welcomed.
 pub struct Wire {
@@ -43,7 +43,7 @@ impl Wire {
         let (mut reader, mut writer) = (FrameReader::new(reader), FrameWriter::new(writer));
         writer.feed(&hello(None))?;
         writer.flush().await?;
-        let greeting = tokio::time::timeout(PATIENCE, reader.next_frame()).await;
+        let greeting = tokio::time::timeout(HANDSHAKE_TIMEOUT, reader.next_frame()).await;
         let frame = greeting.context("no greeting came")??;
         match decode_greeting(frame.context("closed instead of a greeting")?)? {
             Ok(welcome) => Ok(Wire {
@@ -66,7 +66,7 @@ impl Wire {
     }
 
     /// The two halves, to send and read bytes.
-    pub fn raw(self) -> Held {
+    pub fn raw(self) -> RawConnection {
         (self.reader, self.writer.into_inner())
     }
 
@@ -80,7 +80,7 @@ impl Wire {
 }
 
 /// A connection that is held, however it is used.
-pub type Held = (FrameReader<OwnedReadHalf>, OwnedWriteHalf);
+pub type RawConnection = (FrameReader<OwnedReadHalf>, OwnedWriteHalf);
 
 /// A read.
 pub fn read(id: u64, op: Op) -> Request {

@@ -35,12 +35,12 @@ pub struct Target {
 }
 
 macro_rules! targets {
-    ($($name:ident: $room:ident),* $(,)?) => {
+    ($($name:ident: $module:ident),* $(,)?) => {
         /// Every target there is.
         pub const TARGETS: &[Target] = &[$(Target {
             name: stringify!($name),
-            body: bodies::$room::$name,
-            seeds: bodies::$room::seeds::$name,
+            body: bodies::$module::$name,
+            seeds: bodies::$module::seeds::$name,
         }),*];
     };
 }

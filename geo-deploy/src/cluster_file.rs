@@ -8,9 +8,9 @@ use leasehold_node::config::LeaseSection;
 use leasehold_node::storage::Durability;
 use serde::{Deserialize, Serialize};
 
-use crate::backend::Plan;
-use crate::experiment::{AcceptRepliesName, DurabilityName, Timing};
-use crate::throughput::{Case, Throughput};
+use crate::backend::RunPlan;
+use crate::experiment::{AcceptRepliesName, DurabilityName, TimingOverrides};
+use crate::throughput::{Case, ThroughputExperiment};
 
 /// Contents of the cluster file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,8 +24,8 @@ pub(crate) struct ClusterFile {
     /// The directory of the replicas' data, beside the file.
     pub data: String,
     pub lease: LeaseSection,
-    #[serde(default, skip_serializing_if = "Timing::is_default")]
-    pub timing: Timing,
+    #[serde(default, skip_serializing_if = "TimingOverrides::is_default")]
+    pub timing: TimingOverrides,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security: Option<Security>,
     pub node: Vec<Node>,
@@ -51,7 +51,7 @@ pub(crate) struct Node {
 
 impl ClusterFile {
     /// The file of a plan's cluster, called `cluster`, of these replicas.
-    pub fn new(plan: &Plan<'_>, cluster: &str, node: Vec<Node>) -> ClusterFile {
+    pub fn new(plan: &RunPlan<'_>, cluster: &str, node: Vec<Node>) -> ClusterFile {
         ClusterFile {
             cluster: cluster.to_owned(),
             leader: plan.experiment.leader.clone(),
@@ -66,7 +66,12 @@ impl ClusterFile {
     }
 
     /// The file of a case's cluster, on one site.
-    pub fn of_case(it: &Throughput, case: &Case, cluster: &str, node: Vec<Node>) -> ClusterFile {
+    pub fn of_case(
+        it: &ThroughputExperiment,
+        case: &Case,
+        cluster: &str,
+        node: Vec<Node>,
+    ) -> ClusterFile {
         let is = |name: &str| case.strategy == name;
         ClusterFile {
             cluster: cluster.to_owned(),
@@ -81,9 +86,9 @@ impl ClusterFile {
                 cost: it.lease.cost.filter(|_| is("cost")),
                 ..it.lease.clone()
             },
-            timing: Timing {
+            timing: TimingOverrides {
                 checkpoint_ms: Some(it.checkpoint_ms),
-                ..Timing::default()
+                ..TimingOverrides::default()
             },
             security: None,
             node,
@@ -101,7 +106,7 @@ mod tests {
     use super::*;
     use crate::experiment::Experiment;
 
-    fn nodes(plan: &Plan<'_>) -> Vec<Node> {
+    fn nodes(plan: &RunPlan<'_>) -> Vec<Node> {
         let names = plan.topology().names().into_iter().zip(0..);
         let node = |(name, site): (&str, u16)| Node {
             name: name.to_owned(),
@@ -128,7 +133,7 @@ mod tests {
             let experiment = Experiment::find("fig6").unwrap();
             let experiment = experiment.with(&[&sets[..], &[unlisted]].concat()).unwrap();
             for strategy in &experiment.strategies {
-                let plan = Plan::new(&experiment, strategy);
+                let plan = RunPlan::new(&experiment, strategy);
                 let file = ClusterFile::new(&plan, "demo", nodes(&plan));
                 let text = toml::to_string(&file).unwrap();
                 let read = ClusterConfig::parse(&text, Path::new("cluster.toml")).unwrap();
@@ -147,7 +152,7 @@ mod tests {
     fn what_was_written_is_read_again() {
         let experiment = Experiment::find("fig6").unwrap();
         let strategy = &experiment.strategies[1];
-        let plan = Plan::new(&experiment, strategy);
+        let plan = RunPlan::new(&experiment, strategy);
         let file = ClusterFile::new(&plan, "demo", nodes(&plan));
         let text = toml::to_string(&file).unwrap();
         let read: ClusterFile = from_toml(&text).unwrap();

@@ -24,13 +24,13 @@ use leasehold_node::config::{LeaseSection, from_toml};
 use leasehold_node::storage::Durability;
 use serde::{Deserialize, Serialize};
 
-pub use change::Change;
+pub use change::StrategyChange;
 pub use error::ExperimentError;
-pub use load::{Rate, Window};
+pub use load::{MeasurementWindow, RequestRate};
 pub use replies::AcceptRepliesName;
-pub use swap::Swap;
+pub use swap::KeySwap;
 
-use crate::fault::Fault;
+use crate::fault::FaultSpec;
 use crate::topology::Topology;
 
 /// Experiments that ship with the program.
@@ -72,22 +72,22 @@ pub struct Experiment {
     #[serde(default = "lease::default", deserialize_with = "lease::deserialize")]
     pub lease: LeaseSection,
     /// Times by which replicas watch their leader.
-    #[serde(default, skip_serializing_if = "Timing::is_default")]
-    pub timing: Timing,
+    #[serde(default, skip_serializing_if = "TimingOverrides::is_default")]
+    pub timing: TimingOverrides,
     /// Replicas that receive acceptors' votes besides the leader.
     #[serde(default)]
     pub accept_replies: AcceptRepliesName,
     /// Requests of the clients.
-    pub workload: Workload,
+    pub workload: WorkloadSpec,
     /// Faults of the simulated network.
     #[serde(default)]
-    pub network: Network,
+    pub network: NetworkFaults,
     /// Settings of the backend that runs real processes on this machine.
     #[serde(default)]
-    pub local: Local,
+    pub local: LocalBackend,
     /// Faults that are injected into the cluster, and their times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub fault: Vec<Fault>,
+    pub fault: Vec<FaultSpec>,
     /// Strategies to compare, in the order of the report.
     pub strategies: Vec<StrategyPlan>,
     /// Sites and round trips.
@@ -110,7 +110,7 @@ fn default_runs() -> u32 {
 /// Times by which replicas watch their leader; those that are left out are as `serve` has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Timing {
+pub struct TimingOverrides {
     /// Time between two heartbeats of a leader, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heartbeat_ms: Option<u64>,
@@ -126,10 +126,10 @@ pub struct Timing {
     pub checkpoint_ms: Option<u64>,
 }
 
-impl Timing {
+impl TimingOverrides {
     /// Whether nothing is said.
     pub(crate) fn is_default(&self) -> bool {
-        *self == Timing::default()
+        *self == TimingOverrides::default()
     }
 }
 
@@ -146,7 +146,7 @@ pub enum Distribution {
 /// Requests of the clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Workload {
+pub struct WorkloadSpec {
     /// Number of keys.
     pub keys: u64,
     /// Distribution from which keys are drawn.
@@ -169,7 +169,7 @@ pub struct Workload {
     /// Open loop: operations a second at each site, due at even distances whether or not
     /// earlier ones were answered. Left out: a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate: Option<Rate>,
+    pub rate: Option<RequestRate>,
     /// Instead of `requests`: how long is measured, in s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
@@ -185,7 +185,7 @@ pub struct Workload {
     pub value_bytes: u32,
     /// Two sites that exchange their popular keys again and again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub swap: Option<Swap>,
+    pub swap: Option<KeySwap>,
 }
 
 fn default_distribution() -> Distribution {
@@ -212,7 +212,7 @@ fn is_zero(count: &u64) -> bool {
 /// Faults of the simulated network, as probabilities per message.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Network {
+pub struct NetworkFaults {
     /// The message is lost.
     pub loss: f64,
     /// It arrives twice.
@@ -224,7 +224,7 @@ pub struct Network {
 /// Settings of the backend that runs real processes on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Local {
+pub struct LocalBackend {
     /// When a write is durable.
     #[serde(with = "DurabilityName")]
     pub durability: Durability,
@@ -248,10 +248,10 @@ pub struct StrategyPlan {
     pub accept_replies: Option<AcceptRepliesName>,
     /// Faults that are injected under it, if not those of the experiment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub fault: Vec<Fault>,
+    pub fault: Vec<FaultSpec>,
     /// Other strategies that follow it while clients ask, in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub change: Vec<Change>,
+    pub change: Vec<StrategyChange>,
     /// For `fixed`: the holders of each part of the key space.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<RangePlan>,
@@ -282,7 +282,7 @@ impl StrategyPlan {
     }
 
     /// Returns the faults that are injected under this strategy.
-    pub fn faults<'a>(&'a self, experiment: &'a Experiment) -> &'a [Fault] {
+    pub fn faults<'a>(&'a self, experiment: &'a Experiment) -> &'a [FaultSpec] {
         match self.fault.is_empty() {
             true => &experiment.fault,
             false => &self.fault,
@@ -295,7 +295,7 @@ impl StrategyPlan {
     }
 
     /// Returns the distribution of the keys for this strategy.
-    pub fn distribution(&self, workload: &Workload) -> Distribution {
+    pub fn distribution(&self, workload: &WorkloadSpec) -> Distribution {
         self.distribution.unwrap_or(workload.distribution)
     }
 }

@@ -1,9 +1,9 @@
 //! Faults: what happens to which replicas and links, and when. Experiment files, both
 //! backends and the control of a standing cluster share these types and names.
 //!
-//! A [`Fault`] is written by a person and may name roles (`leader`). When it begins its roles are
-//! resolved against the [`Scene`] of that time, once: a fault that ends is undone where it was
-//! done, whichever replica leads by then.
+//! A [`FaultSpec`] is written by a person and may name roles (`leader`). When it begins its roles
+//! are resolved against the [`FaultContext`] of that time, once: a fault that ends is undone where
+//! it was done, whichever replica leads by then.
 
 mod check;
 mod effect;
@@ -14,13 +14,13 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use check::{Refused, TIME_S_MAX, check};
-pub use effect::{Effect, LinkState, Scene};
+pub use check::{InvalidFault, TIME_S_MAX, check};
+pub use effect::{Effect, FaultContext, LinkState};
 
 /// Action on the targets of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Action {
+pub enum FaultAction {
     /// The process ends at once, as by `kill -9`. At the end of the fault it starts again.
     Kill,
     /// The process is asked to end. At the end of the fault it starts again.
@@ -39,36 +39,39 @@ pub enum Action {
     FillDisk,
 }
 
-impl Action {
+impl FaultAction {
     /// Every action.
-    pub const ALL: [Action; 8] = [
-        Action::Kill,
-        Action::Stop,
-        Action::Restart,
-        Action::Pause,
-        Action::Partition,
-        Action::Slow,
-        Action::Loss,
-        Action::FillDisk,
+    pub const ALL: [FaultAction; 8] = [
+        FaultAction::Kill,
+        FaultAction::Stop,
+        FaultAction::Restart,
+        FaultAction::Pause,
+        FaultAction::Partition,
+        FaultAction::Slow,
+        FaultAction::Loss,
+        FaultAction::FillDisk,
     ];
 
     /// Its name, as in files and commands.
     pub fn name(self) -> &'static str {
         match self {
-            Action::Kill => "kill",
-            Action::Stop => "stop",
-            Action::Restart => "restart",
-            Action::Pause => "pause",
-            Action::Partition => "partition",
-            Action::Slow => "slow",
-            Action::Loss => "loss",
-            Action::FillDisk => "fill-disk",
+            FaultAction::Kill => "kill",
+            FaultAction::Stop => "stop",
+            FaultAction::Restart => "restart",
+            FaultAction::Pause => "pause",
+            FaultAction::Partition => "partition",
+            FaultAction::Slow => "slow",
+            FaultAction::Loss => "loss",
+            FaultAction::FillDisk => "fill-disk",
         }
     }
 
     /// Whether links fail, and not replicas.
-    pub fn is_of_links(self) -> bool {
-        matches!(self, Action::Partition | Action::Slow | Action::Loss)
+    pub fn affects_links(self) -> bool {
+        matches!(
+            self,
+            FaultAction::Partition | FaultAction::Slow | FaultAction::Loss
+        )
     }
 }
 
@@ -87,7 +90,7 @@ pub enum Direction {
 
 /// Target of a fault: a site, or the replica that has a role when the fault begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum FaultTarget {
     /// A site by its name.
     Site(String),
     /// The replica that leads.
@@ -102,52 +105,52 @@ pub enum Target {
     All,
 }
 
-impl Target {
+impl FaultTarget {
     /// Names of roles.
     pub const ROLES: [&str; 5] = ["leader", "holder", "nearest", "random", "all"];
 
     /// A role if it is the name of one, else a site.
-    pub fn named(name: &str) -> Target {
+    pub fn named(name: &str) -> FaultTarget {
         match name {
-            "leader" => Target::Leader,
-            "holder" => Target::Holder,
-            "nearest" => Target::Nearest,
-            "random" => Target::Random,
-            "all" => Target::All,
-            site => Target::Site(site.to_owned()),
+            "leader" => FaultTarget::Leader,
+            "holder" => FaultTarget::Holder,
+            "nearest" => FaultTarget::Nearest,
+            "random" => FaultTarget::Random,
+            "all" => FaultTarget::All,
+            site => FaultTarget::Site(site.to_owned()),
         }
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for FaultTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Target::Site(name) => name,
-            Target::Leader => "leader",
-            Target::Holder => "holder",
-            Target::Nearest => "nearest",
-            Target::Random => "random",
-            Target::All => "all",
+            FaultTarget::Site(name) => name,
+            FaultTarget::Leader => "leader",
+            FaultTarget::Holder => "holder",
+            FaultTarget::Nearest => "nearest",
+            FaultTarget::Random => "random",
+            FaultTarget::All => "all",
         })
     }
 }
 
-impl Serialize for Target {
+impl Serialize for FaultTarget {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Target {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Target, D::Error> {
-        Ok(Target::named(&String::deserialize(deserializer)?))
+impl<'de> Deserialize<'de> for FaultTarget {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FaultTarget, D::Error> {
+        Ok(FaultTarget::named(&String::deserialize(deserializer)?))
     }
 }
 
 /// One fault: `[[fault]]` of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Fault {
+pub struct FaultSpec {
     /// When it begins, in seconds from the beginning of the measured phase.
     #[serde(rename = "at_s")]
     pub at_s: f64,
@@ -155,17 +158,17 @@ pub struct Fault {
     #[serde(default, rename = "until_s", skip_serializing_if = "Option::is_none")]
     pub until_s: Option<f64>,
     /// Action of the fault.
-    pub action: Action,
+    pub action: FaultAction,
     /// Its targets: one or several.
     #[serde(deserialize_with = "one_or_several")]
-    pub target: Vec<Target>,
+    pub target: Vec<FaultTarget>,
     /// The other ends of failing links; all but the targets, if left out.
     #[serde(
         default,
         deserialize_with = "one_or_several",
         skip_serializing_if = "Vec::is_empty"
     )]
-    pub to: Vec<Target>,
+    pub to: Vec<FaultTarget>,
     /// Direction in which failing links fail.
     #[serde(default)]
     pub direction: Direction,
@@ -177,10 +180,10 @@ pub struct Fault {
     pub loss: f64,
 }
 
-impl Fault {
+impl FaultSpec {
     /// A fault at once, without an end.
-    pub fn now(action: Action, target: Vec<Target>) -> Fault {
-        Fault {
+    pub fn now(action: FaultAction, target: Vec<FaultTarget>) -> FaultSpec {
+        FaultSpec {
             at_s: 0.0,
             until_s: None,
             action,
@@ -194,10 +197,10 @@ impl Fault {
 }
 
 /// The action and its targets, as a person would say it: "partition JP from CA, OR (out)".
-impl fmt::Display for Fault {
+impl fmt::Display for FaultSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.action.name(), list(&self.target))?;
-        if self.action.is_of_links() {
+        if self.action.affects_links() {
             let others = match self.to.is_empty() {
                 true => "the others".to_owned(),
                 false => list(&self.to),
@@ -210,15 +213,15 @@ impl fmt::Display for Fault {
             }
         }
         match self.action {
-            Action::Slow => write!(f, " by {} ms", self.delay_ms),
-            Action::Loss => write!(f, " with probability {}", self.loss),
+            FaultAction::Slow => write!(f, " by {} ms", self.delay_ms),
+            FaultAction::Loss => write!(f, " with probability {}", self.loss),
             _ => Ok(()),
         }
     }
 }
 
-fn list(targets: &[Target]) -> String {
-    let names: Vec<String> = targets.iter().map(Target::to_string).collect();
+fn list(targets: &[FaultTarget]) -> String {
+    let names: Vec<String> = targets.iter().map(FaultTarget::to_string).collect();
     names.join(", ")
 }
 
@@ -227,15 +230,17 @@ fn is_zero(value: &f64) -> bool {
     *value == 0.0
 }
 
-fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Target>, D::Error> {
+fn one_or_several<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<FaultTarget>, D::Error> {
     #[derive(Deserialize)]
     #[serde(
         untagged,
         expecting = "a site or a role is expected, or several: \"JP\" or [\"JP\", \"leader\"]"
     )]
     enum Either {
-        One(Target),
-        Several(Vec<Target>),
+        One(FaultTarget),
+        Several(Vec<FaultTarget>),
     }
     Ok(match Either::deserialize(deserializer)? {
         Either::One(target) => vec![target],

@@ -33,30 +33,32 @@ use anyhow::Context;
 
 use crate::experiment::{Experiment, StrategyPlan};
 use crate::run::bound::Bounds;
-use crate::run::{Event, FaultSpan, Measured, OutageBound, StrategyRun, Verdict};
+use crate::run::{FaultSpan, HistoryVerdict, MeasuredInterval, OutageBound, RunEvent, StrategyRun};
 use crate::topology::Topology;
 
-pub use allowed::Allowed;
-pub use course::Adapting;
-pub use effort::Effort;
+pub use allowed::PlacementComparison;
+pub use course::Adaptation;
+pub use effort::OperationCost;
 pub use logs::{NamedLogs, plot};
 pub use manifest::Manifest;
 pub use outage::Outage;
 pub use replace::{INCOMPLETE, prepare, replace};
-pub use summary::{AllSummary, ReadSummary, RunSummary, SiteSummary, Summary, WriteSummary};
+pub use summary::{
+    AllSummary, ExperimentSummary, ReadSummary, RunSummary, SiteSummary, WriteSummary,
+};
 pub use switches::PartSummary;
 pub use throughput::ThroughputReport;
 
 /// A report with its samples sorted, and the figures that follow from them.
 pub struct DigestedReport<'a> {
-    report: &'a Report,
+    report: &'a ExperimentReport,
     digests: Vec<digest::Digest>,
-    summary: Summary,
+    summary: ExperimentSummary,
 }
 
 impl DigestedReport<'_> {
     /// Returns the figures of all runs.
-    pub fn summary(&self) -> &Summary {
+    pub fn summary(&self) -> &ExperimentSummary {
         &self.summary
     }
 
@@ -108,7 +110,7 @@ impl DigestedReport<'_> {
 
 /// All strategies of one experiment.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct ExperimentReport {
     /// The effective experiment.
     pub experiment: Experiment,
     /// Where it ran: the topology asked for.
@@ -122,12 +124,12 @@ pub struct Report {
     /// In the order of the experiment's strategies.
     pub runs: Vec<StrategyRun>,
     /// Events of the runs except faults, which each run has itself.
-    pub events: Vec<Event>,
+    pub events: Vec<RunEvent>,
     /// Shortfall of an experiment that was interrupted, in words.
     pub incomplete: Option<String>,
 }
 
-impl Report {
+impl ExperimentReport {
     /// Sorts the samples, once for everything that is shown and written.
     pub fn digested(&self) -> DigestedReport<'_> {
         let digests = digest::digest(self);
@@ -144,10 +146,10 @@ impl Report {
     }
 
     /// Everything that happened, faults included, in order of time.
-    fn happened(&self) -> Vec<Event> {
+    fn all_events(&self) -> Vec<RunEvent> {
         let names = self.topology.names();
         let faults = self.runs.iter().flat_map(|run| run.fault_events(&names));
-        let mut events: Vec<Event> = self.events.iter().cloned().chain(faults).collect();
+        let mut events: Vec<RunEvent> = self.events.iter().cloned().chain(faults).collect();
         events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
         events
     }

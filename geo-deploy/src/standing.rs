@@ -19,12 +19,12 @@ use anyhow::{Context, bail};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::backend::Plan;
+use crate::backend::RunPlan;
 use crate::backend::local::{LocalCluster, LocalSettings};
 use crate::experiment::Experiment;
 
-pub use control::{FaultReport, NodeReport, Overview, Request, Response};
-pub use state::{ClientPort, Lock, State};
+pub use control::{ControlRequest, ControlResponse, FaultReport, NodeReport, Overview};
+pub use state::{ClientPort, ClusterState, Lock};
 
 use supervisor::Supervisor;
 
@@ -48,8 +48,8 @@ pub fn experiment() -> anyhow::Result<Experiment> {
 ///
 /// # Errors
 /// If one is, or its `state.json` is damaged, so that nobody knows.
-pub fn not_up(dir: &Path) -> anyhow::Result<()> {
-    if State::path(dir).exists() && State::load(dir)?.alive() {
+pub fn ensure_down(dir: &Path) -> anyhow::Result<()> {
+    if ClusterState::path(dir).exists() && ClusterState::load(dir)?.is_alive() {
         bail!(
             "a cluster is up in {} already; `leasehold cluster down` ends it",
             dir.display()
@@ -60,7 +60,7 @@ pub fn not_up(dir: &Path) -> anyhow::Result<()> {
 
 /// Settings with which a cluster is started, besides its experiment.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct SupervisorSettings {
     /// The program to start as `serve`.
     pub program: PathBuf,
     /// The cluster's directory.
@@ -81,61 +81,61 @@ pub struct Standing {
 /// asked for, or no majority of it can be started.
 pub async fn supervise(
     experiment: &Experiment,
-    standing: &Standing,
+    options: &SupervisorSettings,
     interrupted: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let dir = &standing.dir;
-    not_up(dir)?;
+    let dir = &options.dir;
+    ensure_down(dir)?;
     let [strategy] = experiment.strategies.as_slice() else {
         let labels: Vec<&str> = experiment.strategies.iter().map(|s| &*s.label).collect();
         bail!("strategy: {}; name one", labels.join(", "));
     };
-    let plan = Plan::new(experiment, strategy);
+    let plan = RunPlan::new(experiment, strategy);
     let data = earlier::check(&plan, dir)?;
     let dir = std::path::absolute(dir).context("the cluster's directory")?;
     std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
     let _lock = Lock::take(&dir)?;
     // A supervisor that was killed has left its file behind, and its replicas are about to end.
-    if let Ok(earlier) = State::load(&dir) {
-        earlier.left_over();
+    if let Ok(earlier) = ClusterState::load(&dir) {
+        earlier.orphans();
     }
-    State::remove(&dir).context("removing a stale state.json")?;
+    ClusterState::remove(&dir).context("removing a stale state.json")?;
     let settings = LocalSettings {
-        program: standing.program.clone(),
+        program: options.program.clone(),
         cluster: "standing".to_string(),
         dir,
-        client_port: standing.client_port,
-        insecure: standing.insecure,
+        client_port: options.client_port,
+        insecure: options.insecure,
     };
     let mut cluster = LocalCluster::start(&plan, &settings)?;
-    cluster.ready_without_the_lost(&plan, data).await?;
-    let supervisor = Supervisor::new(cluster, &plan, standing.restart);
+    cluster.ready_with_majority(&plan, data).await?;
+    let supervisor = Supervisor::new(cluster, &plan, options.restart);
     hold(supervisor, &plan, &settings.dir, interrupted).await
 }
 
 /// Keeps a cluster that is ready until its end is asked for, and ends it.
 async fn hold(
     mut supervisor: Supervisor<'_>,
-    plan: &Plan<'_>,
+    plan: &RunPlan<'_>,
     dir: &Path,
     interrupted: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let control = TcpListener::bind("127.0.0.1:0");
     let control = control.await.context("binding the control port")?;
     let address = control.local_addr().context("the control port")?;
-    let state = State::of(supervisor.cluster(), plan, address);
+    let state = ClusterState::of(supervisor.cluster(), plan, address);
     state.save(dir)?;
-    let (asks, asked) = mpsc::channel(16);
-    let listening = tokio::spawn(control::listen(control, state.token, asks));
+    let (requests, incoming) = mpsc::channel(16);
+    let listening = tokio::spawn(control::listen(control, state.token, requests));
     let reply = tokio::select! {
-        reply = supervisor.run(asked) => reply,
+        reply = supervisor.run(incoming) => reply,
         () = interrupted => None,
     };
     listening.abort();
     supervisor.end();
-    let _ = State::remove(dir);
+    let _ = ClusterState::remove(dir);
     if let Some(reply) = reply {
-        reply.send(&Response::Done(Vec::new())).await;
+        reply.send(&ControlResponse::Done(Vec::new())).await;
     }
     Ok(())
 }
@@ -144,11 +144,11 @@ async fn hold(
 ///
 /// # Errors
 /// If no cluster is up there, or it is refused.
-pub fn ask(dir: &Path, request: Request) -> anyhow::Result<Response> {
-    let state = State::load(dir)?;
-    if !state.alive() {
-        is_gone(dir)?;
-        bail!("{}", gone(dir));
+pub fn ask(dir: &Path, request: ControlRequest) -> anyhow::Result<ControlResponse> {
+    let state = ClusterState::load(dir)?;
+    if !state.is_alive() {
+        check_gone(dir)?;
+        bail!("{}", gone_message(dir));
     }
     let response = state.request(request, DONE_WITHIN).with_context(|| {
         format!(
@@ -158,13 +158,13 @@ pub fn ask(dir: &Path, request: Request) -> anyhow::Result<Response> {
         )
     })?;
     match response {
-        Response::Refused(why) => bail!("{why}"),
+        ControlResponse::Refused(why) => bail!("{why}"),
         done => Ok(done),
     }
 }
 
 /// Refuses to take a supervisor for gone that does not answer, but has its lock.
-fn is_gone(dir: &Path) -> anyhow::Result<()> {
+fn check_gone(dir: &Path) -> anyhow::Result<()> {
     drop(Lock::take(dir).with_context(|| {
         format!(
             "the supervisor of the cluster in {} does not answer; it may stand still, or the machine \
@@ -175,7 +175,7 @@ fn is_gone(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn gone(dir: &Path) -> String {
+fn gone_message(dir: &Path) -> String {
     format!(
         "the cluster in {0} is no longer up: its supervisor is gone, and its replicas with it; \
          `leasehold cluster up --dir {0}` starts it again with its data",
@@ -189,19 +189,19 @@ fn gone(dir: &Path) -> String {
 /// # Errors
 /// If none is up there, or its supervisor does not answer.
 pub fn stop(dir: &Path) -> anyhow::Result<Vec<ClientPort>> {
-    let state = State::load(dir)?;
-    if !state.alive() {
-        is_gone(dir)?;
-        let left = state.left_over();
-        State::remove(dir).context("removing a stale state.json")?;
+    let state = ClusterState::load(dir)?;
+    if !state.is_alive() {
+        check_gone(dir)?;
+        let left = state.orphans();
+        ClusterState::remove(dir).context("removing a stale state.json")?;
         bail!(
             "the cluster in {} was down already: its supervisor is gone, and its replicas with it{}",
             dir.display(),
-            by_hand(&left)
+            orphans_message(&left)
         );
     }
-    let asked = state.request(Request::Down, DOWN_WITHIN);
-    asked.with_context(|| {
+    let confirmation = state.request(ControlRequest::Down, DOWN_WITHIN);
+    confirmation.with_context(|| {
         format!(
             "the supervisor did not confirm within {} s; its log is {}",
             DOWN_WITHIN.as_secs(),
@@ -212,7 +212,7 @@ pub fn stop(dir: &Path) -> anyhow::Result<Vec<ClientPort>> {
 }
 
 /// Returns the message about replicas that go on without their cluster.
-pub fn by_hand(left: &[ClientPort]) -> String {
+pub fn orphans_message(left: &[ClientPort]) -> String {
     if left.is_empty() {
         return String::new();
     }

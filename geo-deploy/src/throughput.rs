@@ -20,12 +20,12 @@ use crate::topology::is_plain_name;
 const BUILT_IN: [(&str, &str); 1] = [("fig8", include_str!("experiments/fig8.toml"))];
 
 /// Fields by which its file is told from that of another experiment, which has none of them.
-const TOLD_BY: [&str; 2] = ["cases", "replicas"];
+const DISTINCTIVE_FIELDS: [&str; 2] = ["cases", "replicas"];
 
 /// A throughput experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Throughput {
+pub struct ThroughputExperiment {
     /// Short name; results are kept under it.
     pub name: String,
     /// One line for lists and headings.
@@ -99,7 +99,7 @@ impl CaseRouting {
 
 /// Throughput of one kind of operation in one case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Rate {
+pub struct OperationThroughput {
     /// Operations that succeeded, a second.
     pub per_s: f64,
     /// Operations that did not succeed.
@@ -116,7 +116,7 @@ pub struct Rate {
     pub busiest_us: f64,
 }
 
-impl Rate {
+impl OperationThroughput {
     /// Operations a second if every replica had a processor for itself: the busiest replica
     /// would be the limit.
     pub fn at_a_processor_each(&self) -> f64 {
@@ -129,34 +129,37 @@ impl Rate {
 
 /// Measurements of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Measured {
+pub struct CaseThroughput {
     /// Reads alone.
-    pub reads: Rate,
+    pub reads: OperationThroughput,
     /// Writes alone.
-    pub writes: Rate,
+    pub writes: OperationThroughput,
 }
 
 /// The shipped ones: name and one-line description.
 pub fn list() -> Vec<(&'static str, String)> {
     let described = |&(name, text): &(&'static str, &str)| {
-        let built_in = Throughput::parse(name, text);
+        let built_in = ThroughputExperiment::parse(name, text);
         let description = built_in.map(|it| it.description);
         (name, description.unwrap_or_else(|error| error.to_string()))
     };
     BUILT_IN.iter().map(described).collect()
 }
 
-impl Throughput {
+impl ThroughputExperiment {
     /// A shipped one by its name, or the one of a TOML file; `None` if there is none of that
     /// name, and if the file has the fields of no experiment of throughput.
     ///
     /// # Errors
     /// If a field or an override is wrong.
-    pub fn find(name: &str, sets: &[String]) -> Option<Result<Throughput, ExperimentError>> {
+    pub fn find(
+        name: &str,
+        sets: &[String],
+    ) -> Option<Result<ThroughputExperiment, ExperimentError>> {
         let shipped = BUILT_IN.iter().find(|(known, _)| *known == name);
         let shipped = shipped.map(|(_, text)| (*text).to_owned());
-        let text = shipped.or_else(|| Throughput::in_file(name))?;
-        Some(Throughput::parse(name, &text).and_then(|it| it.with(sets)))
+        let text = shipped.or_else(|| ThroughputExperiment::in_file(name))?;
+        Some(ThroughputExperiment::parse(name, &text).and_then(|it| it.with(sets)))
     }
 
     /// Returns a file's text. A file that cannot be read, or is no TOML, is not reported here: the
@@ -167,26 +170,29 @@ impl Throughput {
         }
         let text = std::fs::read_to_string(name).ok()?;
         let fields: toml::Table = from_toml(&text).ok()?;
-        let told = TOLD_BY.iter().any(|field| fields.contains_key(*field));
+        let told = DISTINCTIVE_FIELDS
+            .iter()
+            .any(|field| fields.contains_key(*field));
         told.then_some(text)
     }
 
-    fn parse(name: &str, text: &str) -> Result<Throughput, ExperimentError> {
-        let parsed: Throughput = from_toml(text).map_err(|error| ExperimentError::Malformed {
-            name: format!("{name}, of throughput as it has `cases` or `replicas`"),
-            message: error.to_string(),
-        })?;
+    fn parse(name: &str, text: &str) -> Result<ThroughputExperiment, ExperimentError> {
+        let parsed: ThroughputExperiment =
+            from_toml(text).map_err(|error| ExperimentError::Malformed {
+                name: format!("{name}, of throughput as it has `cases` or `replicas`"),
+                message: error.to_string(),
+            })?;
         parsed.checked()
     }
 
     /// The same with overrides, each `key=value` with a dotted field as its key, or
     /// `strategies` with the labels or strategies of the cases to be kept.
-    fn with(self, sets: &[String]) -> Result<Throughput, ExperimentError> {
+    fn with(self, sets: &[String]) -> Result<ThroughputExperiment, ExperimentError> {
         let changed = sets.iter().try_fold(self, |it, set| it.set(set));
-        changed.and_then(Throughput::checked)
+        changed.and_then(ThroughputExperiment::checked)
     }
 
-    fn set(mut self, set: &str) -> Result<Throughput, ExperimentError> {
+    fn set(mut self, set: &str) -> Result<ThroughputExperiment, ExperimentError> {
         let Some((key, value)) = set.split_once('=') else {
             return Err(ExperimentError::NotAPair {
                 found: set.to_owned(),
@@ -222,7 +228,7 @@ impl Throughput {
             })
     }
 
-    fn checked(self) -> Result<Throughput, ExperimentError> {
+    fn checked(self) -> Result<ThroughputExperiment, ExperimentError> {
         let several = (1..=64).contains(&self.replicas.len());
         let rules = [
             (
@@ -280,13 +286,13 @@ impl Throughput {
                 self.check_cases()?;
                 Ok(self)
             }
-            Some((field, _, mend)) => {
+            Some((field, _, fix)) => {
                 let table = toml::Table::try_from(&self).unwrap_or_default();
                 let found = table.get(field).map(ToString::to_string);
                 Err(ExperimentError::Invalid {
                     field: field.to_owned(),
                     found: found.unwrap_or_else(|| "none of them".to_owned()),
-                    mend: mend.to_owned(),
+                    fix: fix.to_owned(),
                 })
             }
         }
@@ -294,22 +300,22 @@ impl Throughput {
 
     /// Labels become names of directories, and replicas must accept what they are told.
     fn check_cases(&self) -> Result<(), ExperimentError> {
-        let invalid = |field: &str, found: String, mend: &str| {
+        let invalid = |field: &str, found: String, fix: &str| {
             Err(ExperimentError::Invalid {
                 field: field.to_owned(),
                 found,
-                mend: mend.to_owned(),
+                fix: fix.to_owned(),
             })
         };
         if self.lease.strategy.is_some() || !self.lease.range.is_empty() {
-            let mend = "leave `strategy` and `range` out: each of [[cases]] has a strategy";
-            return invalid("lease", "with a strategy".to_owned(), mend);
+            let fix = "leave `strategy` and `range` out: each of [[cases]] has a strategy";
+            return invalid("lease", "with a strategy".to_owned(), fix);
         }
         for (index, case) in self.cases.iter().enumerate() {
             let found = format!("{:?}", case.label);
             if !is_plain_name(&case.label) {
-                let mend = "use letters, digits, '-' or '_': it becomes the name of a directory";
-                return invalid("cases.label", found, mend);
+                let fix = "use letters, digits, '-' or '_': it becomes the name of a directory";
+                return invalid("cases.label", found, fix);
             }
             if self.cases[..index]
                 .iter()
@@ -321,8 +327,8 @@ impl Throughput {
             let known: Vec<&str> = known.copied().collect();
             if !known.contains(&case.strategy.as_str()) {
                 let field = format!("strategy of case {}", case.label);
-                let mend = format!("accepted are {}", known.join(", "));
-                return invalid(&field, format!("{:?}", case.strategy), &mend);
+                let fix = format!("accepted are {}", known.join(", "));
+                return invalid(&field, format!("{:?}", case.strategy), &fix);
             }
             self.check_cluster(case)?;
         }
@@ -350,7 +356,7 @@ impl Throughput {
             }) => Err(ExperimentError::Invalid {
                 field,
                 found,
-                mend: accepted,
+                fix: accepted,
             }),
             Err(error) => Err(ExperimentError::Malformed {
                 name: self.name.clone(),
@@ -369,9 +375,9 @@ impl Throughput {
 mod tests {
     use super::*;
 
-    fn fig8(sets: &[&str]) -> Result<Throughput, String> {
+    fn fig8(sets: &[&str]) -> Result<ThroughputExperiment, String> {
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-        let found = Throughput::find("fig8", &sets).unwrap();
+        let found = ThroughputExperiment::find("fig8", &sets).unwrap();
         found.map_err(|error| error.to_string())
     }
 
@@ -379,8 +385,11 @@ mod tests {
     fn the_shipped_one_is_what_its_file_says_and_comes_back_from_what_is_shown() {
         let it = fig8(&[]).unwrap();
         assert_eq!((it.replicas.len(), it.cases.len()), (5, 5));
-        assert_eq!(Throughput::parse("shown", &it.to_toml()).unwrap(), it);
-        assert!(Throughput::find("fig6", &[]).is_none());
+        assert_eq!(
+            ThroughputExperiment::parse("shown", &it.to_toml()).unwrap(),
+            it
+        );
+        assert!(ThroughputExperiment::find("fig6", &[]).is_none());
     }
 
     #[test]
@@ -411,11 +420,11 @@ mod tests {
     }
 
     /// Returns the experiment found in a file of this text.
-    fn in_file(text: &str) -> Option<Result<Throughput, String>> {
+    fn in_file(text: &str) -> Option<Result<ThroughputExperiment, String>> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mine.toml");
         std::fs::write(&path, text).unwrap();
-        let found = Throughput::find(path.to_str().unwrap(), &[]);
+        let found = ThroughputExperiment::find(path.to_str().unwrap(), &[]);
         found.map(|found| found.map_err(|error| error.to_string()))
     }
 
@@ -429,7 +438,7 @@ mod tests {
         let other = crate::experiment::Experiment::find("fig6").unwrap();
         assert!(in_file(&other.to_toml()).is_none());
         assert!(in_file("[[cases").is_none());
-        assert!(Throughput::find("/nowhere/mine.toml", &[]).is_none());
+        assert!(ThroughputExperiment::find("/nowhere/mine.toml", &[]).is_none());
     }
 
     #[test]
@@ -467,11 +476,11 @@ mod tests {
 
     #[test]
     fn the_busiest_replica_limits_a_cluster_with_a_processor_each() {
-        let rate = Rate {
+        let rate = OperationThroughput {
             busiest_us: 0.5,
-            ..Rate::default()
+            ..OperationThroughput::default()
         };
         assert_eq!(rate.at_a_processor_each(), 2e6);
-        assert_eq!(Rate::default().at_a_processor_each(), 0.0);
+        assert_eq!(OperationThroughput::default().at_a_processor_each(), 0.0);
     }
 }

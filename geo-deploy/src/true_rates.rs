@@ -17,7 +17,7 @@ use foldhash::fast::FixedState;
 use leasehold_ycsb::site_stream::SiteStream;
 use serde::Serialize;
 
-use crate::backend::Plan;
+use crate::backend::RunPlan;
 use crate::experiment::AcceptRepliesName;
 use crate::run::bookkeeping::AT_MINIMUM_SLACK_MS;
 use crate::run::bound::{Bounds, Replies, SiteSet};
@@ -29,16 +29,16 @@ const KEYS_MAX: u64 = 2_000_000;
 
 /// Cost of a choice of holders. Shares are from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Expected {
+pub struct PlacementCost {
     /// Mean latency of an operation, in ms.
     pub mean_ms: f64,
     /// By site, in the topology's order.
-    pub sites: Vec<ExpectedSite>,
+    pub sites: Vec<SitePlacementCost>,
 }
 
 /// The same at one site.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ExpectedSite {
+pub struct SitePlacementCost {
     /// Mean latency of an operation, in ms; 0 if the site asks nothing.
     pub mean_ms: f64,
     /// Share of its reads that its own replica would serve.
@@ -49,7 +49,7 @@ pub struct ExpectedSite {
 
 /// Latencies in ms at each site of a key with certain holders.
 #[derive(Clone, Debug)]
-struct Costs {
+struct HolderCosts {
     holders: SiteSet,
     read_ms: Vec<f64>,
     write_ms: Vec<f64>,
@@ -58,8 +58,8 @@ struct Costs {
 }
 
 /// A workload's rates, and what holders cost.
-pub struct TrueRates<'a> {
-    plan: &'a Plan<'a>,
+pub struct PlacementModel<'a> {
+    plan: &'a RunPlan<'a>,
     bounds: Bounds,
     /// Latency that a client adds, in ms.
     client_ms: f64,
@@ -70,10 +70,10 @@ pub struct TrueRates<'a> {
     shares: Vec<f64>,
 }
 
-impl<'a> TrueRates<'a> {
+impl<'a> PlacementModel<'a> {
     /// The rates of a plan with clients that add `client_ms` to every operation; `None` if there
     /// are too many keys or sites to look at each.
-    pub fn new(plan: &'a Plan<'a>, client_ms: f64) -> Option<TrueRates<'a>> {
+    pub fn new(plan: &'a RunPlan<'a>, client_ms: f64) -> Option<PlacementModel<'a>> {
         let workload = &plan.experiment.workload;
         let topology = plan.topology();
         let few = topology.len() <= SETS_MAX.ilog2() as usize + 1;
@@ -84,7 +84,7 @@ impl<'a> TrueRates<'a> {
         let rates: Vec<f64> = topology.names().iter().map(rate).collect();
         let all: f64 = rates.iter().sum();
         let streams: Vec<SiteStream> = (0..topology.len()).map(|s| plan.stream(s, 0)).collect();
-        Some(TrueRates {
+        Some(PlacementModel {
             bounds: Bounds::new(topology, plan.experiment.leader_index()),
             client_ms,
             by_rank: streams[0].probabilities(),
@@ -95,16 +95,16 @@ impl<'a> TrueRates<'a> {
     }
 
     /// The least mean over all sets of holders of every key.
-    pub fn optimum(&self) -> Expected {
+    pub fn optimum(&self) -> PlacementCost {
         let leader = SiteSet::one(self.plan.experiment.leader_index());
         let sets = (0..1 << self.streams.len()).map(SiteSet);
-        let sets = sets.filter(|holders| holders.meets(leader));
-        let sets: Vec<Costs> = sets.map(|holders| self.costs(holders)).collect();
-        let mean = |costs: &Costs, rates: &[f64]| -> f64 {
+        let sets = sets.filter(|holders| holders.intersects(leader));
+        let sets: Vec<HolderCosts> = sets.map(|holders| self.costs(holders)).collect();
+        let mean = |costs: &HolderCosts, rates: &[f64]| -> f64 {
             let each = costs.mixed_ms.iter().zip(rates);
             each.map(|(ms, rate)| ms * rate).sum()
         };
-        let mut sum = Sum::new(self);
+        let mut sum = PlacementSum::new(self);
         for key in 0..self.plan.experiment.workload.keys {
             let rates = self.rates(key);
             let priced = sets.iter().map(|costs| (mean(costs, &rates), costs));
@@ -116,12 +116,12 @@ impl<'a> TrueRates<'a> {
     }
 
     /// The mean of the holders that the plan's strategy would choose from these rates.
-    pub fn of_strategy(&self) -> Expected {
+    pub fn of_strategy(&self) -> PlacementCost {
         if self.plan.strategy.strategy == "cost" {
             return self.optimum();
         }
-        let mut known: HashMap<SiteSet, Costs, FixedState> = HashMap::default();
-        let mut sum = Sum::new(self);
+        let mut known: HashMap<SiteSet, HolderCosts, FixedState> = HashMap::default();
+        let mut sum = PlacementSum::new(self);
         let nearest = self.nearest_to_leader();
         for key in 0..self.plan.experiment.workload.keys {
             let rates = self.rates(key);
@@ -164,7 +164,7 @@ impl<'a> TrueRates<'a> {
         }
     }
 
-    fn costs(&self, holders: SiteSet) -> Costs {
+    fn costs(&self, holders: SiteSet) -> HolderCosts {
         let replies = match self.plan.accept_replies() {
             AcceptRepliesName::Leader => Replies::LeaderOnly,
             _ => Replies::LeaderAndOrigin,
@@ -178,7 +178,7 @@ impl<'a> TrueRates<'a> {
         let write_ms: Vec<f64> = sites.map(write).collect();
         let reads = self.plan.experiment.workload.reads;
         let mixed = |(read, write): (&f64, &f64)| reads * read + (1.0 - reads) * write;
-        Costs {
+        HolderCosts {
             mixed_ms: read_ms.iter().zip(&write_ms).map(mixed).collect(),
             holders,
             read_ms,
@@ -188,18 +188,18 @@ impl<'a> TrueRates<'a> {
 }
 
 /// Sum of the costs of the choices so far, weighted by the rates.
-struct Sum<'a> {
-    of: &'a TrueRates<'a>,
+struct PlacementSum<'a> {
+    of: &'a PlacementModel<'a>,
     minimum_ms: Vec<f64>,
     mixed_ms: Vec<f64>,
     local: Vec<f64>,
     at_minimum: Vec<f64>,
 }
 
-impl<'a> Sum<'a> {
-    fn new(of: &'a TrueRates<'a>) -> Sum<'a> {
+impl<'a> PlacementSum<'a> {
+    fn new(of: &'a PlacementModel<'a>) -> PlacementSum<'a> {
         let n = of.streams.len();
-        Sum {
+        PlacementSum {
             of,
             minimum_ms: (0..n).map(|site| of.bounds.write_min_ms(site)).collect(),
             mixed_ms: vec![0.0; n],
@@ -208,7 +208,7 @@ impl<'a> Sum<'a> {
         }
     }
 
-    fn add(&mut self, costs: &Costs, rates: &[f64]) {
+    fn add(&mut self, costs: &HolderCosts, rates: &[f64]) {
         for (site, rate) in rates.iter().enumerate() {
             let limit_ms = self.minimum_ms[site] + AT_MINIMUM_SLACK_MS;
             self.mixed_ms[site] += rate * costs.mixed_ms[site];
@@ -221,7 +221,7 @@ impl<'a> Sum<'a> {
         }
     }
 
-    fn expected(self) -> Expected {
+    fn expected(self) -> PlacementCost {
         let (shares, client_ms) = (&self.of.shares, self.of.client_ms);
         let per_site = |sum: f64, site: usize| match shares[site] > 0.0 {
             true => sum / shares[site],
@@ -229,12 +229,12 @@ impl<'a> Sum<'a> {
         };
         // Sums of many small shares may come out a little above 1.
         let share = |sum: f64, site: usize| per_site(sum, site).min(1.0);
-        let site = |site: usize| ExpectedSite {
+        let site = |site: usize| SitePlacementCost {
             mean_ms: per_site(self.mixed_ms[site], site) + client_ms,
             local_reads: share(self.local[site], site),
             writes_at_minimum: share(self.at_minimum[site], site),
         };
-        Expected {
+        PlacementCost {
             mean_ms: self.mixed_ms.iter().sum::<f64>() + client_ms,
             sites: (0..shares.len()).map(site).collect(),
         }
@@ -256,15 +256,18 @@ mod tests {
         let plans = experiment.strategies.iter();
         plans
             .map(|strategy| {
-                let plan = Plan::new(experiment, strategy);
-                TrueRates::new(&plan, 0.0).unwrap().of_strategy().mean_ms
+                let plan = RunPlan::new(experiment, strategy);
+                PlacementModel::new(&plan, 0.0)
+                    .unwrap()
+                    .of_strategy()
+                    .mean_ms
             })
             .collect()
     }
 
-    fn optimum(experiment: &Experiment) -> Expected {
-        let plan = Plan::new(experiment, &experiment.strategies[0]);
-        TrueRates::new(&plan, 0.0).unwrap().optimum()
+    fn optimum(experiment: &Experiment) -> PlacementCost {
+        let plan = RunPlan::new(experiment, &experiment.strategies[0]);
+        PlacementModel::new(&plan, 0.0).unwrap().optimum()
     }
 
     fn near(found: f64, expected: f64, slack: f64) {
@@ -329,7 +332,7 @@ mod tests {
     #[test]
     fn too_many_keys_are_not_looked_at() {
         let e = fig6(&["keys=3000000"]);
-        let plan = Plan::new(&e, &e.strategies[0]);
-        assert!(TrueRates::new(&plan, 0.0).is_none());
+        let plan = RunPlan::new(&e, &e.strategies[0]);
+        assert!(PlacementModel::new(&plan, 0.0).is_none());
     }
 }

@@ -32,11 +32,11 @@ use tokio::sync::oneshot;
 
 use crate::topology::Topology;
 
-use network::Asked;
-use probe::{Path, Probes};
+use network::PairSettings;
+use probe::{ProbePath, Probes};
 
 pub use link::{Link, LinkSettings};
-pub use network::{Late, Network, Pair, Verdict};
+pub use network::{Lateness, NetworkReport, NetworkVerdict, PairReport};
 
 /// The running network. Dropping it closes every connection.
 #[derive(Debug)]
@@ -46,24 +46,24 @@ pub struct Wan {
     links: Vec<Vec<Option<Arc<Link>>>>,
     addresses: Vec<Vec<Option<SocketAddr>>>,
     /// Each pair of sites once.
-    paths: Vec<Path>,
+    paths: Vec<ProbePath>,
     /// The delays and jitters that the links were started with.
-    asked: Vec<Asked>,
+    configured: Vec<PairSettings>,
     /// Where probes are answered.
     echo: TcpListener,
     probes: Arc<Probes>,
-    prober: Mutex<Option<Running>>,
-    relays: Option<Running>,
+    prober: Mutex<Option<BackgroundThread>>,
+    relays: Option<BackgroundThread>,
 }
 
 /// A thread that ends when its sender is dropped.
 #[derive(Debug)]
-struct Running {
+struct BackgroundThread {
     shutdown: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
-impl Running {
+impl BackgroundThread {
     fn end(self) {
         drop(self.shutdown);
         if self.thread.join().is_err() {
@@ -126,7 +126,7 @@ fn listen(
 fn listen_for_probes(
     links: &ByPair<Arc<Link>>,
     echo: SocketAddr,
-) -> io::Result<(Vec<RelayPlan>, Vec<Path>)> {
+) -> io::Result<(Vec<RelayPlan>, Vec<ProbePath>)> {
     let mut both = (Vec::new(), Vec::new());
     for (a, row) in links.iter().enumerate() {
         for (b, forth) in row.iter().enumerate().skip(a + 1) {
@@ -135,7 +135,7 @@ fn listen_for_probes(
             };
             let (plan, via) = relay_to(echo, forth, back)?;
             both.0.push(plan);
-            both.1.push(Path {
+            both.1.push(ProbePath {
                 pair: (a, b),
                 via,
                 forth: forth.clone(),
@@ -203,12 +203,12 @@ impl Wan {
             names: topology.names().into_iter().map(String::from).collect(),
             links,
             addresses,
-            asked: paths.iter().map(asked).collect(),
+            configured: paths.iter().map(pair_settings).collect(),
             paths,
             echo,
             probes: Arc::default(),
             prober: Mutex::default(),
-            relays: Some(Running { shutdown, thread }),
+            relays: Some(BackgroundThread { shutdown, thread }),
         })
     }
 
@@ -252,22 +252,22 @@ impl Wan {
         let (shutdown, stopped) = oneshot::channel();
         let (paths, probes) = (self.paths.clone(), self.probes.clone());
         let thread = probe::spawn(paths, self.echo.try_clone()?, probes, stopped)?;
-        *prober = Some(Running { shutdown, thread });
+        *prober = Some(BackgroundThread { shutdown, thread });
         Ok(())
     }
 
     /// The network as probes found it that were sent from the one time to the other. Those
     /// that met a fault say nothing of the machine, and are left out.
-    pub fn network(&self, from: Instant, until: Instant) -> Network {
+    pub fn network(&self, from: Instant, until: Instant) -> NetworkReport {
         let probes = self.probes.sent(&self.paths, from, until);
-        Network::of(&self.asked, &probes)
+        NetworkReport::of(&self.configured, &probes)
     }
 }
 
 /// Returns the settings of a pair of links, as they are now.
-fn asked(path: &Path) -> Asked {
+fn pair_settings(path: &ProbePath) -> PairSettings {
     let (forth, back) = (path.forth.settings(), path.back.settings());
-    Asked {
+    PairSettings {
         pair: path.pair,
         delay: forth.delay + back.delay,
         jitter: (forth.jitter, back.jitter),
@@ -279,7 +279,10 @@ impl Drop for Wan {
         let mut prober = self.prober.lock().unwrap_or_else(PoisonError::into_inner);
         let running = [prober.take(), self.relays.take()];
         drop(prober);
-        running.into_iter().flatten().for_each(Running::end);
+        running
+            .into_iter()
+            .flatten()
+            .for_each(BackgroundThread::end);
     }
 }
 

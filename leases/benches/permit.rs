@@ -43,8 +43,8 @@ fn granted(configs: &Configs) -> (Vec<Grantor>, Vec<Holder>) {
     let mut holders: Vec<Holder> = ids().map(|id| Holder::new(id, REPLICAS)).collect();
     for me in ids() {
         for other in ids().filter(|other| *other != me) {
-            grantors[me.index()].met(Time::ZERO, other, Incarnation(1));
-            holders[me.index()].met(other, Incarnation(1));
+            grantors[me.index()].observe_incarnation(Time::ZERO, other, Incarnation(1));
+            holders[me.index()].observe_incarnation(other, Incarnation(1));
         }
     }
     let context = PollContext {

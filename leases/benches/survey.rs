@@ -2,11 +2,11 @@
 //! strategy, spread over 245 steps.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use leasehold_leases::demand::{Delta, Demand, Report};
+use leasehold_leases::demand::{Delta, Demand, TallyReport};
 use leasehold_leases::latency::{Replies, RoundTrips};
 use leasehold_leases::{
     ConfigChange, ConfigId, Configs, CostSettings, Key, KeyRange, RangeChange, ReplicaId,
-    Situation, StrategySpec, Survey, Time, Unlisted,
+    Situation, StrategySpec, Survey, Time, UnlistedHolders,
 };
 
 const KEYS: u32 = 1_000_000;
@@ -23,9 +23,9 @@ fn demand() -> Demand {
             reads: 1 + key % 3,
             writes: key % 2,
         };
-        let report = Report {
+        let report = TallyReport {
             deltas: (0..KEYS).filter(of_site).map(delta).collect(),
-            ..Report::default()
+            ..TallyReport::default()
         };
         demand.report(Time::ZERO, ReplicaId(site), &report);
     }
@@ -40,7 +40,7 @@ fn pass(c: &mut Criterion) {
     let demand = demand();
     let mut group = c.benchmark_group("a pass over a million keys");
     group.sample_size(10);
-    let unlisted = Unlisted::Nearest;
+    let unlisted = UnlistedHolders::Nearest;
     for spec in [
         StrategySpec::Leader,
         StrategySpec::Quorum { unlisted },

@@ -47,16 +47,16 @@ pub fn seed_thread(drawn: [u64; 2]) {
 /// Hashes by the secret of the thread that has made it: for maps with keys from clients or
 /// peers.
 #[derive(Clone, Copy)]
-pub struct Seeded(&'static Secret);
+pub struct SeededState(&'static Secret);
 
-impl Default for Seeded {
+impl Default for SeededState {
     #[inline]
-    fn default() -> Seeded {
-        Seeded(SECRET.get())
+    fn default() -> SeededState {
+        SeededState(SECRET.get())
     }
 }
 
-impl BuildHasher for Seeded {
+impl BuildHasher for SeededState {
     type Hasher = FoldHasher<'static>;
 
     #[inline]
@@ -66,7 +66,7 @@ impl BuildHasher for Seeded {
 }
 
 /// Without the secret, which belongs into no log.
-impl Debug for Seeded {
+impl Debug for SeededState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Seeded")
     }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     fn hashes() -> usize {
-        let seeded = Seeded::default();
+        let seeded = SeededState::default();
         let all = colliding_keys(10_000).map(|key| seeded.hash_one(key));
         all.collect::<BTreeSet<u64>>().len()
     }
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn both_numbers_drawn_decide_and_are_not_shown() {
         let hash = || {
-            let seeded = Seeded::default();
+            let seeded = SeededState::default();
             assert_eq!(format!("{seeded:?}"), "Seeded");
             seeded.hash_one("key")
         };

@@ -151,10 +151,10 @@ impl Distance {
     /// Least latency of a write at `origin` of a key that `holders` hold.
     pub fn write_ms(&self, origin: ReplicaId, holders: ReplicaSet, replies: Replies) -> f64 {
         let forward = self.rtts.get(origin, self.leader) / 2.0;
-        let told = forward + self.gather_ms(self.leader, holders);
+        let notified = forward + self.gather_ms(self.leader, holders);
         match replies {
-            Replies::LeaderOnly => forward + told,
-            Replies::LeaderAndOrigin => forward + told.min(self.gather_ms(origin, holders)),
+            Replies::LeaderOnly => forward + notified,
+            Replies::LeaderAndOrigin => forward + notified.min(self.gather_ms(origin, holders)),
         }
     }
 
@@ -169,20 +169,20 @@ impl Distance {
 
     /// For how long the replica `at` holds back reads of a key, which `holders` hold, once it
     /// has heard of a write by a client at `origin`: until it knows that the write is committed.
-    pub fn held_ms(
+    pub fn blocked_ms(
         &self,
         at: ReplicaId,
         origin: ReplicaId,
         holders: ReplicaSet,
         replies: Replies,
     ) -> f64 {
-        let heard = self.rtts.get(self.leader, at) / 2.0;
-        let told = self.gather_ms(self.leader, holders) + heard;
+        let accept_ms = self.rtts.get(self.leader, at) / 2.0;
+        let notified = self.gather_ms(self.leader, holders) + accept_ms;
         let known = match replies {
-            Replies::LeaderAndOrigin if at == origin => told.min(self.gather_ms(at, holders)),
-            _ => told,
+            Replies::LeaderAndOrigin if at == origin => notified.min(self.gather_ms(at, holders)),
+            _ => notified,
         };
-        known - heard
+        known - accept_ms
     }
 
     /// To the leader and back, which asks a majority meanwhile.

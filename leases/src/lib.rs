@@ -51,10 +51,10 @@ pub mod types;
 
 pub use config::{
     ConfigChange, Configs, CostSettings, KeyRange, KeyView, LeaseParams, ParamsError, Policy,
-    RangeChange, RangeMap, StrategySpec, Unlisted,
+    RangeChange, RangeMap, StrategySpec, UnlistedHolders,
 };
 pub use membership::{Membership, majority};
 pub use promise::{Grantor, Holder, LeaseMessage, NoPermit, Permit, PollContext, Promise};
-pub use strategy::{Remaining, Situation, Survey, Surveyed};
+pub use strategy::{RemainingChanges, Situation, Survey, SurveyResult};
 pub use time::{ClockBound, Time};
 pub use types::{Ballot, ConfigId, Incarnation, Key, ReplicaId, ReplicaSet, Slot};

@@ -32,18 +32,18 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Time;
     #[inline]
-    fn add(self, span: Duration) -> Time {
-        let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        Time(self.0.saturating_add(span))
+    fn add(self, duration: Duration) -> Time {
+        let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Time(self.0.saturating_add(duration))
     }
 }
 
 impl Sub<Duration> for Time {
     type Output = Time;
     #[inline]
-    fn sub(self, span: Duration) -> Time {
-        let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        Time(self.0.saturating_sub(span))
+    fn sub(self, duration: Duration) -> Time {
+        let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Time(self.0.saturating_sub(duration))
     }
 }
 
@@ -67,24 +67,24 @@ impl ClockBound {
     pub const RHO_PPM_MAX: u32 = 500_000;
 
     /// Returns the time that this clock must count to be sure that a duration measured by
-    /// another clock has passed there: `span (1 + rho) / (1 - rho)`, rounded up.
+    /// another clock has passed there: `duration (1 + rho) / (1 - rho)`, rounded up.
     ///
     /// # Panics
     /// If `rho` is above [`RHO_PPM_MAX`](Self::RHO_PPM_MAX): settings and messages with such a
     /// bound are refused before.
-    pub fn outwait(self, span: Duration) -> Duration {
+    pub fn outwait(self, duration: Duration) -> Duration {
         if !stretches() {
-            return span;
+            return duration;
         }
         assert!(
             self.rho_ppm <= Self::RHO_PPM_MAX,
             "no stretch makes up for it"
         );
         let rho = u128::from(self.rho_ppm);
-        let scaled = span.as_nanos() * (Self::MILLION + rho);
+        let scaled = duration.as_nanos() * (Self::MILLION + rho);
         let stretched = scaled.div_ceil(Self::MILLION - rho);
         assert!(
-            stretched >= span.as_nanos(),
+            stretched >= duration.as_nanos(),
             "outwaiting takes no less time"
         );
         nanos(stretched)
@@ -95,8 +95,8 @@ impl ClockBound {
     /// `(t_lease + t_guard + 2 rho t0) (1 + rho) / (1 - rho)`.
     pub fn keep_from_send(self, t_lease: Duration, t_guard: Duration, t0: Duration) -> Duration {
         let aged = (t0.as_nanos() * 2 * u128::from(self.rho_ppm)).div_ceil(Self::MILLION);
-        let span = t_lease.saturating_add(t_guard).saturating_add(nanos(aged));
-        self.outwait(span)
+        let duration = t_lease.saturating_add(t_guard).saturating_add(nanos(aged));
+        self.outwait(duration)
     }
 
     /// Time for which a grantor keeps a grant from receiving the ack of its latest promise:

@@ -158,9 +158,9 @@ const OTHERS: [(&str, &[(&str, &str)]); 4] = [
 ];
 
 /// A table of the limits of each replica that has answered.
-pub fn lines<'a>(told: impl Iterator<Item = &'a StatusReply>) -> Vec<String> {
+pub fn lines<'a>(reported: impl Iterator<Item = &'a StatusReply>) -> Vec<String> {
     let mut lines = Vec::new();
-    for status in told {
+    for status in reported {
         let counters = status.counters.iter();
         let known = counters.map(|counter| (counter.name.as_str(), counter.value));
         let known: BTreeMap<&str, u64> = known.collect();
@@ -198,11 +198,11 @@ fn line(row: &Row, known: &BTreeMap<&str, u64>) -> String {
 }
 
 fn acted(counters: &[(&str, &str)], known: &BTreeMap<&str, u64>) -> String {
-    let told = counters.iter().filter_map(|(name, what)| {
+    let reported = counters.iter().filter_map(|(name, what)| {
         let count = known.get(name)?;
         Some(format!("{count} {what}"))
     });
-    told.collect::<Vec<_>>().join(", ")
+    reported.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

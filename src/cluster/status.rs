@@ -6,11 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use leasehold_client::{Client, ClientOptions};
-use leasehold_geo_deploy::standing::{self, FaultReport, NodeReport, Request, Response, State};
+use leasehold_geo_deploy::standing::{
+    self, ClusterState, ControlRequest, ControlResponse, FaultReport, NodeReport,
+};
 use leasehold_wire::StatusReply;
 
 use super::limits;
-use crate::place::{Credentials, Place};
+use crate::place::{ClientCredentials, Connector};
 use crate::terminal::{runtime, say};
 
 /// Longest time that a replica may take to answer: a paused one never does.
@@ -23,10 +25,10 @@ may read: what the replica answers by itself, under promises of at least half of
 
 /// Prints how the cluster in `dir` is, with the limits of its replicas if they are wanted.
 pub fn show(dir: &Path, with_limits: bool) -> anyhow::Result<()> {
-    let Response::Status(overview) = standing::ask(dir, Request::Status)? else {
+    let ControlResponse::Status(overview) = standing::ask(dir, ControlRequest::Status)? else {
         anyhow::bail!("the supervisor did not say how the cluster is");
     };
-    let state = State::load(dir)?;
+    let state = ClusterState::load(dir)?;
     let addresses = state.clients.iter().map(|port| port.address);
     let rows = overview.nodes.iter().zip(addresses);
     let answers = runtime()?.block_on(ask_all(
@@ -46,7 +48,7 @@ pub fn show(dir: &Path, with_limits: bool) -> anyhow::Result<()> {
         "may read"
     );
     for ((node, address), answer) in rows.zip(&answers) {
-        say_node(node, address, answer, overview.nodes.len());
+        print_node(node, address, answer, overview.nodes.len());
     }
     say!("");
     for line in holders(&state, &answers) {
@@ -73,13 +75,13 @@ pub fn show(dir: &Path, with_limits: bool) -> anyhow::Result<()> {
 }
 
 /// Prints the limits of the replicas at these addresses.
-pub fn show_limits(addresses: &[String], credentials: &Credentials) -> anyhow::Result<()> {
-    let place = Place::new(addresses, Path::new(""), None)?.with(credentials)?;
+pub fn show_limits(addresses: &[String], credentials: &ClientCredentials) -> anyhow::Result<()> {
+    let connector = Connector::new(addresses, Path::new(""), None)?.with(credentials)?;
     let mut silent = Vec::new();
     for address in addresses {
         let options = ClientOptions {
             addresses: vec![address.clone()],
-            ..place.options.clone()
+            ..connector.options.clone()
         };
         match runtime()?.block_on(ask(Ok(options))) {
             Ok(status) => limits::lines([&status].into_iter())
@@ -100,17 +102,17 @@ type Answer = Option<anyhow::Result<StatusReply>>;
 async fn ask_all(
     nodes: &[NodeReport],
     addresses: impl Iterator<Item = SocketAddr>,
-    state: &State,
+    state: &ClusterState,
 ) -> Vec<Answer> {
-    let mut asked = tokio::task::JoinSet::new();
+    let mut queries = tokio::task::JoinSet::new();
     for (index, (node, address)) in nodes.iter().zip(addresses).enumerate() {
         if node.state == "up" {
             let options = state.options([address]);
-            asked.spawn(async move { (index, ask(options).await) });
+            queries.spawn(async move { (index, ask(options).await) });
         }
     }
     let mut answers: Vec<Answer> = nodes.iter().map(|_| None).collect();
-    for (index, answer) in asked.join_all().await {
+    for (index, answer) in queries.join_all().await {
         answers[index] = Some(answer);
     }
     answers
@@ -123,7 +125,7 @@ async fn ask(options: anyhow::Result<ClientOptions>) -> anyhow::Result<StatusRep
     Ok(Client::connect(options).await?.status().await?)
 }
 
-fn say_node(node: &NodeReport, address: SocketAddr, answer: &Answer, n: usize) {
+fn print_node(node: &NodeReport, address: SocketAddr, answer: &Answer, n: usize) {
     let state = format!("{} {}", node.state, ago(node.for_s));
     let head = format!("{:8} {state:14} {address:<16}", node.site);
     match answer {
@@ -166,9 +168,9 @@ fn may_read(status: &StatusReply, n: usize) -> String {
 }
 
 /// Describes the holders of keys by the newest configuration that any replica knows.
-fn holders(state: &State, answers: &[Answer]) -> Vec<String> {
-    let told = answers.iter().flatten().flatten();
-    let Some(newest) = told.max_by_key(|status| status.configuration) else {
+fn holders(state: &ClusterState, answers: &[Answer]) -> Vec<String> {
+    let statuses = answers.iter().flatten().flatten();
+    let Some(newest) = statuses.max_by_key(|status| status.configuration) else {
         return vec!["No replica answers.".to_owned()];
     };
     let listed = newest
@@ -198,8 +200,8 @@ fn holders(state: &State, answers: &[Answer]) -> Vec<String> {
 /// Describes the amount of demand that is remembered, and the cost of reporting it.
 fn demand(answers: &[Answer]) -> String {
     let most = |name: &str| {
-        let told = answers.iter().flatten().flatten();
-        let counters = told.flat_map(|status| &status.counters);
+        let statuses = answers.iter().flatten().flatten();
+        let counters = statuses.flat_map(|status| &status.counters);
         let named = counters.filter(|counter| counter.name == name);
         named.map(|counter| counter.value).max().unwrap_or(0)
     };
@@ -215,10 +217,10 @@ fn demand(answers: &[Answer]) -> String {
 /// Explains that nothing is written, if so many replicas do not run that no majority is left.
 fn standstill(nodes: &[NodeReport]) -> Option<String> {
     let n = nodes.len();
-    let gone = nodes.iter().filter(|node| node.state != "up").count();
-    (gone > n - (n / 2 + 1)).then(|| {
+    let down = nodes.iter().filter(|node| node.state != "up").count();
+    (down > n - (n / 2 + 1)).then(|| {
         format!(
-            "{gone} of {n} replicas do not run: nothing is written until a majority runs; `leasehold \
+            "{down} of {n} replicas do not run: nothing is written until a majority runs; `leasehold \
              cluster start NODE`, or `resume`"
         )
     })

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use leasehold_geo_deploy::advice::{Advised, Finished, of_directory};
+use leasehold_geo_deploy::advice::{ForecastReport, RunForecast, of_directory};
 use leasehold_leases::ReplicaId;
 use leasehold_leases::advice::{Forecast, best};
 use serde_json::json;
 
-use crate::advice::{Scene, shortlist};
+use crate::advice::{AdviceContext, shortlist};
 use crate::terminal::say;
 
 const ABOUT: &str = "\
@@ -21,7 +21,7 @@ more.";
 
 #[derive(Args)]
 #[command(after_help = ABOUT)]
-pub struct AdviseArgs {
+pub struct ExpAdviseArgs {
     /// The --out of `exp run`: manifest.json, summary.json and history-*.bin
     dir: PathBuf,
     /// Shows only forecasts under this leader
@@ -35,13 +35,13 @@ pub struct AdviseArgs {
     json: bool,
 }
 
-pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
+pub fn run(args: &ExpAdviseArgs) -> anyhow::Result<()> {
     let finished = of_directory(&args.dir)?;
     let names = finished.experiment.topology.names();
     let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
     let first = finished.runs.first();
     let first = first.context("summary.json has no runs")?;
-    let scene = Scene {
+    let context = AdviceContext {
         names: &names,
         now: None,
         stall_s: stall_s(&finished),
@@ -56,29 +56,29 @@ pub fn run(args: &AdviseArgs) -> anyhow::Result<()> {
         })
     });
     let leader = leader.transpose()?.map(|index| ReplicaId(index as u8));
-    let asked = |one: &&Forecast| leader.is_none_or(|leader| one.leader == leader);
-    let forecasts: Vec<&Forecast> = first.forecasts.iter().filter(asked).collect();
+    let requested = |one: &&Forecast| leader.is_none_or(|leader| one.leader == leader);
+    let forecasts: Vec<&Forecast> = first.forecasts.iter().filter(requested).collect();
     if args.json {
-        let runs = finished.runs.iter().map(|run| run_json(&scene, run));
+        let runs = finished.runs.iter().map(|run| run_json(&context, run));
         let all = json!({
             "runs": runs.collect::<Vec<_>>(),
-            "forecasts": forecasts.iter().map(|one| scene.json(one)).collect::<Vec<_>>(),
+            "forecasts": forecasts.iter().map(|one| context.json(one)).collect::<Vec<_>>(),
         });
         say!("{all:#}");
         return Ok(());
     }
     compare(&finished);
-    show(first, &forecasts, &scene, args.sites);
+    show(first, &forecasts, &context, args.sites);
     Ok(())
 }
 
 /// Longest time that a write waits for a holder that has failed, in s.
-fn stall_s(finished: &Finished) -> f64 {
+fn stall_s(finished: &ForecastReport) -> f64 {
     let lease = &finished.experiment.lease;
     (lease.grace_ms + lease.t_guard_ms + lease.t_lease_ms) as f64 / 1e3
 }
 
-fn compare(finished: &Finished) {
+fn compare(finished: &ForecastReport) {
     say!(
         "Forecast and measured, led by {}:",
         finished.experiment.leader
@@ -121,35 +121,35 @@ fn compare(finished: &Finished) {
     }
 }
 
-fn show(first: &Advised, forecasts: &[&Forecast], scene: &Scene<'_>, sites: bool) {
+fn show(first: &RunForecast, forecasts: &[&Forecast], context: &AdviceContext<'_>, sites: bool) {
     say!(
         "\nEvery strategy and leader, with the demand of {} ({:.0} operations):",
         first.label,
         first.operations
     );
-    scene.table(forecasts);
+    context.table(forecasts);
     let owned: Vec<Forecast> = forecasts.iter().map(|one| (*one).clone()).collect();
     if sites {
         for forecast in shortlist(&owned, |_| false) {
             say!("");
-            scene.sites(forecast);
+            context.sites(forecast);
         }
     }
     if let Some(best) = best(&owned) {
         say!(
             "\nBest: {} led by {}, {:.1} ms.",
             best.plan.name(),
-            scene.name(best.leader),
+            context.name(best.leader),
             best.mean_ms
         );
     }
 }
 
-fn run_json(scene: &Scene<'_>, run: &Advised) -> serde_json::Value {
+fn run_json(context: &AdviceContext<'_>, run: &RunForecast) -> serde_json::Value {
     json!({
         "label": run.label,
         "strategy": run.strategy,
-        "leader": scene.name(run.leader),
+        "leader": context.name(run.leader),
         "operations_counted": run.operations,
         "measured": {
             "mean_ms": run.measured.mean_ms,
@@ -158,7 +158,7 @@ fn run_json(scene: &Scene<'_>, run: &Advised) -> serde_json::Value {
             "local_fraction": run.measured.local,
             "min_latency_fraction": run.measured.at_minimum,
         },
-        "forecast": run.own().map(|own| scene.json(own)),
+        "forecast": run.own().map(|own| context.json(own)),
         "error": run.error(),
     })
 }

@@ -6,15 +6,15 @@ mod verdict;
 
 use clap::Args;
 use leasehold_client::{Client, ClientOptions};
-use leasehold_leases::advice::{Forecast, Plan, best, forecasts};
+use leasehold_leases::advice::{Forecast, HolderPlan, best, forecasts};
 use leasehold_leases::{ReplicaId, ReplicaSet};
 use leasehold_wire::StatusReply;
 use serde_json::json;
 
-use self::known::Known;
-use self::verdict::{Verdict, WORTH};
-use crate::advice::{Scene, shortlist};
-use crate::place::Place;
+use self::known::LeaderView;
+use self::verdict::{AdviceVerdict, WORTH};
+use crate::advice::{AdviceContext, shortlist};
+use crate::place::Connector;
 use crate::terminal::say;
 
 /// With fewer operations than this, forecasts say more about chance than about demand.
@@ -39,7 +39,7 @@ Examples:
 
 #[derive(Args)]
 #[command(after_help = ABOUT)]
-pub struct AdviseArgs {
+pub struct LeaseAdviseArgs {
     /// Only forecasts under this leader
     #[arg(long, value_name = "NODE")]
     leader: Option<String>,
@@ -55,36 +55,36 @@ pub struct AdviseArgs {
     apply: bool,
 }
 
-pub async fn run(args: &AdviseArgs, place: &Place) -> anyhow::Result<()> {
-    let (client, status) = ask_leader(place).await?;
-    let known = Known::of(&status)?;
+pub async fn run(args: &LeaseAdviseArgs, connector: &Connector) -> anyhow::Result<()> {
+    let (client, status) = ask_leader(connector).await?;
+    let view = LeaderView::of(&status)?;
     let leader = args.leader.as_deref();
-    let leader = leader.map(|name| known.replica(name)).transpose()?;
-    let scene = known.scene();
-    let all = forecasts(&known.conditions, &known.profile, &known.plans());
+    let leader = leader.map(|name| view.replica(name)).transpose()?;
+    let context = view.context();
+    let all = forecasts(&view.conditions, &view.profile, &view.plans());
     let all: Vec<Forecast> = all
         .into_iter()
-        .filter(|one| leader.is_none_or(|leader| one.leader == leader) || scene.is_now(one))
+        .filter(|one| leader.is_none_or(|leader| one.leader == leader) || context.is_now(one))
         .collect();
     // The one in force is shown, and not advised if another leader was asked for.
-    let asked = |one: &&Forecast| leader.is_none_or(|leader| one.leader == leader);
-    let candidates: Vec<Forecast> = all.iter().filter(asked).cloned().collect();
-    let advised = best(&candidates).filter(|_| !known.nothing());
+    let requested = |one: &&Forecast| leader.is_none_or(|leader| one.leader == leader);
+    let candidates: Vec<Forecast> = all.iter().filter(requested).cloned().collect();
+    let advised = best(&candidates).filter(|_| !view.is_empty());
     if args.json {
-        say!("{:#}", known.json(&scene, &all, advised));
+        say!("{:#}", view.json(&context, &all, advised));
         return Ok(());
     }
-    let verdict = advised.map(|best| Verdict {
+    let verdict = advised.map(|best| AdviceVerdict {
         best,
-        now: all.iter().find(|one| scene.is_now(one)),
+        now: all.iter().find(|one| context.is_now(one)),
     });
-    show(args, &known, &scene, &all, verdict.as_ref());
+    show(args, &view, &context, &all, verdict.as_ref());
     if !args.apply {
         return Ok(());
     }
-    known.ensure_enough()?;
+    view.ensure_enough()?;
     match verdict.as_ref().and_then(|found| found.change(leader)) {
-        Some(wanted) => apply::apply(&client, &known, wanted).await,
+        Some(wanted) => apply::apply(&client, &view, wanted).await,
         None => {
             say!("nothing was changed: {WORTH}");
             Ok(())
@@ -94,8 +94,8 @@ pub async fn run(args: &AdviseArgs, place: &Place) -> anyhow::Result<()> {
 
 /// The replica that leads, and what it knows. Of several addresses each is tried: demand is
 /// known to the leader alone.
-async fn ask_leader(place: &Place) -> anyhow::Result<(Client, StatusReply)> {
-    let first = place.connect().await?.client;
+async fn ask_leader(connector: &Connector) -> anyhow::Result<(Client, StatusReply)> {
+    let first = connector.connect().await?.client;
     let status = first.status_and_demand().await?;
     if status.leader == status.replica {
         return Ok((first, status));
@@ -105,10 +105,10 @@ async fn ask_leader(place: &Place) -> anyhow::Result<(Client, StatusReply)> {
         "{} knows no leader; try again in a moment",
         status.replica
     );
-    for address in &place.options.addresses {
+    for address in &connector.options.addresses {
         let options = ClientOptions {
             addresses: vec![address.clone()],
-            ..place.options.clone()
+            ..connector.options.clone()
         };
         let Ok(client) = Client::connect(options).await else {
             continue;
@@ -125,50 +125,50 @@ async fn ask_leader(place: &Place) -> anyhow::Result<(Client, StatusReply)> {
 }
 
 fn show(
-    args: &AdviseArgs,
-    known: &Known,
-    scene: &Scene<'_>,
+    args: &LeaseAdviseArgs,
+    view: &LeaderView,
+    context: &AdviceContext<'_>,
     all: &[Forecast],
-    verdict: Option<&Verdict<'_>>,
+    verdict: Option<&AdviceVerdict<'_>>,
 ) {
-    let profile = &known.profile;
-    let name = scene.name(known.leader);
-    if known.nothing() {
-        say!("{name} leads; {}.", known.in_force());
+    let profile = &view.profile;
+    let name = context.name(view.leader);
+    if view.is_empty() {
+        say!("{name} leads; {}.", view.in_force());
         say!(
             "Nothing was counted: clients asked nothing of late, or {name} has only begun to lead. \
              Let clients read and write for some minutes, then ask again."
         );
         return;
     }
-    let keys: f32 = profile.keys().iter().map(|asked| asked.keys).sum();
+    let keys: f32 = profile.keys().iter().map(|requested| requested.keys).sum();
     say!(
         "{} leads; {}. Counted: {:.0} operations on {keys:.0} key{}.",
         name,
-        known.in_force(),
+        view.in_force(),
         profile.operations(),
         if (0.5..1.5).contains(&keys) { "" } else { "s" }
     );
-    scene.table(&all.iter().collect::<Vec<_>>());
+    context.table(&all.iter().collect::<Vec<_>>());
     if args.sites {
-        for forecast in shortlist(all, |one| scene.is_now(one)) {
+        for forecast in shortlist(all, |one| context.is_now(one)) {
             say!("");
-            scene.sites(forecast);
+            context.sites(forecast);
         }
     }
     say!("");
-    if known.too_little() {
+    if view.has_too_little_demand() {
         say!(
             "Too little to tell: {:.0} operations were counted, and chance decides with fewer than {OPERATIONS_MIN:.0}.",
             profile.operations()
         );
     }
     if let Some(verdict) = verdict {
-        say!("{}", verdict.sentence(scene));
+        say!("{}", verdict.sentence(context));
     }
 }
 
-impl Known {
+impl LeaderView {
     /// Returns the strategy in force, or those of all key ranges, in words.
     fn in_force(&self) -> String {
         match self.ranges {
@@ -182,13 +182,13 @@ impl Known {
 
     /// Returns the plans to forecast: every strategy, and the present holders if no strategy
     /// describes them.
-    fn plans(&self) -> Vec<Plan> {
-        let more = Some(Plan::AsNow).filter(|plan| self.now == *plan);
-        Plan::STRATEGIES.into_iter().chain(more).collect()
+    fn plans(&self) -> Vec<HolderPlan> {
+        let more = Some(HolderPlan::AsNow).filter(|plan| self.now == *plan);
+        HolderPlan::STRATEGIES.into_iter().chain(more).collect()
     }
 
-    fn scene(&self) -> Scene<'_> {
-        Scene {
+    fn context(&self) -> AdviceContext<'_> {
+        AdviceContext {
             names: &self.names,
             now: Some((self.now, self.leader)),
             stall_s: self.stall_s,
@@ -196,19 +196,19 @@ impl Known {
     }
 
     /// Whether no operation is left in the counts.
-    fn nothing(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.profile.operations() < 1.0
     }
 
     fn ensure_enough(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
-            !self.too_little(),
+            !self.has_too_little_demand(),
             "--apply: nothing was changed, for too little was asked yet to tell what is best"
         );
         Ok(())
     }
 
-    fn too_little(&self) -> bool {
+    fn has_too_little_demand(&self) -> bool {
         self.profile.operations() < OPERATIONS_MIN
     }
 
@@ -216,24 +216,24 @@ impl Known {
         let all = ReplicaSet::all(self.names.len());
         let found = all.iter().find(|id| self.names[id.index()] == name);
         found.ok_or_else(|| {
-            let known = self.names.join(", ");
+            let names = self.names.join(", ");
             anyhow::anyhow!("--leader: there is no node '{name}'; there are {known}")
         })
     }
 
     fn json(
         &self,
-        scene: &Scene<'_>,
+        context: &AdviceContext<'_>,
         all: &[Forecast],
         advised: Option<&Forecast>,
     ) -> serde_json::Value {
         json!({
-            "leader": scene.name(self.leader),
+            "leader": context.name(self.leader),
             "strategy": self.strategy,
             "operations_counted": self.profile.operations(),
-            "too_little_to_tell": self.too_little(),
-            "best": advised.map(|one| scene.json(one)),
-            "forecasts": all.iter().map(|one| scene.json(one)).collect::<Vec<_>>(),
+            "too_little_to_tell": self.has_too_little_demand(),
+            "best": advised.map(|one| context.json(one)),
+            "forecasts": all.iter().map(|one| context.json(one)).collect::<Vec<_>>(),
         })
     }
 }

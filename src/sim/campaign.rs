@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_sim::tally::Tally;
+use leasehold_sim::tally::CampaignTally;
 use tokio::sync::mpsc;
 
-use super::examine::Failure;
+use super::examine::SeedFailure;
 use crate::terminal::{interrupted, runtime};
 
 /// Interval at which the terminal is brought up to date.
@@ -26,7 +26,7 @@ pub enum Goal {
 
 /// Way in which a campaign ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum CampaignEnd {
     /// At its goal, or at a failure.
     Over,
     /// By SIGINT or SIGTERM.
@@ -34,21 +34,21 @@ pub enum Ended {
 }
 
 /// Progress of a campaign.
-pub struct Course {
+pub struct CampaignProgress {
     pub goal: Goal,
     next: u64,
-    tally: Tally,
+    tally: CampaignTally,
     /// Seeds that have ended while a seed before them has not.
-    waiting: BTreeMap<u64, Result<Tally, Failure>>,
+    waiting: BTreeMap<u64, Result<CampaignTally, SeedFailure>>,
     /// Seeds done, and virtual ns, those that wait included.
     done: (u64, u64),
     failed: u64,
 }
 
-impl Course {
+impl CampaignProgress {
     /// Continues at seed `next`, with the results of the seeds before it.
-    pub fn new(goal: Goal, next: u64, tally: Tally) -> Course {
-        Course {
+    pub fn new(goal: Goal, next: u64, tally: CampaignTally) -> CampaignProgress {
+        CampaignProgress {
             goal,
             next,
             done: (tally.seeds, tally.virtual_ns),
@@ -64,7 +64,7 @@ impl Course {
     }
 
     /// The sum of the seeds that count.
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &CampaignTally {
         &self.tally
     }
 
@@ -79,13 +79,15 @@ impl Course {
     }
 
     /// Those seeds.
-    pub fn failures(&self) -> Vec<&Failure> {
+    pub fn failures(&self) -> Vec<&SeedFailure> {
         let waiting = self.waiting.values();
-        waiting.filter_map(|came| came.as_ref().err()).collect()
+        waiting
+            .filter_map(|outcome| outcome.as_ref().err())
+            .collect()
     }
 
     /// Whether no more seeds need to begin.
-    fn enough(&self) -> bool {
+    fn is_enough(&self) -> bool {
         self.failed > 0 || self.reaches(self.done.1)
     }
 
@@ -96,15 +98,15 @@ impl Course {
         }
     }
 
-    fn take(&mut self, seed: u64, came: Result<Tally, Failure>) {
-        match &came {
+    fn take(&mut self, seed: u64, outcome: Result<CampaignTally, SeedFailure>) {
+        match &outcome {
             Ok(tally) => {
                 self.done.0 += 1;
                 self.done.1 += tally.virtual_ns;
             }
             Err(_) => self.failed += 1,
         }
-        self.waiting.insert(seed, came);
+        self.waiting.insert(seed, outcome);
         while !self.reaches(self.tally.virtual_ns) {
             let Some(Ok(tally)) = self.waiting.get(&self.next) else {
                 return;
@@ -116,7 +118,7 @@ impl Course {
     }
 }
 
-struct Shared<F> {
+struct SeedQueue<F> {
     next: AtomicU64,
     end: u64,
     stop: AtomicBool,
@@ -126,17 +128,17 @@ struct Shared<F> {
 /// Examines seeds until the goal is reached, one fails, or somebody interrupts;
 /// seeds under way are finished in any case. `watch` is called now and then.
 pub fn drive(
-    course: &mut Course,
+    progress: &mut CampaignProgress,
     threads: usize,
-    examine: impl Fn(u64) -> Result<Tally, Failure> + Send + Sync + 'static,
-    mut watch: impl FnMut(&Course) -> anyhow::Result<()>,
-) -> anyhow::Result<Ended> {
-    if course.enough() {
-        return Ok(Ended::Over);
+    examine: impl Fn(u64) -> Result<CampaignTally, SeedFailure> + Send + Sync + 'static,
+    mut watch: impl FnMut(&CampaignProgress) -> anyhow::Result<()>,
+) -> anyhow::Result<CampaignEnd> {
+    if progress.is_enough() {
+        return Ok(CampaignEnd::Over);
     }
-    let shared = Arc::new(Shared {
-        next: AtomicU64::new(course.next),
-        end: match course.goal {
+    let queue = Arc::new(SeedQueue {
+        next: AtomicU64::new(progress.next),
+        end: match progress.goal {
             Goal::Seeds(end) => end,
             Goal::Hours(_) => u64::MAX,
         },
@@ -146,14 +148,14 @@ pub fn drive(
     let (sender, results) = mpsc::unbounded_channel();
     let workers: Vec<_> = (0..threads)
         .map(|_| {
-            let (shared, sender) = (shared.clone(), sender.clone());
-            std::thread::spawn(move || work(&shared, &sender))
+            let (queue, sender) = (queue.clone(), sender.clone());
+            std::thread::spawn(move || work(&queue, &sender))
         })
         .collect();
     drop(sender);
-    let ended = runtime()?.block_on(gather(course, results, &shared.stop, &mut watch));
+    let ended = runtime()?.block_on(gather(progress, results, &queue.stop, &mut watch));
     // An error of `watch` must not leave threads behind.
-    shared.stop.store(true, Ordering::Relaxed);
+    queue.stop.store(true, Ordering::Relaxed);
     for worker in workers {
         if worker.join().is_err() {
             anyhow::bail!("a thread of the campaign panicked");
@@ -164,44 +166,44 @@ pub fn drive(
 
 /// Takes what the threads examine, until they have ended.
 async fn gather(
-    course: &mut Course,
-    mut results: mpsc::UnboundedReceiver<(u64, Result<Tally, Failure>)>,
+    progress: &mut CampaignProgress,
+    mut results: mpsc::UnboundedReceiver<(u64, Result<CampaignTally, SeedFailure>)>,
     stop: &AtomicBool,
-    watch: &mut impl FnMut(&Course) -> anyhow::Result<()>,
-) -> anyhow::Result<Ended> {
-    let mut ended = Ended::Over;
+    watch: &mut impl FnMut(&CampaignProgress) -> anyhow::Result<()>,
+) -> anyhow::Result<CampaignEnd> {
+    let mut ended = CampaignEnd::Over;
     let mut signal = std::pin::pin!(interrupted());
     let mut ticks = tokio::time::interval(TICK);
     loop {
         tokio::select! {
-            () = &mut signal, if ended == Ended::Over => {
-                ended = Ended::Interrupted;
+            () = &mut signal, if ended == CampaignEnd::Over => {
+                ended = CampaignEnd::Interrupted;
                 stop.store(true, Ordering::Relaxed);
             }
             result = results.recv() => {
-                let Some((seed, came)) = result else {
+                let Some((seed, outcome)) = result else {
                     return Ok(ended);
                 };
-                course.take(seed, came);
-                if course.enough() {
+                progress.take(seed, outcome);
+                if progress.is_enough() {
                     stop.store(true, Ordering::Relaxed);
                 }
             }
-            _ = ticks.tick() => watch(course)?,
+            _ = ticks.tick() => watch(progress)?,
         }
     }
 }
 
-type Results = mpsc::UnboundedSender<(u64, Result<Tally, Failure>)>;
+type Results = mpsc::UnboundedSender<(u64, Result<CampaignTally, SeedFailure>)>;
 
-fn work<F: Fn(u64) -> Result<Tally, Failure>>(shared: &Shared<F>, results: &Results) {
-    while !shared.stop.load(Ordering::Relaxed) {
-        let seed = shared.next.fetch_add(1, Ordering::Relaxed);
-        if seed >= shared.end {
+fn work<F: Fn(u64) -> Result<CampaignTally, SeedFailure>>(queue: &SeedQueue<F>, results: &Results) {
+    while !queue.stop.load(Ordering::Relaxed) {
+        let seed = queue.next.fetch_add(1, Ordering::Relaxed);
+        if seed >= queue.end {
             return;
         }
-        let came = (shared.examine)(seed);
-        if results.send((seed, came)).is_err() {
+        let outcome = (queue.examine)(seed);
+        if results.send((seed, outcome)).is_err() {
             return; // nobody waits for it any more
         }
     }
@@ -211,16 +213,16 @@ fn work<F: Fn(u64) -> Result<Tally, Failure>>(shared: &Shared<F>, results: &Resu
 mod tests {
     use super::*;
 
-    fn hour() -> Result<Tally, Failure> {
-        Ok(Tally {
+    fn hour() -> Result<CampaignTally, SeedFailure> {
+        Ok(CampaignTally {
             seeds: 1,
             virtual_ns: 3_600_000_000_000,
-            ..Tally::default()
+            ..CampaignTally::default()
         })
     }
 
-    fn failure(seed: u64) -> Result<Tally, Failure> {
-        Err(Failure {
+    fn failure(seed: u64) -> Result<CampaignTally, SeedFailure> {
+        Err(SeedFailure {
             seed,
             oracle: "freshness".to_owned(),
             what: String::new(),
@@ -229,46 +231,46 @@ mod tests {
 
     #[test]
     fn seeds_count_in_order() {
-        let mut course = Course::new(Goal::Seeds(4), 0, Tally::default());
+        let mut progress = CampaignProgress::new(Goal::Seeds(4), 0, CampaignTally::default());
         for (seed, next) in [(1, 0), (3, 0), (0, 2), (2, 4)] {
-            assert!(!course.enough());
-            course.take(seed, hour());
-            assert_eq!(course.next(), next);
+            assert!(!progress.is_enough());
+            progress.take(seed, hour());
+            assert_eq!(progress.next(), next);
         }
-        assert!(course.enough());
-        assert_eq!(course.tally().seeds, 4);
+        assert!(progress.is_enough());
+        assert_eq!(progress.tally().seeds, 4);
     }
 
     #[test]
     fn a_failure_and_what_follows_it_do_not_count() {
-        let mut course = Course::new(Goal::Seeds(9), 0, Tally::default());
-        course.take(0, hour());
-        course.take(2, hour());
-        course.take(1, failure(1));
-        assert!(course.enough());
-        assert_eq!((course.next(), course.tally().seeds), (1, 1));
-        assert_eq!(course.failures().len(), 1);
+        let mut progress = CampaignProgress::new(Goal::Seeds(9), 0, CampaignTally::default());
+        progress.take(0, hour());
+        progress.take(2, hour());
+        progress.take(1, failure(1));
+        assert!(progress.is_enough());
+        assert_eq!((progress.next(), progress.tally().seeds), (1, 1));
+        assert_eq!(progress.failures().len(), 1);
     }
 
     #[test]
     fn hours_end_at_the_same_seed_however_many_are_under_way() {
-        let mut course = Course::new(Goal::Hours(1.5), 0, Tally::default());
+        let mut progress = CampaignProgress::new(Goal::Hours(1.5), 0, CampaignTally::default());
         for seed in [2, 1, 0] {
-            course.take(seed, hour());
+            progress.take(seed, hour());
         }
-        assert!(course.enough());
-        assert_eq!((course.next(), course.tally().seeds), (2, 2));
+        assert!(progress.is_enough());
+        assert_eq!((progress.next(), progress.tally().seeds), (2, 2));
     }
 
     #[test]
     fn threads_run_each_seed_once_and_stop_at_a_failure() {
-        let mut course = Course::new(Goal::Seeds(50), 10, Tally::default());
-        let ended = drive(&mut course, 3, |_| hour(), |_| Ok(()));
-        assert_eq!(ended.unwrap(), Ended::Over);
-        assert_eq!((course.next(), course.tally().seeds), (50, 40));
+        let mut progress = CampaignProgress::new(Goal::Seeds(50), 10, CampaignTally::default());
+        let ended = drive(&mut progress, 3, |_| hour(), |_| Ok(()));
+        assert_eq!(ended.unwrap(), CampaignEnd::Over);
+        assert_eq!((progress.next(), progress.tally().seeds), (50, 40));
         let examine = |seed| if seed == 20 { failure(seed) } else { hour() };
-        let mut course = Course::new(Goal::Hours(1e6), 0, Tally::default());
-        drive(&mut course, 3, examine, |_| Ok(())).unwrap();
-        assert_eq!((course.next(), course.failures()[0].seed), (20, 20));
+        let mut progress = CampaignProgress::new(Goal::Hours(1e6), 0, CampaignTally::default());
+        drive(&mut progress, 3, examine, |_| Ok(())).unwrap();
+        assert_eq!((progress.next(), progress.failures()[0].seed), (20, 20));
     }
 }

@@ -2,7 +2,7 @@
 //! written as the flags that repeat it.
 
 use clap::Args;
-use leasehold_sim::control::Control;
+use leasehold_sim::control::ClockSelfTest;
 use leasehold_sim::scenario::{Choices, RATE, strategies};
 
 /// Bound on clock drift that the simulator's replicas count with, in ppm; a control breaks it
@@ -42,13 +42,13 @@ pub fn hours(text: &str) -> Result<f64, String> {
 
 impl ChoiceArgs {
     /// With every default filled in.
-    pub fn settled(&self, control: Option<Control>) -> Asked {
-        let beyond = control == Some(Control::Drift);
+    pub fn resolve(&self, control: Option<ClockSelfTest>) -> ResolvedChoices {
+        let beyond = control == Some(ClockSelfTest::Drift);
         let drift_ppm = self.drift_ppm;
         let mut names: Vec<&str> = strategies().iter().map(|(name, _)| *name).collect();
         names.dedup();
         names.retain(|name| self.strategies.iter().any(|wanted| wanted == name));
-        Asked {
+        ResolvedChoices {
             seconds: self.seconds,
             rate: self.rate,
             strategies: names.into_iter().map(str::to_owned).collect(),
@@ -62,7 +62,7 @@ impl ChoiceArgs {
 
 /// Choices with every default filled in.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ResolvedChoices {
     seconds: u64,
     rate: u32,
     /// None: all.
@@ -70,10 +70,10 @@ pub struct Asked {
     replicas: Option<u8>,
     drift_ppm: u32,
     faults: bool,
-    pub control: Option<Control>,
+    pub control: Option<ClockSelfTest>,
 }
 
-impl Asked {
+impl ResolvedChoices {
     /// For the simulator.
     pub fn choices(&self) -> Choices {
         let all = strategies();
@@ -89,7 +89,7 @@ impl Asked {
             faults: self.faults,
             replicas: self.replicas.map(usize::from),
             drift_ppm: self.drift_ppm,
-            control: self.control,
+            self_test: self.control,
         }
     }
 
@@ -114,7 +114,7 @@ impl Asked {
     }
 
     /// The flags that make the same choices; those that equal the defaults are left out.
-    pub fn words(&self) -> String {
+    pub fn flags(&self) -> String {
         let mut words = String::new();
         let mut add = |flag: &str, value: &dyn std::fmt::Display| {
             words.push_str(&format!(" --{flag} {value}"));
@@ -168,6 +168,6 @@ mod tests {
             drift_ppm: None,
             no_faults: false,
         };
-        assert_eq!(args.settled(None).choices().strategies.len(), 6);
+        assert_eq!(args.resolve(None).choices().strategies.len(), 6);
     }
 }

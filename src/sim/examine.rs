@@ -4,20 +4,20 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use leasehold_sim::oracle::Violation;
-use leasehold_sim::run::{self, Outcome};
+use leasehold_sim::run::{self, ScenarioOutcome};
 use leasehold_sim::scenario::{Choices, Scenario};
-use leasehold_sim::tally::Tally;
-use leasehold_sim::trace::Trace;
+use leasehold_sim::tally::CampaignTally;
+use leasehold_sim::trace::RunTrace;
 use serde::Serialize;
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
-    static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+    static LOCATION: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 /// A seed that failed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Failure {
+pub struct SeedFailure {
     pub seed: u64,
     /// The check that noticed: an oracle, `assertion` (the replica itself), or `determinism`.
     pub oracle: String,
@@ -32,33 +32,33 @@ pub fn keep_assertions_quiet() {
         if !QUIET.get() {
             return loud(info);
         }
-        let place = info.location().map(ToString::to_string);
-        PLACE.set(place.unwrap_or_default());
+        let location = info.location().map(ToString::to_string);
+        LOCATION.set(location.unwrap_or_default());
     }));
 }
 
 /// Runs a scenario. A panic is a violation, and says where it came from.
-pub fn run(scenario: &Scenario, trace: Option<Trace>) -> Outcome {
+pub fn run(scenario: &Scenario, trace: Option<RunTrace>) -> ScenarioOutcome {
     QUIET.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(|| run::run(scenario, trace)));
     QUIET.set(false);
-    let mut outcome = outcome.unwrap_or_else(|_| Outcome {
+    let mut outcome = outcome.unwrap_or_else(|_| ScenarioOutcome {
         seed: scenario.seed,
         violation: Some(Violation {
             oracle: "assertion",
             what: "the simulator itself panicked".to_owned(),
         }),
-        ..Outcome::default()
+        ..ScenarioOutcome::default()
     });
-    let place = PLACE.take();
-    if let Some(violation) = outcome.violation.as_mut().filter(|_| !place.is_empty()) {
-        violation.what.push_str(&format!(" (at {place})"));
+    let location = LOCATION.take();
+    if let Some(violation) = outcome.violation.as_mut().filter(|_| !location.is_empty()) {
+        violation.what.push_str(&format!(" (at {location})"));
     }
     outcome
 }
 
 /// Runs a seed; twice, if the runs are to be compared.
-pub fn seed(seed: u64, choices: &Choices, twice: bool) -> Result<Tally, Failure> {
+pub fn seed(seed: u64, choices: &Choices, twice: bool) -> Result<CampaignTally, SeedFailure> {
     let first = once(seed, choices)?;
     if !twice {
         return Ok(first);
@@ -68,7 +68,7 @@ pub fn seed(seed: u64, choices: &Choices, twice: bool) -> Result<Tally, Failure>
         return Ok(first);
     }
     let (a, b) = (first.digest, second.digest);
-    Err(Failure {
+    Err(SeedFailure {
         seed,
         oracle: "determinism".to_owned(),
         what: format!(
@@ -79,12 +79,12 @@ pub fn seed(seed: u64, choices: &Choices, twice: bool) -> Result<Tally, Failure>
     })
 }
 
-fn once(seed: u64, choices: &Choices) -> Result<Tally, Failure> {
+fn once(seed: u64, choices: &Choices) -> Result<CampaignTally, SeedFailure> {
     let scenario = Scenario::draw(seed, choices);
     let outcome = run(&scenario, None);
     match &outcome.violation {
-        None => Ok(Tally::of(&scenario, &outcome)),
-        Some(violation) => Err(Failure {
+        None => Ok(CampaignTally::of(&scenario, &outcome)),
+        Some(violation) => Err(SeedFailure {
             seed,
             oracle: violation.oracle.to_owned(),
             what: violation.what.clone(),

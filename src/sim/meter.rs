@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::campaign::{Course, Goal};
+use super::campaign::{CampaignProgress, Goal};
 use crate::terminal::note;
 
 /// Interval at which a line is printed without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(60);
 
 /// Processor time and elapsed time.
-pub struct Meter {
+pub struct CampaignClock {
     /// Taken by earlier runs of the same campaign, in seconds.
     earlier_cpu_s: f64,
     earlier_wall_s: f64,
     began: Instant,
 }
 
-impl Meter {
+impl CampaignClock {
     /// Counts on from what earlier runs took, in seconds.
-    pub fn begin(earlier_cpu_s: f64, earlier_wall_s: f64) -> Meter {
-        Meter {
+    pub fn begin(earlier_cpu_s: f64, earlier_wall_s: f64) -> CampaignClock {
+        CampaignClock {
             earlier_cpu_s,
             earlier_wall_s,
             began: Instant::now(),
@@ -43,7 +43,7 @@ impl Meter {
 }
 
 /// A bar on a terminal; elsewhere a line now and then.
-pub struct Show {
+pub struct ProgressDisplay {
     bar: Option<ProgressBar>,
     began: Instant,
     /// Progress at the time `began`, as a share.
@@ -51,30 +51,30 @@ pub struct Show {
     line: Instant,
 }
 
-impl Show {
-    pub fn begin(course: &Course) -> Show {
+impl ProgressDisplay {
+    pub fn begin(progress: &CampaignProgress) -> ProgressDisplay {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{wide_bar} {percent:>3}%\n{msg}");
             let bar = ProgressBar::new(1000);
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
-        Show {
+        ProgressDisplay {
             bar,
             began: Instant::now(),
-            began_at: share(course),
+            began_at: share(progress),
             line: Instant::now(),
         }
     }
 
-    pub fn update(&mut self, course: &Course, meter: &Meter) {
+    pub fn update(&mut self, progress: &CampaignProgress, clock: &CampaignClock) {
         if let Some(bar) = &self.bar {
-            bar.set_position((share(course) * 1000.0) as u64);
-            return bar.set_message(self.words(course, meter));
+            bar.set_position((share(progress) * 1000.0) as u64);
+            return bar.set_message(self.describe(progress, clock));
         }
         if self.line.elapsed() >= LINE_EVERY {
             self.line = Instant::now();
-            note!("{}", self.words(course, meter));
+            note!("{}", self.describe(progress, clock));
         }
     }
 
@@ -84,14 +84,14 @@ impl Show {
         }
     }
 
-    fn words(&self, course: &Course, meter: &Meter) -> String {
-        let (seeds, virtual_ns) = course.done();
+    fn describe(&self, progress: &CampaignProgress, clock: &CampaignClock) -> String {
+        let (seeds, virtual_ns) = progress.done();
         let hours = virtual_ns as f64 / 3.6e12;
-        let pace = hours / (meter.cpu_s() / 60.0).max(1e-9);
+        let pace = hours / (clock.cpu_s() / 60.0).max(1e-9);
         format!(
             "{seeds} seeds, {hours:.1} cluster-hours, {pace:.1} per CPU-minute, {} violations, {}",
-            course.failed(),
-            self.left(share(course))
+            progress.failed(),
+            self.left(share(progress))
         )
     }
 
@@ -108,12 +108,12 @@ impl Show {
 }
 
 /// The share of a campaign that is done.
-fn share(course: &Course) -> f64 {
-    let (seeds, virtual_ns) = course.done();
-    let share = match course.goal {
+fn share(progress: &CampaignProgress) -> f64 {
+    let (seeds, virtual_ns) = progress.done();
+    let share = match progress.goal {
         Goal::Hours(hours) => virtual_ns as f64 / 3.6e12 / hours,
         Goal::Seeds(end) => {
-            let first = course.next() - course.tally().seeds.min(course.next());
+            let first = progress.next() - progress.tally().seeds.min(progress.next());
             seeds as f64 / end.saturating_sub(first).max(1) as f64
         }
     };

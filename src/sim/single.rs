@@ -2,11 +2,11 @@
 
 use anyhow::bail;
 use leasehold_sim::network::Faults;
-use leasehold_sim::run::Outcome;
+use leasehold_sim::run::ScenarioOutcome;
 use leasehold_sim::scenario::Scenario;
-use leasehold_sim::trace::Trace;
+use leasehold_sim::trace::RunTrace;
 
-use super::choices::Asked;
+use super::choices::ResolvedChoices;
 use super::examine;
 use crate::terminal::say;
 
@@ -14,20 +14,20 @@ use crate::terminal::say;
 pub const LINES: usize = 400;
 
 /// The line that repeats a seed and shows the end of its trace.
-pub fn command(seed: u64, asked: &Asked) -> String {
-    let words = asked.words();
+pub fn command(seed: u64, resolved: &ResolvedChoices) -> String {
+    let words = resolved.flags();
     format!("leasehold sim --seed {seed} --trace --lines {LINES}{words}")
 }
 
 /// Runs a seed; prints so many of its last lines (0: all), if any, and what came of it.
-pub fn run(seed: u64, asked: &Asked, lines: Option<usize>) -> anyhow::Result<()> {
-    let scenario = Scenario::draw(seed, &asked.choices());
-    let outcome = examine::run(&scenario, lines.map(Trace::keeping));
-    for line in outcome.trace.iter().flat_map(Trace::lines) {
+pub fn run(seed: u64, resolved: &ResolvedChoices, lines: Option<usize>) -> anyhow::Result<()> {
+    let scenario = Scenario::draw(seed, &resolved.choices());
+    let outcome = examine::run(&scenario, lines.map(RunTrace::keeping));
+    for line in outcome.trace.iter().flat_map(RunTrace::lines) {
         say!("{line}");
     }
-    say!("{}", describe(&scenario));
-    say!("{}", told(&outcome));
+    say!("{}", describe_scenario(&scenario));
+    say!("{}", describe_outcome(&outcome));
     match &outcome.violation {
         Some(violation) => {
             say!("{}: {}", violation.oracle, violation.what);
@@ -38,7 +38,7 @@ pub fn run(seed: u64, asked: &Asked, lines: Option<usize>) -> anyhow::Result<()>
 }
 
 /// Describes the parameters of a run in words.
-pub fn describe(scenario: &Scenario) -> String {
+pub fn describe_scenario(scenario: &Scenario) -> String {
     let (replica, load) = (&scenario.world.replica, &scenario.load);
     let params = &replica.params;
     let faults: Vec<&str> = scenario.plan.faults().map(|fault| fault.name()).collect();
@@ -58,12 +58,12 @@ pub fn describe(scenario: &Scenario) -> String {
             true => "none".to_owned(),
             false => faults.join("; "),
         },
-        habits(&scenario.world.faults),
+        describe_message_faults(&scenario.world.faults),
     )
 }
 
 /// Describes the faults of the network by the share of messages that each affects.
-fn habits(faults: &Faults) -> String {
+fn describe_message_faults(faults: &Faults) -> String {
     let shares = [
         ("lost", faults.loss),
         ("duplicated", faults.duplication),
@@ -80,7 +80,7 @@ fn habits(faults: &Faults) -> String {
     }
 }
 
-fn told(outcome: &Outcome) -> String {
+fn describe_outcome(outcome: &ScenarioOutcome) -> String {
     let paths = outcome.paths.iter();
     let paths: Vec<String> = paths.map(|(path, n)| format!("{n} {path}")).collect();
     format!(

@@ -7,73 +7,77 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use leasehold_sim::saved::Saved;
+use leasehold_sim::saved::CampaignState;
 use leasehold_sim::scenario::Scenario;
-use leasehold_sim::trace::Trace;
+use leasehold_sim::trace::RunTrace;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::campaign::Course;
-use super::choices::Asked;
-use super::examine::{self, Failure};
-use super::meter::Meter;
-use super::single::{LINES, command, describe};
-use super::summary::Summary;
+use super::campaign::CampaignProgress;
+use super::choices::ResolvedChoices;
+use super::examine::{self, SeedFailure};
+use super::meter::CampaignClock;
+use super::single::{LINES, command, describe_scenario};
+use super::summary::CampaignSummary;
 
 /// Names the code that this program simulates (`build.rs`).
 pub const SIMULATED: &str = env!("LEASEHOLD_SIMULATED");
 
 /// A campaign's directory, if one was asked for.
-pub struct Store {
-    dir: Option<Claimed>,
-    pub state: Saved,
+pub struct CampaignStore {
+    dir: Option<DirLock>,
+    pub state: CampaignState,
 }
 
-impl Store {
+impl CampaignStore {
     /// Finds the state that an earlier run left, or begins.
     ///
     /// # Errors
     /// The directory is in use, or has another campaign, or no readable one.
     pub fn open(
         dir: Option<&Path>,
-        asked: &Asked,
+        resolved: &ResolvedChoices,
         from: u64,
         twice: bool,
-    ) -> anyhow::Result<Store> {
-        let mut choices = asked.named();
+    ) -> anyhow::Result<CampaignStore> {
+        let mut choices = resolved.named();
         choices.push(("--twice", twice.to_string()));
         let choices = choices.into_iter();
         let choices = choices.map(|(flag, value)| (flag.to_owned(), value));
-        let fresh = Saved::begin(SIMULATED, choices.collect(), from);
+        let fresh = CampaignState::begin(SIMULATED, choices.collect(), from);
         let Some(dir) = dir else {
             let dir = None;
-            return Ok(Store { dir, state: fresh });
+            return Ok(CampaignStore { dir, state: fresh });
         };
-        let dir = Claimed::take(dir)?;
+        let dir = DirLock::take(dir)?;
         let path = dir.join("state.json");
         let state = match std::fs::read(&path) {
-            Ok(bytes) => goes_on(&path, &bytes, &fresh)?,
+            Ok(bytes) => resume(&path, &bytes, &fresh)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => fresh,
             Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
         };
         let dir = Some(dir);
-        Ok(Store { dir, state })
+        Ok(CampaignStore { dir, state })
     }
 
-    pub fn save(&mut self, course: &Course, meter: &Meter) -> anyhow::Result<()> {
+    pub fn save(
+        &mut self,
+        progress: &CampaignProgress,
+        clock: &CampaignClock,
+    ) -> anyhow::Result<()> {
         let Some(dir) = &self.dir else {
             return Ok(());
         };
         let mut state = self.state.clone();
-        state.next = course.next();
-        state.tally = course.tally().clone();
-        state.cpu_ms = (meter.cpu_s() * 1000.0) as u64;
-        state.wall_ms = (meter.wall_s() * 1000.0) as u64;
+        state.next = progress.next();
+        state.tally = progress.tally().clone();
+        state.cpu_ms = (clock.cpu_s() * 1000.0) as u64;
+        state.wall_ms = (clock.wall_s() * 1000.0) as u64;
         replace(&dir.join("state.json"), &state.to_json())
     }
 
-    pub fn write_summary(&self, summary: &Summary) -> anyhow::Result<()> {
+    pub fn write_summary(&self, summary: &CampaignSummary) -> anyhow::Result<()> {
         let Some(dir) = &self.dir else {
             return Ok(());
         };
@@ -84,21 +88,24 @@ impl Store {
     /// Runs a failed seed again and keeps the end of its trace; says where.
     pub fn write_violation(
         &self,
-        failure: &Failure,
-        asked: &Asked,
+        failure: &SeedFailure,
+        resolved: &ResolvedChoices,
     ) -> anyhow::Result<Option<PathBuf>> {
         let Some(dir) = &self.dir else {
             return Ok(None);
         };
-        let scenario = Scenario::draw(failure.seed, &asked.choices());
-        let outcome = examine::run(&scenario, Some(Trace::keeping(LINES)));
-        let mut text = format!("{}\n\n", command(failure.seed, asked));
-        for line in outcome.trace.iter().flat_map(Trace::lines) {
+        let scenario = Scenario::draw(failure.seed, &resolved.choices());
+        let outcome = examine::run(&scenario, Some(RunTrace::keeping(LINES)));
+        let mut text = format!("{}\n\n", command(failure.seed, resolved));
+        for line in outcome.trace.iter().flat_map(RunTrace::lines) {
             text.push_str(line);
             text.push('\n');
         }
         let (oracle, what) = (&failure.oracle, &failure.what);
-        text.push_str(&format!("\n{}\n{oracle}: {what}\n", describe(&scenario)));
+        text.push_str(&format!(
+            "\n{}\n{oracle}: {what}\n",
+            describe_scenario(&scenario)
+        ));
         let path = dir.join(&format!("violation-{}.txt", failure.seed));
         replace(&path, &text)?;
         Ok(Some(path))
@@ -106,20 +113,20 @@ impl Store {
 }
 
 /// A lock on a directory, held until this is dropped or the process ends in any way.
-struct Claimed {
+struct DirLock {
     dir: PathBuf,
     _lock: File,
 }
 
-impl Claimed {
+impl DirLock {
     /// Makes the directory if need be.
-    fn take(dir: &Path) -> anyhow::Result<Claimed> {
+    fn take(dir: &Path) -> anyhow::Result<DirLock> {
         std::fs::create_dir_all(dir)
             .with_context(|| format!("--out {}: making that directory", dir.display()))?;
         let path = dir.join("lock");
         let lock = File::create(&path).with_context(|| format!("making {}", path.display()))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Claimed {
+            Ok(()) => Ok(DirLock {
                 dir: dir.to_owned(),
                 _lock: lock,
             }),
@@ -137,9 +144,9 @@ impl Claimed {
     }
 }
 
-fn goes_on(path: &Path, bytes: &[u8], fresh: &Saved) -> anyhow::Result<Saved> {
-    let read = Saved::read(bytes);
-    let state = read.and_then(|state| state.goes_on_as(fresh).map(|()| state));
+fn resume(path: &Path, bytes: &[u8], fresh: &CampaignState) -> anyhow::Result<CampaignState> {
+    let read = CampaignState::read(bytes);
+    let state = read.and_then(|state| state.check_resume(fresh).map(|()| state));
     state.with_context(|| path.display().to_string())
 }
 

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_sim::fault::Fault;
-use leasehold_sim::tally::Tally;
+use leasehold_sim::fault::FaultKind;
+use leasehold_sim::tally::CampaignTally;
 use serde::Serialize;
 
-use super::campaign::Course;
-use super::choices::Asked;
-use super::examine::Failure;
-use super::meter::Meter;
+use super::campaign::CampaignProgress;
+use super::choices::ResolvedChoices;
+use super::examine::SeedFailure;
+use super::meter::CampaignClock;
 use super::state::SIMULATED;
 
 /// Summary of a campaign, in the form in which it is serialized.
 #[derive(Serialize)]
-pub struct Summary {
+pub struct CampaignSummary {
     /// Command that repeats the campaign, and name of the simulated code.
     command: String,
     code: &'static str,
@@ -35,54 +35,59 @@ pub struct Summary {
     /// Whether every seed ran twice, and the runs were compared.
     #[serde(skip)]
     twice: bool,
-    violations: Vec<Failure>,
+    violations: Vec<SeedFailure>,
     /// Faults, checks and reads that should have occurred and never did.
     pub missing: Vec<String>,
-    totals: Tally,
+    totals: CampaignTally,
     /// Faults that could happen at all, in the order of the summary.
     #[serde(skip)]
-    faults: Vec<Fault>,
+    faults: Vec<FaultKind>,
 }
 
 /// A title, and names with figures.
 type Section = (&'static str, Vec<(String, String)>);
 
-impl Summary {
+impl CampaignSummary {
     /// `begun`: the first seed, and whether each ran twice.
-    pub fn new(asked: &Asked, course: &Course, meter: &Meter, begun: (u64, bool)) -> Summary {
-        let totals = course.tally().clone();
+    pub fn new(
+        resolved: &ResolvedChoices,
+        progress: &CampaignProgress,
+        clock: &CampaignClock,
+        begun: (u64, bool),
+    ) -> CampaignSummary {
+        let totals = progress.tally().clone();
         let hours = totals.cluster_hours();
-        let cpu_minutes = meter.cpu_s() / 60.0;
+        let cpu_minutes = clock.cpu_s() / 60.0;
         let asking_s = totals.asking_ns as f64 / 1e9;
         let rate = |operations: u64| operations as f64 / asking_s.max(1e-9);
-        let choices = asked.choices();
-        let mut named = asked.named();
+        let choices = resolved.choices();
+        let mut named = resolved.named();
         named.push(("--twice", begun.1.to_string()));
         let twice = if begun.1 { " --twice" } else { "" };
         // Failed seeds do not count, but the command must repeat them, too.
-        let failed = course
+        let failed = progress
             .failures()
             .into_iter()
             .map(|failure| failure.seed + 1);
-        let until = failed.max().unwrap_or(0).max(course.next());
+        let until = failed.max().unwrap_or(0).max(progress.next());
         let (from, seeds) = (begun.0, until - begun.0);
-        let words = asked.words();
-        let faults = Fault::ALL.into_iter();
-        Summary {
+        let words = resolved.flags();
+        let faults = FaultKind::ALL.into_iter();
+        CampaignSummary {
             command: format!("leasehold sim --seeds {seeds} --from {from}{words}{twice}"),
             code: SIMULATED,
             choices: named,
             from,
-            next: course.next(),
+            next: progress.next(),
             cluster_hours: hours,
             cpu_minutes,
-            wall_minutes: meter.wall_s() / 60.0,
+            wall_minutes: clock.wall_s() / 60.0,
             cluster_hours_per_cpu_minute: hours / cpu_minutes.max(1e-9),
             asked_per_virtual_second: rate(totals.asked),
             answered_per_virtual_second: rate(totals.operations),
             digest: format!("{:016x}", totals.digest),
             twice: begun.1,
-            violations: course.failures().into_iter().cloned().collect(),
+            violations: progress.failures().into_iter().cloned().collect(),
             missing: totals.missing(&choices),
             totals,
             faults: faults.filter(|fault| choices.enables(*fault)).collect(),
@@ -190,7 +195,7 @@ impl Summary {
             self.code,
             self.command
         );
-        for Failure { seed, oracle, what } in &self.violations {
+        for SeedFailure { seed, oracle, what } in &self.violations {
             page.push_str(&format!("\nSeed {seed} violates {oracle}: {what}\n"));
         }
         if !self.missing.is_empty() {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::frozen::is_frozen;
+use super::frozen::assert_frozen;
 use super::support::Place;
 
 /// Adds the paths of all keys: `[]` stands for any item of a list.
@@ -79,12 +79,12 @@ fn of_an_experiment() {
         place
             .words(&format!("exp run {name} {changes} --out {name}"))
             .good();
-        is_frozen(&format!("files-{name}.txt"), &written_in(&place, name));
+        assert_frozen(&format!("files-{name}.txt"), &written_in(&place, name));
     }
     let advice = place.words("exp advise fig6 --json").good();
     let mut keys = BTreeSet::new();
     keys_of_json("", &serde_json::from_str(&advice).unwrap(), &mut keys);
-    is_frozen("advice.txt", &keys);
+    assert_frozen("advice.txt", &keys);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn of_a_campaign() {
     place
         .words("sim --seeds 4 --seconds 5 --out campaign")
         .good();
-    is_frozen("files-campaign.txt", &written_in(&place, "campaign"));
+    assert_frozen("files-campaign.txt", &written_in(&place, "campaign"));
 }
 
 /// Those of earlier programs stay readable.

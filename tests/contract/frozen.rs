@@ -7,21 +7,21 @@ use std::path::Path;
 ///
 /// # Panics
 /// A name is in one of them alone.
-pub fn is_frozen(file: &str, names: &BTreeSet<String>) {
+pub fn assert_frozen(file: &str, names: &BTreeSet<String>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/contract")
         .join(file);
     let text: String = names.iter().map(|name| format!("{name}\n")).collect();
-    if std::env::var("CONTRACT").is_ok_and(|wish| wish == "write") {
+    if std::env::var("CONTRACT").is_ok_and(|value| value == "write") {
         std::fs::write(&path, text).unwrap();
         return;
     }
     let frozen = std::fs::read_to_string(&path).unwrap();
     let frozen: BTreeSet<String> = frozen.lines().map(str::to_owned).collect();
-    let gone: Vec<_> = frozen.difference(names).collect();
+    let removed: Vec<_> = frozen.difference(names).collect();
     let new: Vec<_> = names.difference(&frozen).collect();
     assert!(
-        gone.is_empty() && new.is_empty(),
-        "{file}: gone: {gone:#?}, new: {new:#?}"
+        removed.is_empty() && new.is_empty(),
+        "{file}: gone: {removed:#?}, new: {new:#?}"
     );
 }

@@ -6,11 +6,11 @@ use std::process::Stdio;
 use leasehold_client::{Client, ClientOptions};
 
 use super::files::keys_of_json;
-use super::frozen::is_frozen;
-use super::support::{Place, Started, ports, signal, until};
+use super::frozen::assert_frozen;
+use super::support::{Place, RunningCommand, ports, signal, until};
 
 /// Starts a replica that serves alone, with this filter of its log.
-fn start<'a>(place: &'a Place, filter: &str) -> (String, Started<'a>) {
+fn start<'a>(place: &'a Place, filter: &str) -> (String, RunningCommand<'a>) {
     let port = ports(2);
     let config = format!(
         "cluster = \"test\"\ndata = \"data\"\n[[node]]\nname = \"CA\"\n\
@@ -51,7 +51,7 @@ fn counters(address: &str) -> Vec<String> {
 fn counters_events_and_properties() {
     let place = Place::new();
     let (address, replica) = start(&place, "info");
-    is_frozen("counters.txt", &counters(&address).into_iter().collect());
+    assert_frozen("counters.txt", &counters(&address).into_iter().collect());
     let load = place.words(&format!(
         "ycsb load -P workloada -p recordcount=10 -p exportfile=report.json --address {address}"
     ));
@@ -68,9 +68,9 @@ fn counters_events_and_properties() {
         .map(str::to_owned)
         .collect();
     assert!(properties.len() > 20, "{printed}");
-    is_frozen("ycsb-properties.txt", &properties);
+    assert_frozen("ycsb-properties.txt", &properties);
     signal("TERM", replica.child.id());
-    replica.ended().good();
+    replica.wait().good();
     let mut names = BTreeSet::new();
     for line in place.read("events.jsonl").lines() {
         let event: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -79,7 +79,7 @@ fn counters_events_and_properties() {
         keys_of_json("", &event, &mut keys);
         names.extend(keys.into_iter().map(|key| format!("{name} {key}")));
     }
-    is_frozen("events.txt", &names);
+    assert_frozen("events.txt", &names);
 }
 
 /// Filters that operators have in their units and scripts.
@@ -94,6 +94,6 @@ fn filters_of_the_log() {
         let (_, replica) = start(&place, filter);
         assert!(!replica.err().is_empty(), "{filter} shows nothing");
         signal("TERM", replica.child.id());
-        replica.ended().good();
+        replica.wait().good();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::frozen::is_frozen;
+use super::frozen::assert_frozen;
 use super::support::Place;
 
 const NODE: &str = "[[node]]\nname = \"A\"\nclient = \"127.0.0.1:1\"\npeer = \"127.0.0.1:2\"\n";
@@ -37,7 +37,7 @@ fn keys_of_a_configuration() {
         let ended = place.words("serve --config keys.toml --node A");
         add_accepted(&mut names, table, &ended.err);
     }
-    is_frozen("settings.txt", &names);
+    assert_frozen("settings.txt", &names);
 }
 
 /// `serve --help` shows each with its default.
@@ -54,7 +54,7 @@ fn defaults_of_a_configuration() {
         );
         format!("{key} = {value}")
     };
-    is_frozen("defaults.txt", &defaults.map(name).collect());
+    assert_frozen("defaults.txt", &defaults.map(name).collect());
 }
 
 /// With their values: an experiment of the same name stays the same experiment.
@@ -81,7 +81,7 @@ fn experiments() {
         }
     }
     assert!(names.len() > 100, "{names:?}");
-    is_frozen("experiments.txt", &names);
+    assert_frozen("experiments.txt", &names);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn keys_of_an_experiment() {
         place.write("mine.toml", &format!("{head}{text}\n"));
         add_accepted(&mut names, table, &place.words("exp show mine.toml").err);
     }
-    is_frozen("experiment-settings.txt", &names);
+    assert_frozen("experiment-settings.txt", &names);
 }
 
 #[test]
@@ -117,5 +117,5 @@ fn properties_of_ycsb() {
     let names = words
         .filter(is_name)
         .map(|word| word.trim_end_matches(['.', ':']).to_owned());
-    is_frozen("ycsb.txt", &names.collect());
+    assert_frozen("ycsb.txt", &names.collect());
 }

@@ -2,20 +2,20 @@
 
 use serde_json::Value;
 
-use super::support::{CA, Cluster, Ended, until};
+use super::support::{CA, Cluster, CommandOutput, until};
 
-fn advise(cluster: &Cluster, line: &str) -> Ended {
+fn advise(cluster: &Cluster, line: &str) -> CommandOutput {
     cluster.place.words(&format!("lease advise --dir c {line}"))
 }
 
-fn told(cluster: &Cluster, line: &str) -> Value {
+fn advice(cluster: &Cluster, line: &str) -> Value {
     let text = advise(cluster, &format!("--json {line}")).good();
     serde_json::from_str(&text).unwrap()
 }
 
 fn in_force(cluster: &Cluster) -> (String, String) {
-    let told = told(cluster, "");
-    let word = |field: &str| told[field].as_str().unwrap().to_owned();
+    let advice = advice(cluster, "");
+    let word = |field: &str| advice[field].as_str().unwrap().to_owned();
     (word("strategy"), word("leader"))
 }
 
@@ -25,7 +25,7 @@ fn a_cluster_says_what_would_do_best_and_does_it() {
     let nothing = advise(&cluster, "").good();
     assert!(nothing.contains("Nothing was counted"), "{nothing}");
     assert!(!nothing.contains('%'), "{nothing}");
-    assert!(told(&cluster, "")["best"].is_null());
+    assert!(advice(&cluster, "")["best"].is_null());
     advise(&cluster, "--apply").refused(&["nothing was changed", "too little was asked"]);
     advise(&cluster, "--leader XX").refused(&["no node 'XX'", "CA, OR, JP"]);
 
@@ -37,10 +37,10 @@ fn a_cluster_says_what_would_do_best_and_does_it() {
         cluster.place.words(&line).good();
     }
     until("the leader to hear of it", || {
-        told(&cluster, "")["operations_counted"].as_f64() >= Some(1000.0)
+        advice(&cluster, "")["operations_counted"].as_f64() >= Some(1000.0)
     });
 
-    let all = told(&cluster, "");
+    let all = advice(&cluster, "");
     let forecasts = all["forecasts"].as_array().unwrap();
     assert_eq!(forecasts.len(), 15, "five strategies, three leaders");
     let present: Vec<&Value> = forecasts
@@ -73,7 +73,10 @@ fn a_cluster_says_what_would_do_best_and_does_it() {
     }
     let did = advise(&cluster, "--leader JP --apply").good();
     assert!(did.contains("moved leadership to JP"), "{did}");
-    let wanted = told(&cluster, "")["strategy"].as_str().unwrap().to_owned();
+    let wanted = advice(&cluster, "")["strategy"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert!(did.contains(&format!("Best: {wanted} led by JP")), "{did}");
     assert_eq!(in_force(&cluster), (wanted, "JP".to_owned()));
     // JP has led for a short time, and counts again from 0.

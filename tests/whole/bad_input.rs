@@ -152,19 +152,19 @@ fn a_directory_of_another_is_refused_and_unharmed() {
         .run(&SERVE)
         .refused(&["data/CA", "in use by another process"]);
     drop(replica.child.stdin.take());
-    replica.ended().good();
+    replica.wait().good();
 
     place.write("cluster.toml", &good.replace("\"test\"", "\"prod\""));
-    let mend = "an empty directory of its own";
+    let fix = "an empty directory of its own";
     place
         .run(&SERVE)
-        .refused_for_good(&["data/CA", "cluster is test", "says prod", mend]);
+        .refused_for_good(&["data/CA", "cluster is test", "says prod", fix]);
     place.write("cluster.toml", &good.replace("\"CA\"", "\"OR\""));
     std::fs::rename(place.path("data/CA"), place.path("data/OR")).unwrap();
     let other = ["serve", "--config", "cluster.toml", "--node", "OR"];
     place
         .run(&other)
-        .refused_for_good(&["data/OR", "replica name is CA", "says OR", mend]);
+        .refused_for_good(&["data/OR", "replica name is CA", "says OR", fix]);
     std::fs::rename(place.path("data/OR"), place.path("data/CA")).unwrap();
     let second = format!(
         "{good}[[node]]\nname = \"OR\"\nclient = \"127.0.0.1:1\"\npeer = \"127.0.0.1:2\"\n"
@@ -172,7 +172,7 @@ fn a_directory_of_another_is_refused_and_unharmed() {
     place.write("cluster.toml", &second);
     place
         .run(&SERVE)
-        .refused_for_good(&["list of members is CA,", "says CA, OR", mend]);
+        .refused_for_good(&["list of members is CA,", "says CA, OR", fix]);
     place.write("cluster.toml", &good);
     std::fs::write(place.path("file"), "").unwrap();
     place.write("cluster.toml", &good.replace("\"data\"", "\"file\""));
@@ -183,10 +183,10 @@ fn a_directory_of_another_is_refused_and_unharmed() {
     let mut replica = place.start(&serve, Stdio::piped());
     until("the replica", || kv("get greeting").status.success());
     assert_eq!(kv("get greeting").good(), "hello\n");
-    let told = kv("--verbose get greeting");
-    assert!(told.err.contains("served: "), "{told:#?}");
+    let output = kv("--verbose get greeting");
+    assert!(output.err.contains("served: "), "{output:#?}");
     drop(replica.child.stdin.take());
-    replica.ended().good();
+    replica.wait().good();
     assert!(!logs(&place.path("")).contains("panicked"));
 }
 
@@ -235,7 +235,7 @@ fn a_wrong_topology_is_refused_by_its_pairs() {
     place
         .words("exp run demo --set topology=none.toml")
         .refused(&["none.toml", "No such file"]);
-    place.is_deserted();
+    place.assert_no_process_left();
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn a_cluster_that_cannot_start_says_why() {
     place
         .words("cluster down --dir none")
         .refused(&["no cluster is up in none"]);
-    place.is_deserted();
+    place.assert_no_process_left();
 }
 
 #[test]
@@ -369,16 +369,16 @@ fn a_cluster_is_not_started_twice_nor_over_others_data() {
     cluster.down().good();
     let other = NEAR.replace("JP", "BR");
     cluster.place.write("near.toml", &other);
-    let mend = "--set topology=FILE";
+    let fix = "--set topology=FILE";
     cluster
         .up_again()
-        .refused(&["with the sites CA, OR, JP", "CA, OR, BR were", mend]);
+        .refused(&["with the sites CA, OR, JP", "CA, OR, BR were", fix]);
     cluster.place.write("near.toml", NEAR);
     let up = format!("cluster up --dir c --client-port {}", cluster.port);
     cluster
         .place
         .words(&up)
-        .refused(&["with the sites CA, OR, JP", "JP, CA, OR, VA, IRL", mend]);
+        .refused(&["with the sites CA, OR, JP", "JP, CA, OR, VA, IRL", fix]);
     let up = format!("{up} --set topology=near.toml");
     cluster.place.words(&up).refused(&[
         "data in c is",
@@ -412,7 +412,7 @@ fn a_damaged_state_says_how_to_end_the_cluster() {
         ]);
     }
     signal("TERM", cluster.supervisor());
-    cluster.place.is_deserted();
+    cluster.place.assert_no_process_left();
     cluster.up_again().good();
     cluster.done();
 }
@@ -433,7 +433,7 @@ fn what_is_too_large_is_refused_with_its_limit() {
     let put = ["kv", "--dir", "c", "put", "large", "-"];
     let input = std::fs::File::open(value).unwrap();
     let limit = "the limit is 1048576 bytes";
-    let refused = cluster.place.start(&put, input.into()).ended();
+    let refused = cluster.place.start(&put, input.into()).wait();
     refused.refused(&["put.value is 1048577 bytes", limit]);
     cluster.kv("get large").refused(&["there is no such key"]);
     let empty = cluster.place.run(&["kv", "--dir", "c", "put", "", "v"]);
@@ -450,7 +450,7 @@ fn what_is_too_large_is_refused_with_its_limit() {
 
     let most = cluster.place.write("value", &"v".repeat(1 << 20));
     let input = std::fs::File::open(most).unwrap();
-    cluster.place.start(&put, input.into()).ended().good();
+    cluster.place.start(&put, input.into()).wait().good();
     assert_eq!(
         cluster.kv("--site JP get large").good().len(),
         (1 << 20) + 1
@@ -471,10 +471,10 @@ fn an_address_that_is_no_replicas_is_told() {
     place
         .words(&nobody)
         .refused(&[&format!("cannot connect to 127.0.0.1:{port}")]);
-    let stranger = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let answers = std::thread::spawn(move || {
         use std::io::Write as _;
-        let (mut stream, _) = stranger.accept().unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
         stream
             .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             .unwrap();
@@ -519,8 +519,11 @@ fn what_cannot_be_printed_ends_a_command_without_a_panic() {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let ended = print(full.into());
         assert_eq!(ended.status.code(), Some(1), "{line}: {ended:?}");
-        let told = String::from_utf8_lossy(&ended.stderr);
-        assert!(told.contains("standard output: No space left"), "{told}");
+        let output = String::from_utf8_lossy(&ended.stderr);
+        assert!(
+            output.contains("standard output: No space left"),
+            "{output}"
+        );
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let ended = print(writer.into());

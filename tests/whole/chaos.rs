@@ -35,7 +35,7 @@ fn a_short_chaos_is_linearizable_and_leaves_only_its_summary() {
     }
     let left = std::fs::read_dir(place.path("c")).unwrap().count();
     assert_eq!(left, 1, "summary.json alone is left");
-    place.is_deserted();
+    place.assert_no_process_left();
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_falsified_history_is_noticed() {
     let control = "--minutes 0.2 --control stale-read";
     let out = place.words(&format!("{SMALL} {control}")).good();
     assert!(out.contains("The control was noticed: key "), "{out}");
-    place.is_deserted();
+    place.assert_no_process_left();
 }
 
 /// Replicas that write no log lose everything when all are killed.
@@ -75,7 +75,7 @@ fn acknowledged_writes_that_are_lost_are_noticed_and_all_about_it_is_kept() {
             "{file}"
         );
     }
-    place.is_deserted();
+    place.assert_no_process_left();
 }
 
 #[test]
@@ -92,9 +92,9 @@ fn an_interrupted_chaos_leaves_no_process_running_or_paused() {
         .refused(&["--dir", "another run is at work"]);
     signal("INT", chaos.child.id());
     chaos
-        .ended()
+        .wait()
         .interrupted(&["interrupted", "no replica is left running"]);
-    place.is_deserted();
+    place.assert_no_process_left();
 }
 
 fn is_stopped(process: u32) -> bool {

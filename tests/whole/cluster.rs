@@ -19,13 +19,13 @@ fn every_site_reads_what_any_wrote() {
         let found = cluster.kv(&format!("--site {site} get greeting")).good();
         assert_eq!(found, "hello\n", "at {site}");
     }
-    let told = cluster.kv("-v --site OR get greeting");
-    let version = told
+    let ended = cluster.kv("-v --site OR get greeting");
+    let version = ended
         .err
         .lines()
         .find_map(|line| line.strip_prefix("version: "));
     let version = version.expect("-v tells the version").to_owned();
-    told.good();
+    ended.good();
     cluster
         .kv(&format!("--site OR cas greeting {version} hi"))
         .good();
@@ -108,7 +108,7 @@ fn an_interrupted_ycsb_reports_what_it_measured() {
     let run = cluster.place.start(&words, Stdio::null());
     until("some reads", || run.err().contains("[READ: Count="));
     signal("INT", run.child.id());
-    let ended = run.ended();
+    let ended = run.wait();
     assert!(ended.out.contains("[READ], Return=OK, "), "{ended:#?}");
     ended.interrupted(&["interrupted", "measured until then"]);
     cluster.done();
@@ -145,7 +145,7 @@ fn data_outlives_the_cluster() {
     }
     cluster.kv("del key3").good();
     cluster.down().good();
-    cluster.place.is_deserted();
+    cluster.place.assert_no_process_left();
     cluster
         .down()
         .refused(&["no cluster is up in c", "cluster up"]);
@@ -163,16 +163,16 @@ fn replicas_end_with_their_supervisor_and_lose_nothing() {
     let cluster = Cluster::up();
     cluster.kv("put greeting hello").good();
     signal("KILL", cluster.supervisor());
-    cluster.place.is_deserted();
-    let gone = "its supervisor is gone";
+    cluster.place.assert_no_process_left();
+    let refusal = "its supervisor is gone";
     cluster
         .place
         .words("cluster status --dir c")
-        .refused(&[gone, "cluster up --dir c"]);
+        .refused(&[refusal, "cluster up --dir c"]);
     cluster
         .kv("get greeting")
         .refused(&["cannot connect", "cluster status"]);
-    cluster.down().refused(&[gone]);
+    cluster.down().refused(&[refusal]);
     cluster.down().refused(&["no cluster is up"]);
     cluster.up_again().good();
     assert_eq!(cluster.kv("get greeting").good(), "hello\n");
@@ -188,10 +188,10 @@ fn a_cluster_starts_again_right_after_its_supervisor_was_killed() {
     cluster.up_again().good();
     assert_eq!(cluster.kv("get greeting").good(), "hello\n");
     signal("KILL", cluster.supervisor());
-    let told = cluster.down();
-    assert!(!told.err.contains("started by hand"), "{told:#?}");
-    told.refused(&["its supervisor is gone"]);
-    cluster.place.is_deserted();
+    let ended = cluster.down();
+    assert!(!ended.err.contains("started by hand"), "{ended:#?}");
+    ended.refused(&["its supervisor is gone"]);
+    cluster.place.assert_no_process_left();
 }
 
 #[test]
@@ -245,13 +245,13 @@ fn the_others_elect_another_leader() {
         .kv("--timeout 80 --site OR put greeting servus")
         .good();
     // Without a site the replica that leads is asked, not the one that should lead.
-    let told = cluster.kv("--timeout 80 -v get greeting");
-    assert!(told.err.contains("does not answer"), "{told:#?}");
+    let ended = cluster.kv("--timeout 80 -v get greeting");
+    assert!(ended.err.contains("does not answer"), "{ended:#?}");
     let show = cluster.place.words("leader show --dir c").good();
     let (leader, _) = show.split_once(" leads").expect("somebody leads");
     assert!(["OR", "JP"].contains(&leader), "{show}");
     let at = format!(", at {leader}");
-    assert!(told.err.contains(&at), "{told:#?} {show}");
+    assert!(ended.err.contains(&at), "{ended:#?} {show}");
     assert_eq!(
         cluster.kv("--timeout 80 --site JP get greeting").good(),
         "servus\n"
@@ -274,13 +274,13 @@ fn a_signal_ends_a_cluster_held_in_the_foreground() {
         &port,
     ];
     for name in ["INT", "TERM"] {
-        let held = place.start(&args, std::process::Stdio::null());
+        let supervisor = place.start(&args, std::process::Stdio::null());
         until("the cluster to be up", || {
             place.path("c/state.json").exists()
         });
-        signal(name, held.child.id());
-        held.ended().good();
-        place.is_deserted();
+        signal(name, supervisor.child.id());
+        supervisor.wait().good();
+        place.assert_no_process_left();
     }
 }
 
@@ -296,7 +296,7 @@ fn an_interrupted_start_leaves_nothing_behind() {
         others.iter().any(|id| *id != itself)
     });
     signal("INT", itself);
-    up.ended().interrupted(&["interrupted", "c is down"]);
+    up.wait().interrupted(&["interrupted", "c is down"]);
     until("the processes' end", || {
         cluster.place.processes().is_empty()
     });

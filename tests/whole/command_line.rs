@@ -4,23 +4,23 @@ use std::fs::File;
 use std::process::{Command, Stdio};
 
 use super::bad_input::alone;
-use super::support::{Ended, Place, Started, ports, signal, until};
+use super::support::{CommandOutput, Place, RunningCommand, ports, signal, until};
 
 const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
 
 /// A replica that serves alone.
-struct Alone<'a> {
+struct StandaloneReplica<'a> {
     place: &'a Place,
     port: u16,
-    replica: Started<'a>,
+    replica: RunningCommand<'a>,
 }
 
-impl Alone<'_> {
-    fn start(place: &Place) -> Alone<'_> {
+impl StandaloneReplica<'_> {
+    fn start(place: &Place) -> StandaloneReplica<'_> {
         let port = ports(2);
         place.write("cluster.toml", &alone(port));
         let replica = place.start(&SERVE, Stdio::null());
-        let alone = Alone {
+        let alone = StandaloneReplica {
             place,
             port,
             replica,
@@ -36,34 +36,34 @@ impl Alone<'_> {
         line.split(' ').map(str::to_owned).collect()
     }
 
-    fn kv(&self, line: &str) -> Ended {
+    fn kv(&self, line: &str) -> CommandOutput {
         self.place.run(&self.words(line))
     }
 
     /// With a file as its standard input.
-    fn kv_from(&self, file: &str, line: &str) -> Ended {
+    fn kv_from(&self, file: &str, line: &str) -> CommandOutput {
         let input = File::open(self.place.path(file)).unwrap();
-        self.place.start(&self.words(line), input.into()).ended()
+        self.place.start(&self.words(line), input.into()).wait()
     }
 
     /// By a line of the shell.
-    fn kv_in_shell(&self, shell: &str, line: &str) -> Ended {
+    fn kv_in_shell(&self, shell: &str, line: &str) -> CommandOutput {
         let words = self.words(line);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let started = self.place.start_in_shell(shell, &words, Stdio::null());
-        started.ended()
+        started.wait()
     }
 
     fn done(self) {
         signal("TERM", self.replica.child.id());
-        self.replica.ended().good();
+        self.replica.wait().good();
     }
 }
 
 #[test]
 fn a_value_of_cas_may_come_from_standard_input() {
     let place = Place::new();
-    let alone = Alone::start(&place);
+    let alone = StandaloneReplica::start(&place);
     place.write("value", "from a file");
     alone.kv_from("value", "cas key absent -").good();
     assert_eq!(alone.kv("get key").good(), "from a file\n");
@@ -73,7 +73,7 @@ fn a_value_of_cas_may_come_from_standard_input() {
 #[test]
 fn a_reader_that_stops_early_is_no_error() {
     let place = Place::new();
-    let alone = Alone::start(&place);
+    let alone = StandaloneReplica::start(&place);
     // Far more than a pipe holds.
     place.write("large", &"x".repeat(900_000));
     alone.kv_from("large", "put large -").good();
@@ -89,12 +89,12 @@ fn a_reader_that_stops_early_is_no_error() {
 #[test]
 fn what_a_pipe_gets_are_the_bytes_but_keys_stay_on_their_line() {
     let place = Place::new();
-    let alone = Alone::start(&place);
+    let alone = StandaloneReplica::start(&place);
     place.write("value", "\u{1b}[31m\n");
     let put = ["put", "a\tkey\u{1b}", "-"].map(str::to_owned);
     let words = [alone.words("--timeout 10"), put.to_vec()].concat();
     let input = File::open(place.path("value")).unwrap();
-    place.start(&words, input.into()).ended().good();
+    place.start(&words, input.into()).wait().good();
     let scanned = alone.kv("scan a b").good();
     assert_eq!(scanned, "a\\tkey\\u{1b}\t\u{1b}[31m\n\n");
     alone.done();
@@ -103,7 +103,7 @@ fn what_a_pipe_gets_are_the_bytes_but_keys_stay_on_their_line() {
 #[test]
 fn the_peers_port_is_told_from_the_clients_at_once() {
     let place = Place::new();
-    let alone = Alone::start(&place);
+    let alone = StandaloneReplica::start(&place);
     for line in ["get x", "put x y"] {
         let peers = alone.port + 1;
         let asked = place.words(&format!("kv --address 127.0.0.1:{peers} {line}"));
@@ -116,7 +116,7 @@ fn the_peers_port_is_told_from_the_clients_at_once() {
 #[test]
 fn an_empty_variable_of_the_environment_counts_as_none() {
     let place = Place::new();
-    let alone = Alone::start(&place);
+    let alone = StandaloneReplica::start(&place);
     let empty = "LEASEHOLD_CA= LEASEHOLD_TOKEN_FILE= exec \"$0\" \"$@\"";
     assert_eq!(alone.kv_in_shell(empty, "get greeting").good(), "hello\n");
     let load = format!(
@@ -125,7 +125,7 @@ fn an_empty_variable_of_the_environment_counts_as_none() {
     );
     let load: Vec<&str> = load.split(' ').collect();
     let loaded = place.start_in_shell(empty, &load, Stdio::null());
-    loaded.ended().good();
+    loaded.wait().good();
     for (variable, parts) in [
         ("LEASEHOLD_CA", ["LEASEHOLD_CA: none.pem", "No such file"]),
         (
@@ -141,7 +141,7 @@ fn an_empty_variable_of_the_environment_counts_as_none() {
     let replica = place.start_in_shell(shell, &SERVE, Stdio::null());
     until("the log", || replica.err().contains("serving"));
     signal("TERM", replica.child.id());
-    replica.ended().good();
+    replica.wait().good();
 }
 
 #[test]
@@ -201,6 +201,6 @@ fn events_that_nobody_reads_hang_no_start() {
     // One that is read gets them. Opened so, it waits for nobody.
     let read_up = "exec 3<>pipe; \"$0\" \"$@\" & head -n 1 <&3 >first; kill $!; wait $!";
     let replica = place.start_in_shell(read_up, &serve, Stdio::null());
-    replica.ended().good();
+    replica.wait().good();
     assert!(place.read("first").contains("\"event\""));
 }

@@ -109,11 +109,11 @@ fn a_run_that_does_not_end_leaves_the_one_before_whole_and_no_run_takes_files_of
     let endless = place.start(&words, Stdio::null());
     until("its begin", || endless.err().contains("LL: begun"));
     signal("INT", endless.child.id());
-    endless.ended().interrupted(&["interrupted"]);
+    endless.wait().interrupted(&["interrupted"]);
     assert_eq!(report(&place), before);
     // Too large a file, as on a full disk.
     let full = format!("ulimit -f 40; trap '' XFSZ; exec \"$0\" {short}");
-    let full = place.start_in_shell(&full, &[], Stdio::null()).ended();
+    let full = place.start_in_shell(&full, &[], Stdio::null()).wait();
     assert!(
         full.out.contains("LL"),
         "what was measured is printed: {full:#?}"
@@ -144,7 +144,7 @@ fn runs_that_ended_before_a_ctrl_c_are_kept() {
     let run = place.start(&words, Stdio::null());
     until("a second run", || place.path("w/LL-2").exists());
     signal("INT", run.child.id());
-    let ended = run.ended();
+    let ended = run.wait();
     assert!(ended.out.contains("INCOMPLETE"), "{ended:#?}");
     ended.interrupted(&["interrupted", "no replica is left running"]);
     let kept = std::fs::read_dir(place.path("report/incomplete")).unwrap();
@@ -156,7 +156,7 @@ fn runs_that_ended_before_a_ctrl_c_are_kept() {
     let report = place.read("report/incomplete/report.md");
     assert!(report.contains(" of 50, ML 0 of 50"), "{report}");
     assert!(!place.path("report/report.md").exists());
-    place.is_deserted();
+    place.assert_no_process_left();
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn an_interrupted_demo_says_so_and_leaves_nothing_behind() {
         others.iter().filter(|id| **id != itself).count() == 3
     });
     signal("INT", itself);
-    demo.ended()
+    demo.wait()
         .interrupted(&["interrupted", "no replica is left running"]);
     assert_eq!(place.processes(), [0; 0], "no process is left");
 }

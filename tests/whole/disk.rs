@@ -26,8 +26,8 @@ fn a_store_that_fails_ends_its_replica_with_an_error_and_no_signal() {
     let put = line("--timeout 1 put large -");
     let put: Vec<&str> = put.split(' ').collect();
     let put = place.start(&put, Stdio::from(File::open(large).unwrap()));
-    put.ended().refused(&[]);
-    let ended = replica.ended();
+    put.wait().refused(&[]);
+    let ended = replica.wait();
     ended.refused(&[
         "data directory",
         "data/CA",
@@ -41,22 +41,22 @@ fn a_store_that_fails_ends_its_replica_with_an_error_and_no_signal() {
     assert_eq!(place.words(&line("get greeting")).good(), "hello\n");
     assert_eq!(place.words(&line("get large")).status.code(), Some(1));
     signal("TERM", replica.child.id());
-    replica.ended().good();
+    replica.wait().good();
 }
 
 /// A file system, as long as this lives.
-struct Mounted(PathBuf);
+struct Mount(PathBuf);
 
-impl Mounted {
+impl Mount {
     /// `None`, and why on standard error, where it cannot be mounted.
-    fn at(path: PathBuf, options: &str) -> Option<Mounted> {
+    fn at(path: PathBuf, options: &str) -> Option<Mount> {
         std::fs::create_dir(&path).unwrap();
         let mount = Command::new("mount")
             .args(["-t", "tmpfs", "-o", options, "tmpfs"])
             .arg(&path)
             .output();
         let why = match mount {
-            Ok(done) if done.status.success() => return Some(Mounted(path)),
+            Ok(done) if done.status.success() => return Some(Mount(path)),
             Ok(refused) => String::from_utf8_lossy(&refused.stderr).into_owned(),
             Err(error) => error.to_string(),
         };
@@ -65,7 +65,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for Mount {
     fn drop(&mut self) {
         // Lazily: a replica may still have files open there.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
@@ -83,7 +83,7 @@ fn take_inodes(dir: &Path) {
 fn a_store_that_refuses_although_there_are_inodes_again_ends_its_replica() {
     let place = Place::new();
     let data = place.path("data");
-    let Some(_disk) = Mounted::at(data.clone(), "size=256m,nr_inodes=200") else {
+    let Some(_disk) = Mount::at(data.clone(), "size=256m,nr_inodes=200") else {
         return;
     };
     let port = ports(2);
@@ -93,7 +93,7 @@ fn a_store_that_refuses_although_there_are_inodes_again_ends_its_replica() {
         let line = format!("kv --address 127.0.0.1:{port} {line}");
         let words: Vec<&str> = line.split(' ').collect();
         let input = Stdio::from(File::open(&large).unwrap());
-        place.start(&words, input).ended()
+        place.start(&words, input).wait()
     };
     let replica = place.start(&SERVE, Stdio::null());
     until("the replica", || kv("put greeting hello").status.success());
@@ -108,7 +108,7 @@ fn a_store_that_refuses_although_there_are_inodes_again_ends_its_replica() {
     });
     assert!(replica.err().contains("takes no writes"));
     std::fs::remove_dir_all(data.join("taken")).unwrap();
-    let ended = replica.ended();
+    let ended = replica.wait();
     ended.refused(&["data directory", "data/CA", "there is room again"]);
 
     let replica = place.start(&SERVE, Stdio::null());
@@ -118,7 +118,7 @@ fn a_store_that_refuses_although_there_are_inodes_again_ends_its_replica() {
         kv(&format!("get large{number}")).good();
     }
     signal("TERM", replica.child.id());
-    replica.ended().good();
+    replica.wait().good();
 }
 
 /// Checks that a replica ends when its directory is taken away, and starts again when the directory
@@ -137,13 +137,13 @@ fn taken_away(take: impl Fn(&Place), put_back: impl Fn(&Place), writes: bool) {
         signal("TERM", replica.child.id());
     }
     replica
-        .ended()
-        .told_of_loss(&["data/CA: it was", "while this node ran"]);
+        .wait()
+        .lost_data(&["data/CA: it was", "while this node ran"]);
     put_back(&place);
     let replica = place.start(&SERVE, Stdio::null());
     until("the replica", || kv("put greeting hello").status.success());
     signal("TERM", replica.child.id());
-    replica.ended().good();
+    replica.wait().good();
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_replica_whose_directory_is_taken_away_ends() {
 #[test]
 fn a_replica_whose_file_system_is_unmounted_lazily_ends() {
     let place = Place::new();
-    let Some(disk) = Mounted::at(place.path("data"), "size=256m") else {
+    let Some(disk) = Mount::at(place.path("data"), "size=256m") else {
         return;
     };
     let port = ports(2);
@@ -187,7 +187,5 @@ fn a_replica_whose_file_system_is_unmounted_lazily_ends() {
     until("the replica", || kv("put greeting hello").status.success());
     drop(disk);
     kv("--timeout 1 put greeting again");
-    replica
-        .ended()
-        .told_of_loss(&["data/CA: it was", "unmounted"]);
+    replica.wait().lost_data(&["data/CA: it was", "unmounted"]);
 }

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use leasehold_geo_deploy::backend::Plan;
-use leasehold_geo_deploy::backend::local::{Happened, Life, LocalCluster, LocalSettings, Why};
+use leasehold_geo_deploy::backend::RunPlan;
+use leasehold_geo_deploy::backend::local::{
+    DownReason, LocalCluster, LocalSettings, ProcessEvent, ProcessState,
+};
 use leasehold_geo_deploy::experiment::Experiment;
 use leasehold_geo_deploy::fault::{Effect, LinkState};
 use leasehold_geo_deploy::standing;
@@ -31,7 +33,7 @@ fn experiment(place: &Place) -> Experiment {
 fn with_cluster(test: impl AsyncFnOnce(&mut LocalCluster)) -> Place {
     let place = Place::new();
     let experiment = experiment(&place);
-    let plan = Plan::new(&experiment, &experiment.strategies[0]);
+    let plan = RunPlan::new(&experiment, &experiment.strategies[0]);
     let settings = LocalSettings {
         program: PathBuf::from(env!("CARGO_BIN_EXE_leasehold")),
         cluster: "failures".to_owned(),
@@ -51,8 +53,8 @@ fn with_cluster(test: impl AsyncFnOnce(&mut LocalCluster)) -> Place {
     place
 }
 
-fn life(cluster: &LocalCluster, site: usize) -> Life {
-    cluster.conditions()[site].life.clone()
+fn process_state(cluster: &LocalCluster, site: usize) -> ProcessState {
+    cluster.process_statuses()[site].state.clone()
 }
 
 /// Looks after the processes until this has happened.
@@ -60,10 +62,10 @@ fn until_happened(
     cluster: &mut LocalCluster,
     site: usize,
     what: &str,
-    is: impl Fn(&Happened) -> bool,
+    is: impl Fn(&ProcessEvent) -> bool,
 ) {
     until(what, || {
-        let happened = cluster.tend();
+        let happened = cluster.poll();
         happened.iter().any(|(at, found)| *at == site && is(found))
     });
 }
@@ -74,7 +76,9 @@ fn refused(cluster: &mut LocalCluster, effect: Effect, part: &str) {
 }
 
 async fn is_served(cluster: &LocalCluster, site: usize) {
-    let mut options = cluster.reach().options([cluster.client_addresses()[site]]);
+    let mut options = cluster
+        .client_access()
+        .options([cluster.client_addresses()[site]]);
     options.request_timeout = Duration::from_secs(60);
     for _ in 0..600 {
         if let Ok(client) = leasehold_client::Client::connect(options.clone()).await
@@ -90,10 +94,15 @@ async fn is_served(cluster: &LocalCluster, site: usize) {
 #[test]
 fn a_replica_ends_in_every_way_and_starts_again() {
     with_cluster(async |cluster| {
-        let ended = |why: Why| move |found: &Happened| *found == Happened::Ended(why.clone());
+        let ended = |why: DownReason| {
+            move |found: &ProcessEvent| *found == ProcessEvent::Ended(why.clone())
+        };
         cluster.perform(Effect::Kill(JP)).unwrap();
-        until_happened(cluster, JP, "the kill", ended(Why::Killed));
-        assert_eq!(life(cluster, JP), Life::Down(Why::Killed));
+        until_happened(cluster, JP, "the kill", ended(DownReason::Killed));
+        assert_eq!(
+            process_state(cluster, JP),
+            ProcessState::Down(DownReason::Killed)
+        );
         assert_eq!(cluster.up(), [true, true, false]);
         refused(cluster, Effect::Pause(JP), "JP is down (killed)");
         refused(cluster, Effect::Kill(JP), "start it first");
@@ -102,42 +111,42 @@ fn a_replica_ends_in_every_way_and_starts_again() {
         is_served(cluster, JP).await;
 
         cluster.perform(Effect::Stop(JP)).unwrap();
-        assert_eq!(life(cluster, JP), Life::Ending);
-        until_happened(cluster, JP, "the stop", ended(Why::Stopped));
+        assert_eq!(process_state(cluster, JP), ProcessState::Ending);
+        until_happened(cluster, JP, "the stop", ended(DownReason::Stopped));
         cluster.perform(Effect::Start(JP)).unwrap();
         is_served(cluster, JP).await;
 
-        let before = cluster.conditions()[JP].process;
+        let before = cluster.process_statuses()[JP].process;
         cluster.perform(Effect::Restart(JP)).unwrap();
         until_happened(cluster, JP, "the restart", |found| {
-            *found == Happened::Started
+            *found == ProcessEvent::Started
         });
-        assert_ne!(cluster.conditions()[JP].process, before);
+        assert_ne!(cluster.process_statuses()[JP].process, before);
         is_served(cluster, JP).await;
     })
-    .is_deserted();
+    .assert_no_process_left();
 }
 
 #[test]
 fn a_death_that_nobody_asked_for_is_noticed() {
     with_cluster(async |cluster| {
-        let process = cluster.conditions()[OR].process.unwrap();
+        let process = cluster.process_statuses()[OR].process.unwrap();
         signal("KILL", process);
-        let died = |found: &Happened| {
-            matches!(found, Happened::Ended(Why::Died(how)) if how.contains("signal: 9"))
+        let died = |found: &ProcessEvent| {
+            matches!(found, ProcessEvent::Ended(DownReason::Died(how)) if how.contains("signal: 9"))
         };
         until_happened(cluster, OR, "the death", died);
         cluster.perform(Effect::Start(OR)).unwrap();
         is_served(cluster, OR).await;
     })
-    .is_deserted();
+    .assert_no_process_left();
 }
 
 #[test]
 fn a_paused_replica_answers_nobody_and_goes_on_or_ends() {
     with_cluster(async |cluster| {
         cluster.perform(Effect::Pause(JP)).unwrap();
-        assert_eq!(life(cluster, JP), Life::Paused);
+        assert_eq!(process_state(cluster, JP), ProcessState::Paused);
         refused(cluster, Effect::Pause(JP), "paused already");
         refused(cluster, Effect::Stop(JP), "resume it first");
         refused(cluster, Effect::Resume(OR), "OR is not paused");
@@ -151,7 +160,7 @@ fn a_paused_replica_answers_nobody_and_goes_on_or_ends() {
         // The cluster ends with a paused replica.
         cluster.perform(Effect::Pause(JP)).unwrap();
     })
-    .is_deserted();
+    .assert_no_process_left();
 }
 
 #[test]
@@ -184,7 +193,7 @@ fn a_cut_leader_is_replaced_and_roles_say_by_whom() {
         }
         is_served(cluster, CA).await;
     })
-    .is_deserted();
+    .assert_no_process_left();
 }
 
 #[test]
@@ -194,7 +203,9 @@ fn a_full_disk_refuses_writes_until_it_has_room() {
             cluster.perform(Effect::FillDisk(site)).unwrap();
         }
         refused(cluster, Effect::FillDisk(CA), "full already");
-        let mut options = cluster.reach().options([cluster.client_addresses()[CA]]);
+        let mut options = cluster
+            .client_access()
+            .options([cluster.client_addresses()[CA]]);
         options.request_timeout = Duration::from_secs(3);
         let client = leasehold_client::Client::connect(options).await.unwrap();
         assert!(client.put("greeting", "hello").await.is_err());
@@ -204,5 +215,5 @@ fn a_full_disk_refuses_writes_until_it_has_room() {
         is_served(cluster, CA).await;
         assert_eq!(cluster.up(), [true; 3], "no process has ended");
     })
-    .is_deserted();
+    .assert_no_process_left();
 }

@@ -164,15 +164,15 @@ fn garbage_on_either_plain_port_harms_nobody() {
 fn a_client_is_told_what_is_wrong_with_its_bytes() {
     let cluster = Cluster::up_plain();
     let address = &cluster.config().nodes[0].client;
-    let told = |bytes: &[u8]| String::from_utf8_lossy(&send(address, bytes)).into_owned();
-    assert!(told(&[0xFF; 64]).contains("the limit is 4096 bytes"));
-    assert!(told(&greeted(&[0xFF; 64])).contains("the limit is 4194304 bytes"));
-    assert!(told(&greeted(&frame(&[0xFF; 64]))).contains("malformed message"));
-    let empty = told(&greeted(&frame(b"")));
+    let answer_to = |bytes: &[u8]| String::from_utf8_lossy(&send(address, bytes)).into_owned();
+    assert!(answer_to(&[0xFF; 64]).contains("the limit is 4096 bytes"));
+    assert!(answer_to(&greeted(&[0xFF; 64])).contains("the limit is 4194304 bytes"));
+    assert!(answer_to(&greeted(&frame(&[0xFF; 64]))).contains("malformed message"));
+    let empty = answer_to(&greeted(&frame(b"")));
     assert!(empty.contains("request.body is not set"), "{empty}");
     let mut large = greeted(&[]);
     large.extend(put(1, &"k".repeat(5000), "v"));
-    assert!(told(&large).contains("put.key is 5000 bytes long"));
+    assert!(answer_to(&large).contains("put.key is 5000 bytes long"));
     // A request that is refused costs its client nothing but that request.
     large.extend(put(2, "small", "v"));
     send(address, &large);
@@ -185,7 +185,7 @@ fn a_client_is_told_what_is_wrong_with_its_bytes() {
         ]
         .concat(),
     );
-    let refusal = told(&other);
+    let refusal = answer_to(&other);
     assert!(refusal.contains("hello.cluster is \"prod\""), "{refusal}");
     assert!(!refusal.contains("standing"), "{refusal}");
     cluster.done();
@@ -313,11 +313,11 @@ fn idle_connections_leave_the_storage_its_files() {
     });
     assert!(node.try_wait().unwrap().is_none(), "the node runs");
     // The last ones were refused: with an error reply, or by a closed connection.
-    let mut told = Vec::new();
+    let mut remaining = Vec::new();
     let last = idle.last_mut().unwrap();
     last.set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
-    let _ = last.read_to_end(&mut told);
+    let _ = last.read_to_end(&mut remaining);
     let log = place.read("err.txt");
     assert_eq!(log.matches("clients are refused").count(), 1, "{log}");
     drop(idle);

@@ -2,9 +2,9 @@
 
 use std::process::Stdio;
 
-use super::support::{Cluster, Ended, Place, signal, until};
+use super::support::{Cluster, CommandOutput, Place, signal, until};
 
-fn told(cluster: &Cluster, line: &str) -> Ended {
+fn run(cluster: &Cluster, line: &str) -> CommandOutput {
     let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
     let (sub, rest) = rest.split_once(' ').unwrap_or((rest, ""));
     cluster
@@ -13,7 +13,7 @@ fn told(cluster: &Cluster, line: &str) -> Ended {
 }
 
 fn status(cluster: &Cluster) -> String {
-    told(cluster, "cluster status").good()
+    run(cluster, "cluster status").good()
 }
 
 /// The line of a site in the status.
@@ -36,7 +36,7 @@ fn a_supervisor_that_stands_still_is_not_taken_for_gone() {
     let cluster = Cluster::up();
     signal("STOP", cluster.supervisor());
     let still = "does not answer; it may stand still";
-    told(&cluster, "cluster status").refused(&[still]);
+    run(&cluster, "cluster status").refused(&[still]);
     cluster.down().refused(&[still, "process"]);
     signal("CONT", cluster.supervisor());
     until_up(&cluster, "CA");
@@ -90,7 +90,7 @@ fn a_replica_that_died_starts_again_and_one_that_was_killed_does_not() {
     until_up(&cluster, "JP");
     assert_ne!(cluster.replica("JP"), before);
 
-    let killed = told(&cluster, "cluster kill JP").good();
+    let killed = run(&cluster, "cluster kill JP").good();
     assert!(
         killed.contains("kill: JP") && killed.contains("cluster start"),
         "{killed}"
@@ -98,52 +98,49 @@ fn a_replica_that_died_starts_again_and_one_that_was_killed_does_not() {
     until("the kill to be noticed", || {
         line_of(&cluster, "JP").contains("down")
     });
-    let told_so = status(&cluster);
+    let shown = status(&cluster);
     assert!(
-        told_so.contains("JP has been down for")
-            && told_so.contains("killed; `leasehold cluster start JP`"),
-        "{told_so}"
+        shown.contains("JP has been down for")
+            && shown.contains("killed; `leasehold cluster start JP`"),
+        "{shown}"
     );
-    assert!(
-        told_so.contains("unlisted keys are held by CA"),
-        "{told_so}"
-    );
-    told(&cluster, "cluster pause JP").refused(&["JP is down (killed)", "start it first"]);
-    told(&cluster, "cluster resume JP").refused(&["JP is down"]);
+    assert!(shown.contains("unlisted keys are held by CA"), "{shown}");
+    run(&cluster, "cluster pause JP").refused(&["JP is down (killed)", "start it first"]);
+    run(&cluster, "cluster resume JP").refused(&["JP is down"]);
     // Longer than a replica that died would have waited.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     assert!(line_of(&cluster, "JP").contains("down"));
-    told(&cluster, "cluster start JP").good();
-    told(&cluster, "cluster start JP").refused(&["JP is up already"]);
+    run(&cluster, "cluster start JP").good();
+    run(&cluster, "cluster start JP").refused(&["JP is up already"]);
     until_up(&cluster, "JP");
 
     let before = cluster.replica("OR");
-    told(&cluster, "cluster restart OR").good();
+    run(&cluster, "cluster restart OR").good();
     until_up(&cluster, "OR");
     until("the restart", || cluster.replica("OR") != before);
-    told(&cluster, "cluster stop JP --for 1").good();
+    run(&cluster, "cluster stop JP --for 1").good();
     until_up(&cluster, "JP");
     cluster.done();
 }
 
 /// Returns the command that undoes it, as it is printed.
-fn mend(told: &str) -> &str {
-    let found = told.split_once("mend: `leasehold ");
+fn printed_fix(printed: &str) -> &str {
+    let found = printed.split_once("mend: `leasehold ");
     let found = found.and_then(|(_, rest)| rest.split('`').next());
-    found.unwrap_or_else(|| panic!("{told} names no mend"))
+    found.unwrap_or_else(|| panic!("{printed} names no mend"))
 }
 
 #[test]
 fn the_mends_that_are_printed_work_as_they_are() {
     let cluster = Cluster::up();
     for (done, state) in [("stop", "down"), ("pause", "paused"), ("kill", "down")] {
-        let both = told(&cluster, &format!("cluster {done} OR JP")).good();
+        let both = run(&cluster, &format!("cluster {done} OR JP")).good();
         for site in ["OR", "JP"] {
             until("it to be noticed", || {
                 line_of(&cluster, site).contains(state)
             });
         }
-        told(&cluster, mend(&both)).good();
+        run(&cluster, printed_fix(&both)).good();
         until_up(&cluster, "OR");
         until_up(&cluster, "JP");
     }
@@ -153,7 +150,7 @@ fn the_mends_that_are_printed_work_as_they_are() {
 #[test]
 fn leases_are_shown_and_changed_or_the_reason_is_told() {
     let cluster = Cluster::up();
-    let shown = told(&cluster, "lease show").good();
+    let shown = run(&cluster, "lease show").good();
     assert!(
         shown.contains("all") && shown.contains("t_lease"),
         "{shown}"
@@ -162,21 +159,21 @@ fn leases_are_shown_and_changed_or_the_reason_is_told() {
         shown.contains(", as ") && shown.contains(" knows"),
         "{shown}"
     );
-    let set = told(&cluster, "lease set all --range user/..user0").good();
+    let set = run(&cluster, "lease set all --range user/..user0").good();
     assert!(set.starts_with("in force, configuration"), "{set}");
     let ranges: Vec<&str> = set.lines().filter(|line| line.contains("user/")).collect();
     assert!(
         ranges.iter().any(|line| line.starts_with("user/..user0 ")),
         "{set}"
     );
-    let again = told(&cluster, "lease set all --range user/..user0").good();
+    let again = run(&cluster, "lease set all --range user/..user0").good();
     assert!(again.starts_with("in force already"), "{again}");
-    told(&cluster, "lease set swift").refused(&["nothing was changed", "\"swift\"", "quorum"]);
-    told(&cluster, "lease set all --range b..a").refused(&["--range", "b..a"]);
-    told(&cluster, "lease set --holders CA,XX").refused(&["no node \"XX\"", "CA, OR, JP"]);
-    told(&cluster, "lease set --t-guard-ms 1").refused(&["t_guard_ms", "smallest that would do"]);
-    told(&cluster, "lease set --grace-ms 61000").refused(&["grace_ms", "--force"]);
-    let longer = told(&cluster, "lease set --t-lease-ms 1500").good();
+    run(&cluster, "lease set swift").refused(&["nothing was changed", "\"swift\"", "quorum"]);
+    run(&cluster, "lease set all --range b..a").refused(&["--range", "b..a"]);
+    run(&cluster, "lease set --holders CA,XX").refused(&["no node \"XX\"", "CA, OR, JP"]);
+    run(&cluster, "lease set --t-guard-ms 1").refused(&["t_guard_ms", "smallest that would do"]);
+    run(&cluster, "lease set --grace-ms 61000").refused(&["grace_ms", "--force"]);
+    let longer = run(&cluster, "lease set --t-lease-ms 1500").good();
     assert!(longer.contains("t_lease 1500 ms"), "{longer}");
     cluster.done();
 }
@@ -184,8 +181,8 @@ fn leases_are_shown_and_changed_or_the_reason_is_told() {
 #[test]
 fn a_cluster_whose_strategies_were_changed_starts_again_as_it_was() {
     let cluster = Cluster::up();
-    told(&cluster, "lease set cost").good();
-    told(&cluster, "lease set all --range user/..user0").good();
+    run(&cluster, "lease set cost").good();
+    run(&cluster, "lease set all --range user/..user0").good();
     cluster.down().good();
     let up = cluster.up_again().good();
     assert!(up.contains("Strategy cost, all;"), "{up}");
@@ -202,19 +199,19 @@ fn a_cluster_whose_strategies_were_changed_starts_again_as_it_was() {
 #[test]
 fn leadership_moves_or_the_reason_is_told() {
     let cluster = Cluster::up();
-    let moved = told(&cluster, "leader move OR").good();
+    let moved = run(&cluster, "leader move OR").good();
     assert!(moved.starts_with("OR leads, round"), "{moved}");
-    let again = told(&cluster, "leader move OR").good();
+    let again = run(&cluster, "leader move OR").good();
     assert!(again.starts_with("OR leads already"), "{again}");
-    let shown = told(&cluster, "leader show").good();
+    let shown = run(&cluster, "leader show").good();
     assert!(
         shown.contains("as OR knows"),
         "the leader is asked: {shown}"
     );
-    told(&cluster, "leader move XX").refused(&["no node \"XX\"", "CA, OR, JP"]);
-    told(&cluster, "cluster kill JP").good();
+    run(&cluster, "leader move XX").refused(&["no node \"XX\"", "CA, OR, JP"]);
+    run(&cluster, "cluster kill JP").good();
     until("the leader to know that JP is down", || {
-        let refused = told(&cluster, "leader move JP");
+        let refused = run(&cluster, "leader move JP");
         refused.err.contains("JP has not answered lately") && refused.err.contains("OR leads on")
     });
     cluster.done();
@@ -247,7 +244,7 @@ fn a_replica_whose_data_is_lost_keeps_nobody_down() {
     cluster
         .up_again()
         .refused(&["replica OR", "replica CA", "run on another one before"]);
-    cluster.place.is_deserted();
+    cluster.place.assert_no_process_left();
 }
 
 #[test]
@@ -257,7 +254,7 @@ fn of_two_starts_at_once_one_is_refused() {
     let words: Vec<&str> = line.split_whitespace().collect();
     let both = [(); 2].map(|()| cluster.place.start(&words, Stdio::null()));
     let mut refused = 0;
-    for ended in both.map(|started| started.ended()) {
+    for ended in both.map(|started| started.wait()) {
         if !ended.status.success() {
             refused += 1;
             let words = ["is being started", "is up in c already"];
@@ -274,15 +271,15 @@ fn of_two_starts_at_once_one_is_refused() {
 #[test]
 fn links_fail_and_are_healed() {
     let cluster = Cluster::up();
-    let cut = told(&cluster, "fault partition JP --direction in").good();
+    let cut = run(&cluster, "fault partition JP --direction in").good();
     assert!(
         cut.contains("fault 1: partition JP from the others (in)"),
         "{cut}"
     );
     assert!(cut.contains("fault heal 1"), "{cut}");
-    told(&cluster, "fault slow CA --to OR --delay-ms 5 --for 600").good();
-    told(&cluster, "fault loss CA --to OR --loss 0.01").good();
-    let list = told(&cluster, "fault list").good();
+    run(&cluster, "fault slow CA --to OR --delay-ms 5 --for 600").good();
+    run(&cluster, "fault loss CA --to OR --loss 0.01").good();
+    let list = run(&cluster, "fault list").good();
     assert_eq!(list.lines().count(), 3, "{list}");
     assert!(
         list.contains("fault 2: slow CA from OR by 5 ms, for "),
@@ -293,20 +290,16 @@ fn links_fail_and_are_healed() {
         status(&cluster).contains("fault 3: loss"),
         "status shows them, too"
     );
-    told(&cluster, "fault heal 7").refused(&["no fault 7", "1, 2, 3"]);
-    let healed = told(&cluster, "fault heal 1").good();
+    run(&cluster, "fault heal 7").refused(&["no fault 7", "1, 2, 3"]);
+    let healed = run(&cluster, "fault heal 1").good();
     assert!(healed.contains("fault 1 ended"), "{healed}");
-    told(&cluster, "fault heal all").good();
-    told(&cluster, "fault heal all").refused(&["no fault to heal"]);
-    assert!(
-        told(&cluster, "fault list")
-            .good()
-            .contains("No link fails")
-    );
+    run(&cluster, "fault heal all").good();
+    run(&cluster, "fault heal all").refused(&["no fault to heal"]);
+    assert!(run(&cluster, "fault list").good().contains("No link fails"));
     // The cluster ends it, not the command.
-    told(&cluster, "fault partition OR --for 0.5").good();
+    run(&cluster, "fault partition OR --for 0.5").good();
     until("the end of the fault", || {
-        !told(&cluster, "fault list").good().contains("partition")
+        !run(&cluster, "fault list").good().contains("partition")
     });
     cluster
         .kv("--timeout 60 --site OR put greeting hello")
@@ -327,13 +320,13 @@ fn roles_are_resolved_and_a_full_disk_has_room_again() {
     until("the nearest replica to hold what nobody asks for", || {
         status(&cluster).contains("unlisted keys are held by CA, OR")
     });
-    let paused = told(&cluster, "cluster pause holder --key greeting --for 1").good();
+    let paused = run(&cluster, "cluster pause holder --key greeting --for 1").good();
     assert!(paused.contains("OR"), "{paused}");
     until_up(&cluster, "OR");
-    let filled = told(&cluster, "fault fill-disk leader").good();
+    let filled = run(&cluster, "fault fill-disk leader").good();
     assert!(filled.contains("fill-disk CA (leader);"), "{filled}");
-    told(&cluster, "fault fill-disk CA").refused(&["full already"]);
-    told(&cluster, "fault heal all").good();
+    run(&cluster, "fault fill-disk CA").refused(&["full already"]);
+    run(&cluster, "fault heal all").good();
     cluster.kv("--timeout 60 put greeting hello").good();
     cluster.done();
 }
@@ -364,17 +357,17 @@ fn what_makes_no_sense_is_refused_and_a_lost_majority_is_said() {
         ("fault heal x", ["heal x", "fault list", "all"]),
         ("cluster resume JP", ["not paused", "", ""]),
     ] {
-        told(&cluster, line).refused(&parts);
+        run(&cluster, line).refused(&parts);
     }
-    told(&cluster, "fault slow JP").misused(&["--delay-ms"]);
-    told(&cluster, "fault slow JP --delay-ms inf").misused(&["--delay-ms", "finite"]);
-    told(&cluster, "fault partition JP --for nan").misused(&["--for", "finite"]);
-    told(&cluster, "cluster kill").misused(&["NODE"]);
-    let first = told(&cluster, "cluster pause JP").good();
+    run(&cluster, "fault slow JP").misused(&["--delay-ms"]);
+    run(&cluster, "fault slow JP --delay-ms inf").misused(&["--delay-ms", "finite"]);
+    run(&cluster, "fault partition JP --for nan").misused(&["--for", "finite"]);
+    run(&cluster, "cluster kill").misused(&["NODE"]);
+    let first = run(&cluster, "cluster pause JP").good();
     assert!(!first.contains("majority"), "{first}");
-    told(&cluster, "cluster pause JP").refused(&["paused already"]);
-    told(&cluster, "cluster stop JP").refused(&["resume it first"]);
-    let second = told(&cluster, "cluster kill OR").good();
+    run(&cluster, "cluster pause JP").refused(&["paused already"]);
+    run(&cluster, "cluster stop JP").refused(&["resume it first"]);
+    let second = run(&cluster, "cluster kill OR").good();
     assert!(
         second.contains("2 of 3") && second.contains("Without a majority"),
         "{second}"
@@ -383,11 +376,11 @@ fn what_makes_no_sense_is_refused_and_a_lost_majority_is_said() {
         let status = status(&cluster);
         status.contains("2 of 3 replicas do not run") && status.contains("paused")
     });
-    told(&cluster, "cluster start all").good();
-    told(&cluster, "cluster resume all").good();
+    run(&cluster, "cluster start all").good();
+    run(&cluster, "cluster resume all").good();
     cluster.kv("--timeout 60 put greeting hello").good();
     // They come back without help, so nobody is asked to start them.
-    let again = told(&cluster, "cluster restart all").good();
+    let again = run(&cluster, "cluster restart all").good();
     assert!(!again.contains("majority"), "{again}");
     cluster.done();
     let place = Place::new();
@@ -403,21 +396,21 @@ fn what_makes_no_sense_is_refused_and_a_lost_majority_is_said() {
 fn nothing_that_stands_still_or_is_cut_off_outlives_its_cluster() {
     for end in ["down", "TERM", "KILL"] {
         let cluster = Cluster::up();
-        told(&cluster, "cluster pause JP").good();
-        told(&cluster, "fault partition CA").good();
+        run(&cluster, "cluster pause JP").good();
+        run(&cluster, "fault partition CA").good();
         match end {
             "down" => drop(cluster.down().good()),
             // No process is left that could wake the replica: the kernel does.
             name => signal(name, cluster.supervisor()),
         }
-        cluster.place.is_deserted();
+        cluster.place.assert_no_process_left();
     }
 }
 
 #[test]
 fn a_replica_started_by_hand_is_not_taken_for_the_clusters() {
     let cluster = Cluster::up();
-    told(&cluster, "cluster stop JP").good();
+    run(&cluster, "cluster stop JP").good();
     until("the stop", || line_of(&cluster, "JP").contains("down"));
     let args = ["serve", "--config", "c/cluster.toml", "--node", "JP"];
     let by_hand = cluster.place.start(&args, Stdio::null());
@@ -431,8 +424,8 @@ fn a_replica_started_by_hand_is_not_taken_for_the_clusters() {
     );
     cluster.up_again().refused(&["is not free"]);
     signal("TERM", by_hand.child.id());
-    by_hand.ended().good();
-    cluster.place.is_deserted();
+    by_hand.wait().good();
+    cluster.place.assert_no_process_left();
 }
 
 #[test]

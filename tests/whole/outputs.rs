@@ -2,11 +2,11 @@
 
 use std::process::Stdio;
 
-use super::support::{Cluster, Ended, Place, signal, until};
+use super::support::{Cluster, CommandOutput, Place, signal, until};
 
 /// Runs a line of the shell, in which `$0` is the program.
-fn shell(place: &Place, line: &str) -> Ended {
-    let ended = place.start_in_shell(line, &[], Stdio::null()).ended();
+fn shell(place: &Place, line: &str) -> CommandOutput {
+    let ended = place.start_in_shell(line, &[], Stdio::null()).wait();
     assert!(!ended.err.contains("panicked"), "{line}: {ended:#?}");
     ended
 }
@@ -92,7 +92,7 @@ fn a_run_whose_terminal_hangs_up_has_a_report_unless_it_is_to_go_on() {
     let hung_up = cluster.place.start(&words, Stdio::null());
     until("some reads", || hung_up.err().contains("[READ: Count="));
     signal("HUP", hung_up.child.id());
-    let ended = hung_up.ended();
+    let ended = hung_up.wait();
     assert!(ended.out.contains("[READ], Return=OK, "), "{ended:#?}");
     ended.interrupted(&["interrupted", "measured until then"]);
 
@@ -105,6 +105,6 @@ fn a_run_whose_terminal_hangs_up_has_a_report_unless_it_is_to_go_on() {
     let before = lines();
     until("more reads", || lines() > before + 3);
     signal("TERM", kept.child.id());
-    kept.ended().interrupted(&["interrupted"]);
+    kept.wait().interrupted(&["interrupted"]);
     cluster.done();
 }

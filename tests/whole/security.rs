@@ -93,7 +93,7 @@ fn a_stranger_secures_a_cluster_with_what_the_errors_say() {
             .contains("[INSERT], Return=OK, 20")
     );
     drop(replica.child.stdin.take());
-    replica.ended().good();
+    replica.wait().good();
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_shared_secret_is_enough() {
     let put = "put greeting hello --ca ca.pem";
     until("the replica", || kv(put).status.success());
     drop(replica.child.stdin.take());
-    replica.ended().good();
+    replica.wait().good();
 }
 
 #[test]
@@ -131,10 +131,10 @@ fn a_data_directory_that_others_may_read_is_warned_of() {
         let mut node = place.start(&SERVE, Stdio::piped());
         until("the node to serve", || node.err().contains("serving"));
         drop(node.child.stdin.take());
-        let told = node.ended().err;
-        let mend = format!("chmod 700 {}", place.path("data/A").display());
-        let relative = told.matches("chmod 700 data/A").count();
-        relative + told.matches(&mend).count()
+        let errors = node.wait().err;
+        let fix = format!("chmod 700 {}", place.path("data/A").display());
+        let relative = errors.matches("chmod 700 data/A").count();
+        relative + errors.matches(&fix).count()
     };
     assert_eq!(warnings(), 0);
     let directory = place.path("data/A");
@@ -152,9 +152,9 @@ fn a_node_that_is_open_on_purpose_says_so() {
     place.write("pantry.toml", &open);
     let mut node = place.start(&SERVE, Stdio::piped());
     until("the node to serve", || node.err().contains("serving"));
-    let told = node.err();
-    let warnings = told.matches("insecure = true: whoever reaches").count();
-    assert_eq!(warnings, 1, "{told}");
+    let errors = node.err();
+    let warnings = errors.matches("insecure = true: whoever reaches").count();
+    assert_eq!(warnings, 1, "{errors}");
     drop(node.child.stdin.take());
-    node.ended().good();
+    node.wait().good();
 }

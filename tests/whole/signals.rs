@@ -4,7 +4,7 @@ use std::fs::File;
 use std::process::{Command, Stdio};
 
 use super::bad_input::alone;
-use super::support::{Ended, Place, ports, signal, until};
+use super::support::{CommandOutput, Place, ports, signal, until};
 
 const SERVE: [&str; 5] = ["serve", "--config", "cluster.toml", "--node", "CA"];
 const HERE: &str = "exec \"$0\" \"$@\"";
@@ -30,7 +30,7 @@ fn may_unshare() -> bool {
 
 /// Sends TERM once, while a start reads a log that does not end. The log ends when the replica
 /// has reported the signal, if `goes_on`.
-fn told_while_it_opens(line: &str, goes_on: bool) -> Ended {
+fn terminated_while_opening(line: &str, goes_on: bool) -> CommandOutput {
     let place = Place::new();
     place.write("cluster.toml", &alone(ports(2)));
     make_store(&place);
@@ -48,11 +48,11 @@ fn told_while_it_opens(line: &str, goes_on: bool) -> Ended {
             replica.err().contains("told to end")
         });
         drop(log);
-        let ended = replica.ended();
+        let ended = replica.wait();
         assert!(!ended.err.contains("serving"), "{ended:#?}");
         return ended;
     }
-    let ended = replica.ended();
+    let ended = replica.wait();
     drop(log);
     ended
 }
@@ -62,25 +62,25 @@ fn make_store(place: &Place) {
     let replica = place.start(&SERVE, Stdio::null());
     until("the replica", || replica.err().contains("serving"));
     signal("TERM", replica.child.id());
-    replica.ended().good();
+    replica.wait().good();
 }
 
 #[test]
 fn a_replica_that_is_told_to_end_while_it_opens_its_directory_does() {
-    told_while_it_opens(HERE, true).good();
+    terminated_while_opening(HERE, true).good();
 }
 
 #[test]
 fn process_1_that_is_told_to_end_while_it_opens_its_directory_does() {
     if may_unshare() {
-        told_while_it_opens(FIRST, true).good();
+        terminated_while_opening(FIRST, true).good();
     }
 }
 
 #[test]
 fn process_1_whose_directory_hangs_ends_all_the_same() {
     if may_unshare() {
-        let ended = told_while_it_opens(FIRST, false);
+        let ended = terminated_while_opening(FIRST, false);
         assert!(!ended.status.success(), "{ended:#?}");
         assert!(ended.err.contains("not ended in time"), "{ended:#?}");
     }

@@ -103,7 +103,7 @@ fn an_interrupted_campaign_goes_on() {
     let beside = place.words("sim --seconds 5 --out c --seeds 1");
     beside.refused(&["another process runs a campaign in c", "another --out"]);
     signal("INT", campaign.child.id());
-    let ended = campaign.ended();
+    let ended = campaign.wait();
     assert!(ended.out.contains("no violation"), "{ended:#?}");
     ended.interrupted(&["interrupted", "the same command goes on"]);
     let next = json(&place, "c/state.json")["next"].as_u64().unwrap();

@@ -11,7 +11,7 @@ use leasehold_node::ClusterConfig;
 use tempfile::TempDir;
 
 /// Timeout far beyond what anything here takes: a test that waits so long waits in vain.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
 
@@ -21,13 +21,13 @@ pub const NEAR: &str =
 
 /// Output of a command, and its exit status.
 #[derive(Debug)]
-pub struct Ended {
+pub struct CommandOutput {
     pub status: ExitStatus,
     pub out: String,
     pub err: String,
 }
 
-impl Ended {
+impl CommandOutput {
     /// Expects success; returns what it printed.
     pub fn good(self) -> String {
         assert!(self.status.success(), "{self:#?}");
@@ -36,39 +36,39 @@ impl Ended {
 
     /// Expects one error, with exit status 1, that holds all of `parts`.
     pub fn refused(self, parts: &[&str]) {
-        self.ended(1, parts);
+        self.fails_with(1, parts);
     }
 
     /// A replica that cannot run, however often it is started.
     pub fn refused_for_good(self, parts: &[&str]) {
-        self.ended(78, parts);
+        self.fails_with(78, parts);
     }
 
     /// Expects the error of a replica after its data directory was taken away.
-    pub fn told_of_loss(self, parts: &[&str]) {
-        self.ended(3, parts);
+    pub fn lost_data(self, parts: &[&str]) {
+        self.fails_with(3, parts);
     }
 
     /// A load generator missed its target, and says so.
     pub fn missed(self, parts: &[&str]) {
-        self.ended(3, parts);
+        self.fails_with(3, parts);
     }
 
     /// It was ended by a Ctrl-C, and says so.
     pub fn interrupted(self, parts: &[&str]) {
-        self.ended(130, parts);
+        self.fails_with(130, parts);
     }
 
     /// The command line is not one of this command's.
     pub fn misused(self, parts: &[&str]) {
-        self.told("error: ", 2, parts);
+        self.reports("error: ", 2, parts);
     }
 
-    fn ended(self, status: i32, parts: &[&str]) {
-        self.told("leasehold: ", status, parts);
+    fn fails_with(self, status: i32, parts: &[&str]) {
+        self.reports("leasehold: ", status, parts);
     }
 
-    fn told(self, before: &str, status: i32, parts: &[&str]) {
+    fn reports(self, before: &str, status: i32, parts: &[&str]) {
         assert_eq!(self.status.code(), Some(status), "{self:#?}");
         assert!(!self.err.contains("panicked"), "{self:#?}");
         let errors = self.err.matches(before).count();
@@ -113,13 +113,13 @@ impl Place {
     }
 
     /// Starts the program here; its output goes to files.
-    pub fn start<A: AsRef<std::ffi::OsStr>>(&self, args: &[A], input: Stdio) -> Started<'_> {
+    pub fn start<A: AsRef<std::ffi::OsStr>>(&self, args: &[A], input: Stdio) -> RunningCommand<'_> {
         self.start_by(Command::new(PROGRAM), args, input)
     }
 
     /// The same by a line of the shell, which finds the program in `$0` and its arguments in
     /// `$@`.
-    pub fn start_in_shell(&self, line: &str, args: &[&str], input: Stdio) -> Started<'_> {
+    pub fn start_in_shell(&self, line: &str, args: &[&str], input: Stdio) -> RunningCommand<'_> {
         let mut shell = Command::new("sh");
         shell.args(["-c", line, PROGRAM]);
         self.start_by(shell, args, input)
@@ -130,7 +130,7 @@ impl Place {
         mut command: Command,
         args: &[A],
         input: Stdio,
-    ) -> Started<'_> {
+    ) -> RunningCommand<'_> {
         let number = self.commands.fetch_add(1, Ordering::Relaxed);
         let file = |kind| self.path(&format!("{kind}-{number}.txt"));
         let child = command
@@ -142,7 +142,7 @@ impl Place {
             .stderr(File::create(file("err")).unwrap())
             .spawn()
             .unwrap();
-        Started {
+        RunningCommand {
             place: self,
             child,
             number,
@@ -150,18 +150,18 @@ impl Place {
     }
 
     /// Runs the program here to its end.
-    pub fn run<A: AsRef<std::ffi::OsStr>>(&self, args: &[A]) -> Ended {
-        self.start(args, Stdio::null()).ended()
+    pub fn run<A: AsRef<std::ffi::OsStr>>(&self, args: &[A]) -> CommandOutput {
+        self.start(args, Stdio::null()).wait()
     }
 
     /// The same for a command line of plain words.
-    pub fn words(&self, line: &str) -> Ended {
+    pub fn words(&self, line: &str) -> CommandOutput {
         self.run(&line.split_whitespace().collect::<Vec<_>>())
     }
 
     /// Expects that no process is left here. One that has said that it ends may
     /// take a moment more.
-    pub fn is_deserted(&self) {
+    pub fn assert_no_process_left(&self) {
         until("the last process to end", || self.processes().is_empty());
     }
 
@@ -204,25 +204,25 @@ impl Drop for Place {
 }
 
 /// A command that runs.
-pub struct Started<'a> {
+pub struct RunningCommand<'a> {
     place: &'a Place,
     pub child: Child,
     number: u16,
 }
 
-impl Started<'_> {
+impl RunningCommand<'_> {
     /// Returns its output so far on stderr.
     pub fn err(&self) -> String {
         self.place.read(&format!("err-{}.txt", self.number))
     }
 
-    pub fn ended(mut self) -> Ended {
+    pub fn wait(mut self) -> CommandOutput {
         let mut status = None;
         until("the command's end", || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
-        Ended {
+        CommandOutput {
             status: status.unwrap(),
             out: self.place.read(&format!("out-{}.txt", self.number)),
             err: self.err(),
@@ -234,7 +234,7 @@ impl Started<'_> {
 pub fn until(what: &str, mut come: impl FnMut() -> bool) {
     let started = Instant::now();
     while !come() {
-        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(started.elapsed() < TIMEOUT, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -297,7 +297,7 @@ impl Cluster {
         }
     }
 
-    pub fn up_again(&self) -> Ended {
+    pub fn up_again(&self) -> CommandOutput {
         self.place.words(&self.up_line())
     }
 
@@ -322,11 +322,11 @@ impl Cluster {
         ClusterConfig::load(&self.dir().join("cluster.toml")).unwrap()
     }
 
-    pub fn kv(&self, line: &str) -> Ended {
+    pub fn kv(&self, line: &str) -> CommandOutput {
         self.place.words(&format!("kv --dir c {line}"))
     }
 
-    pub fn ycsb(&self, line: &str) -> Ended {
+    pub fn ycsb(&self, line: &str) -> CommandOutput {
         self.place.words(&self.ycsb_line(line))
     }
 
@@ -338,7 +338,7 @@ impl Cluster {
         format!("ycsb {line} --address {addresses} {CA}")
     }
 
-    pub fn down(&self) -> Ended {
+    pub fn down(&self) -> CommandOutput {
         self.place.words("cluster down --dir c")
     }
 
@@ -362,7 +362,7 @@ impl Cluster {
     /// Ends it, and expects what every test expects at its end.
     pub fn done(self) {
         self.down().good();
-        self.place.is_deserted();
+        self.place.assert_no_process_left();
         assert!(!self.logs().contains("panicked"), "{}", self.logs());
     }
 }

@@ -94,21 +94,21 @@ fn a_token_is_made_given_used_and_revoked() {
     };
     assert_eq!(by_variable("127.0.0.1", "app1.token").stdout, b"Ada\n");
     let misused = by_variable("127.0.0.1", app1.trim_end());
-    let told = String::from_utf8_lossy(&misused.stderr).into_owned();
+    let errors = String::from_utf8_lossy(&misused.stderr).into_owned();
     assert!(
-        told.contains("revoke it") && !told.contains("lh_"),
-        "{told}"
+        errors.contains("revoke it") && !errors.contains("lh_"),
+        "{errors}"
     );
 
     let elsewhere = by_variable("192.0.2.1", "app1.token");
-    let told = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
+    let errors = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
     for part in [
         "not sent to 192.0.2.1",
         "--token-file",
         "--ca FILE",
         "--plain-token",
     ] {
-        assert!(told.contains(part), "{told}");
+        assert!(errors.contains(part), "{errors}");
     }
     let ycsb = "ycsb load -P workloada --token-file app1.token --address 192.0.2.1:1";
     place
@@ -119,7 +119,7 @@ fn a_token_is_made_given_used_and_revoked() {
     until("the revocation", || !with("get users/1").status.success());
     with("get users/1").refused(&["UNAUTHENTICATED", "revoked"]);
     drop(replica.child.stdin.take());
-    let ended = replica.ended();
+    let ended = replica.wait();
     assert!(ended.err.contains("clients need a token"), "{}", ended.err);
     assert!(!ended.err.contains("lh_"), "{}", ended.err);
     ended.good();

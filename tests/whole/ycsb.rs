@@ -21,7 +21,7 @@ fn a_run_of_any_length_is_ended_by_time_and_by_signals() {
         let run = cluster.place.start(&words, Stdio::null());
         until("some scans", || run.err().contains("[SCAN: Count="));
         signal(name, run.child.id());
-        let ended = run.ended();
+        let ended = run.wait();
         assert!(ended.out.contains("[SCAN], Return=OK, "), "{ended:#?}");
         ended.interrupted(&["interrupted", "measured until then"]);
     }

@@ -1,7 +1,7 @@
 //! Cost of one draw: the simulator makes hundreds of millions of them.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use leasehold_ycsb::generator::{Permutation, Random, Scrambled, ZipfExact, Zipfian};
+use leasehold_ycsb::generator::{Permutation, Random, ScrambledZipfian, ZipfExact, Zipfian};
 use leasehold_ycsb::{Popularity, Requests, SiteStream};
 use std::hint::black_box;
 
@@ -11,7 +11,7 @@ fn draws(c: &mut Criterion) {
     c.bench_function("zipfian (formula)", |b| {
         b.iter(|| zipfian.draw(&mut random))
     });
-    let scrambled = Scrambled::new(0, 100_000);
+    let scrambled = ScrambledZipfian::new(0, 100_000);
     c.bench_function("zipfian (scrambled)", |b| {
         b.iter(|| scrambled.draw(&mut random))
     });

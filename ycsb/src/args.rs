@@ -6,9 +6,9 @@ use crate::runner::Phase;
 
 /// Action that a command line asks for.
 #[derive(Debug)]
-pub enum Parsed {
+pub enum Invocation {
     /// Carry out a workload.
-    Go(Box<YcsbArgs>),
+    Execute(Box<YcsbArgs>),
     /// Show this text.
     Help(&'static str),
 }
@@ -146,14 +146,14 @@ Examples:
 ///
 /// # Errors
 /// If it is not understood, or a property file cannot be read.
-pub fn parse<I>(arguments: I) -> Result<Parsed, ArgsError>
+pub fn parse<I>(arguments: I) -> Result<Invocation, ArgsError>
 where
     I: IntoIterator,
     I::Item: Into<String>,
 {
     let mut rest = arguments.into_iter().map(Into::into);
     let phase = match rest.next().as_deref() {
-        None | Some("-h" | "-help" | "--help") => return Ok(Parsed::Help(HELP)),
+        None | Some("-h" | "-help" | "--help") => return Ok(Invocation::Help(HELP)),
         Some("load") => Phase::Load,
         Some("run") => Phase::Run,
         Some(other) => return Err(ArgsError::Phase(other.to_owned())),
@@ -164,18 +164,18 @@ where
 fn parse_options(
     phase: Phase,
     rest: &mut dyn Iterator<Item = String>,
-) -> Result<Parsed, ArgsError> {
+) -> Result<Invocation, ArgsError> {
     let mut options = Options::default();
     while let Some(argument) = rest.next() {
         if let ("h" | "help", _) = split(&argument) {
-            return Ok(Parsed::Help(HELP));
+            return Ok(Invocation::Help(HELP));
         }
         options.take(&argument, rest)?;
     }
     let properties = layer(&options.files, &options.arguments)?;
     let mut warnings = options.warnings;
     warnings.extend(properties.warnings());
-    Ok(Parsed::Go(Box::new(YcsbArgs {
+    Ok(Invocation::Execute(Box::new(YcsbArgs {
         phase,
         properties,
         warnings,
@@ -279,8 +279,8 @@ mod tests {
 
     fn go(line: &str) -> YcsbArgs {
         match parse(line.split_whitespace()).unwrap() {
-            Parsed::Go(args) => *args,
-            Parsed::Help(_) => panic!("{line} asks for help"),
+            Invocation::Execute(args) => *args,
+            Invocation::Help(_) => panic!("{line} asks for help"),
         }
     }
 
@@ -347,7 +347,7 @@ mod tests {
         for line in ["", "--help", "-h", "run -P workloada --help", "load -h"] {
             let parsed = parse(line.split_whitespace()).unwrap();
             assert!(
-                matches!(parsed, Parsed::Help(text) if text.contains("Examples:")),
+                matches!(parsed, Invocation::Help(text) if text.contains("Examples:")),
                 "{line}"
             );
         }

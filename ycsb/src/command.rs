@@ -8,15 +8,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use leasehold_client::Routing;
 
 use crate::args::YcsbArgs;
-use crate::connect::Survey;
-use crate::measurement::{HlogError, IntervalFiles, Report, format_lines};
+use crate::connect::AddressSurvey;
+use crate::measurement::{HlogError, IntervalFiles, WorkloadReport, format_lines};
 use crate::note;
 use crate::properties::PropertyError;
 use crate::runner::{
-    self, Cancel, Cores, Live, Observer, Outcome, Phase, RunOptions, SiteStore, Tick,
+    self, BenchmarkOutcome, CancellationToken, Cores, Observer, Phase, RunOptions, RunProgress,
+    SiteStore, Tick,
 };
-use crate::settings::{Settings, Site};
-use crate::status::{Both, Coarse, Status};
+use crate::settings::{ClientSite, Settings};
+use crate::status::{CoarseObserver, Status, TeeObserver};
 use crate::store::Store;
 use crate::workload::CoreWorkload;
 
@@ -65,12 +66,12 @@ pub enum CommandError {
 /// # Errors
 /// If the properties are wrong, no replica can be reached at the start, or a
 /// file cannot be written, of which the error comes after the report. Operations that fail
-/// are in the report. What the run fell short of is told by [`Outcome::shortfall`].
+/// are in the report. What the run fell short of is told by [`BenchmarkOutcome::shortfall`].
 pub async fn execute(
     args: &YcsbArgs,
     out: &mut dyn Write,
-    cancel: &Cancel,
-) -> Result<Outcome, CommandError> {
+    cancel: &CancellationToken,
+) -> Result<BenchmarkOutcome, CommandError> {
     let mut settings = Settings::new(&args.properties)?;
     let workload = CoreWorkload::new(&args.properties)?;
     echo(args);
@@ -85,7 +86,7 @@ pub async fn execute(
             source,
         })?;
     }
-    let survey = Survey::take(&settings).await?;
+    let survey = AddressSurvey::take(&settings).await?;
     settings.sites = survey.sites(&settings)?;
     let idle = settings.idle_addresses();
     for warning in survey.warnings(&settings.sites).into_iter().chain(idle) {
@@ -101,7 +102,7 @@ pub async fn execute(
             site_number: site.1.number,
             address: address.into(),
             routed: settings.routing == Routing::LeaseAware,
-            core: cores.in_turn(place).clone(),
+            core: cores.round_robin(place).clone(),
             store,
         });
     let stores = stores.collect();
@@ -123,9 +124,9 @@ fn echo(args: &YcsbArgs) {
 }
 
 /// The addresses in turn, without end, each with its site and the number of that.
-fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &Site))> {
+fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &ClientSite))> {
     let names = settings.site_names();
-    let index = move |site: &Site| {
+    let index = move |site: &ClientSite| {
         let found = names.iter().position(|name| *name == site.name);
         // There are at most 256 addresses.
         found
@@ -152,16 +153,16 @@ async fn carry_out<S: Store>(
     job: &Job<'_>,
     stores: Vec<SiteStore<S>>,
     out: &mut dyn Write,
-    cancel: &Cancel,
-) -> Result<Outcome, CommandError> {
+    cancel: &CancellationToken,
+) -> Result<BenchmarkOutcome, CommandError> {
     let settings = job.settings;
     wait_for_start(settings.start_s, cancel).await;
     let mut status = status(settings);
     let live = matches!(status, Status::Bar(_));
     let mut files = Files::create(settings)?;
     let options = run_options(job.phase, settings, live);
-    let mut coarse = Coarse::new(&mut status, settings.status_every);
-    let mut observer = Both(&mut coarse, &mut files);
+    let mut coarse = CoarseObserver::new(&mut status, settings.status_every);
+    let mut observer = TeeObserver(&mut coarse, &mut files);
     let outcome = runner::run(job.workload, &stores, &options, &mut observer, cancel).await?;
     status.finish();
     let finished = files.finish(&outcome);
@@ -174,7 +175,7 @@ async fn carry_out<S: Store>(
 }
 
 /// Several load generators given the same moment begin together.
-async fn wait_for_start(start_s: Option<f64>, cancel: &Cancel) {
+async fn wait_for_start(start_s: Option<f64>, cancel: &CancellationToken) {
     let start = start_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
     let Some(start) = start.and_then(|start| UNIX_EPOCH.checked_add(start)) else {
         return;
@@ -221,8 +222,12 @@ fn run_options(phase: Phase, settings: &Settings, live: bool) -> RunOptions {
     }
 }
 
-fn export(settings: &Settings, outcome: &Outcome, out: &mut dyn Write) -> Result<(), CommandError> {
-    let report = Report {
+fn export(
+    settings: &Settings,
+    outcome: &BenchmarkOutcome,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let report = WorkloadReport {
         measurements: &outcome.measurements,
         account: &outcome.account,
         availability: &outcome.availability,
@@ -262,7 +267,7 @@ impl Files {
         Ok(Files(files.transpose()?))
     }
 
-    fn finish(self, outcome: &Outcome) -> Result<(), HlogError> {
+    fn finish(self, outcome: &BenchmarkOutcome) -> Result<(), HlogError> {
         self.0
             .map_or(Ok(()), |files| files.finish(&outcome.measurements))
     }
@@ -275,5 +280,5 @@ impl Observer for Files {
         }
     }
 
-    fn refresh(&mut self, _: &Live) {}
+    fn refresh(&mut self, _: &RunProgress) {}
 }

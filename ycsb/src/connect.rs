@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_client::{Client, ClientOptions, Error, Liveness, ReplicaChange, Tried, Watcher};
+use leasehold_client::{
+    Client, ClientOptions, Error, FailedAttempt, LivenessChange, ReplicaChange, Watcher,
+};
 use leasehold_transport::Secret;
 use leasehold_transport::tls::Trust;
 use tokio::task::JoinSet;
@@ -15,15 +17,15 @@ use crate::command::CommandError;
 use crate::measurement::ReplicaName;
 use crate::note;
 use crate::runner::Cores;
-use crate::settings::{Settings, Site};
+use crate::settings::{ClientSite, Settings};
 use crate::store::Connection;
 
 /// Timeout of a query to a replica.
-const ASKED_WITHIN: Duration = Duration::from_secs(2);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Answer from an address.
 #[derive(Clone, Debug)]
-struct Found {
+struct ReplicaInfo {
     cluster: String,
     replica: String,
     /// The others, and the round trips to them in microseconds; 0 if it is not known.
@@ -32,9 +34,9 @@ struct Found {
 
 /// Replicas found behind the addresses of a run.
 #[derive(Debug)]
-pub struct Survey {
+pub struct AddressSurvey {
     addresses: Vec<ReplicaName>,
-    found: Vec<Result<Found, String>>,
+    found: Vec<Result<ReplicaInfo, String>>,
     /// The replica at each address, as far as it can be told.
     replicas: Vec<Option<String>>,
     trust: Option<Trust>,
@@ -42,28 +44,28 @@ pub struct Survey {
     token: Option<Secret>,
 }
 
-impl Survey {
+impl AddressSurvey {
     /// Asks all addresses at once.
     ///
     /// # Errors
     /// If none answers, one is of another cluster, the token is refused, or the authority's
     /// certificate or the file of the token cannot be used.
-    pub async fn take(settings: &Settings) -> Result<Survey, CommandError> {
+    pub async fn take(settings: &Settings) -> Result<AddressSurvey, CommandError> {
         let trust = settings.ca.as_deref().map(Trust::load).transpose()?;
         let token = settings.token_file.as_deref().map(Secret::load);
         let token = token.transpose()?;
-        let mut asked = JoinSet::new();
+        let mut queries = JoinSet::new();
         for (place, address) in settings.addresses.iter().enumerate() {
             let mut options = ClientOptions::new(address);
             options.cluster = settings.cluster.clone();
             options.trust = trust.clone();
             options.token.clone_from(&token);
             options.plain_token = settings.plain_token;
-            options.connect_timeout = ASKED_WITHIN;
-            options.request_timeout = ASKED_WITHIN;
-            asked.spawn(async move { (place, ask(options).await) });
+            options.connect_timeout = QUERY_TIMEOUT;
+            options.request_timeout = QUERY_TIMEOUT;
+            queries.spawn(async move { (place, ask(options).await) });
         }
-        let mut answers = asked.join_all().await;
+        let mut answers = queries.join_all().await;
         answers.sort_by_key(|(place, _)| *place);
         let mut found = Vec::new();
         for (_, answer) in answers {
@@ -75,21 +77,21 @@ impl Survey {
                 ) => {
                     return Err(error.into());
                 }
-                other => other.map_err(|error| said(&error)),
+                other => other.map_err(|error| describe_error(&error)),
             });
         }
         let addresses = settings.addresses.iter().map(|it| it.as_str().into());
-        let survey = Survey {
+        let survey = AddressSurvey {
             trust,
             token,
-            ..Survey::of(addresses.collect(), found)
+            ..AddressSurvey::of(addresses.collect(), found)
         };
-        survey.is_one_cluster()?;
+        survey.ensure_one_cluster()?;
         Ok(survey)
     }
 
-    fn of(addresses: Vec<ReplicaName>, found: Vec<Result<Found, String>>) -> Survey {
-        Survey {
+    fn of(addresses: Vec<ReplicaName>, found: Vec<Result<ReplicaInfo, String>>) -> AddressSurvey {
+        AddressSurvey {
             addresses,
             replicas: replicas(&found),
             found,
@@ -98,7 +100,7 @@ impl Survey {
         }
     }
 
-    fn is_one_cluster(&self) -> Result<(), CommandError> {
+    fn ensure_one_cluster(&self) -> Result<(), CommandError> {
         let mut answered = self.addresses.iter().zip(&self.found);
         let mut answered = answered
             .by_ref()
@@ -117,12 +119,12 @@ impl Survey {
         }
     }
 
-    fn dead(&self) -> impl Iterator<Item = Tried> {
+    fn dead(&self) -> impl Iterator<Item = FailedAttempt> {
         let all = self.addresses.iter().zip(&self.found);
         all.filter_map(|(address, found)| {
-            Some(Tried {
+            Some(FailedAttempt {
                 address: address.to_string(),
-                said: found.as_ref().err()?.clone(),
+                reason: found.as_ref().err()?.clone(),
             })
         })
     }
@@ -131,11 +133,11 @@ impl Survey {
     ///
     /// # Errors
     /// If an address was called by the name of another replica.
-    pub fn sites(&self, settings: &Settings) -> Result<Vec<Site>, CommandError> {
+    pub fn sites(&self, settings: &Settings) -> Result<Vec<ClientSite>, CommandError> {
         let all = settings.sites.iter().zip(&self.replicas);
         let several = settings.sites.len() > 1;
         if !settings.sites_are_named {
-            let name = |(site, replica): (&Site, &Option<String>)| Site {
+            let name = |(site, replica): (&ClientSite, &Option<String>)| ClientSite {
                 name: replica
                     .clone()
                     .filter(|_| several)
@@ -167,7 +169,7 @@ impl Survey {
     }
 
     /// Warnings that should be seen before a run begins.
-    pub fn warnings(&self, sites: &[Site]) -> Vec<String> {
+    pub fn warnings(&self, sites: &[ClientSite]) -> Vec<String> {
         let all = self.addresses.iter().zip(sites).enumerate();
         let words = all.filter_map(|(place, (address, site))| {
             let said = self.found[place].as_ref().err()?;
@@ -241,7 +243,9 @@ impl Survey {
                 let client = Client::connect(options).await?;
                 Ok((place, Connection { client, addresses }))
             };
-            cores.in_turn(place).spawn_into(&mut connecting, connect);
+            cores
+                .round_robin(place)
+                .spawn_into(&mut connecting, connect);
         }
         let connected: Result<Vec<_>, Error> = connecting.join_all().await.into_iter().collect();
         let mut connected = connected?;
@@ -255,15 +259,15 @@ impl Survey {
     /// Says once on stderr that a replica is dead, however many threads notice, and that it
     /// is back.
     fn watcher(&self) -> Watcher {
-        let told = self.dead().map(|dead| (dead.address, true));
-        let told: Mutex<BTreeMap<String, bool>> = Mutex::new(told.collect());
+        let reported = self.dead().map(|dead| (dead.address, true));
+        let reported: Mutex<BTreeMap<String, bool>> = Mutex::new(reported.collect());
         let names = self.names();
         Watcher::new(move |change| {
-            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_dead = matches!(change.liveness, Liveness::Dead { .. });
-            if told.insert(change.address.clone(), is_dead) != Some(is_dead) {
+            let mut reported = reported.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_dead = matches!(change.liveness, LivenessChange::Dead { .. });
+            if reported.insert(change.address.clone(), is_dead) != Some(is_dead) {
                 let name = names.get(&change.address).map(String::as_str);
-                note!("warning: {}", words(change, name));
+                note!("warning: {}", describe_change(change, name));
             }
         })
     }
@@ -277,7 +281,7 @@ impl Survey {
 }
 
 /// The names of all replicas that any replica knows.
-fn known(found: &[Result<Found, String>]) -> BTreeSet<&str> {
+fn known(found: &[Result<ReplicaInfo, String>]) -> BTreeSet<&str> {
     let answered = found.iter().flatten();
     let names = answered.flat_map(|one| one.peers.keys().chain([&one.replica]));
     names.map(String::as_str).collect()
@@ -285,8 +289,8 @@ fn known(found: &[Result<Found, String>]) -> BTreeSet<&str> {
 
 /// The replica at each address. If one does not answer, and one replica is not at the other
 /// addresses, that is the one.
-fn replicas(found: &[Result<Found, String>]) -> Vec<Option<String>> {
-    let name = |found: &Result<Found, String>| Some(found.as_ref().ok()?.replica.clone());
+fn replicas(found: &[Result<ReplicaInfo, String>]) -> Vec<Option<String>> {
+    let name = |found: &Result<ReplicaInfo, String>| Some(found.as_ref().ok()?.replica.clone());
     let mut replicas: Vec<Option<String>> = found.iter().map(name).collect();
     let mut missing = known(found);
     replicas.iter().flatten().for_each(|name| {
@@ -303,28 +307,28 @@ fn replicas(found: &[Result<Found, String>]) -> Vec<Option<String>> {
 
 /// `name` is of the replica at this address, if it was asked before the run: a client that has
 /// not needed it yet does not know it.
-fn words(change: &ReplicaChange, name: Option<&str>) -> String {
+fn describe_change(change: &ReplicaChange, name: Option<&str>) -> String {
     let name = change.replica.as_deref().or(name);
     let name = name.map_or(String::new(), |name| format!(" ({name})"));
     let address = &change.address;
     match &change.liveness {
-        Liveness::Dead { said } => {
-            format!("{address}{name} does not answer ({said}); others are asked until it does")
+        LivenessChange::Dead { reason } => {
+            format!("{address}{name} does not answer ({reason}); others are asked until it does")
         }
-        Liveness::Back { after } => {
+        LivenessChange::Back { after } => {
             let after = after.as_secs_f64();
             format!("{address}{name} answers again, after {after:.1} s")
         }
     }
 }
 
-async fn ask(options: ClientOptions) -> Result<Found, Error> {
+async fn ask(options: ClientOptions) -> Result<ReplicaInfo, Error> {
     let client = Client::connect(options).await?;
     let welcome = client.welcome();
     // A replica that greets, but cannot answer yet, has at least said its name.
     let status = client.status().await.unwrap_or_default();
     let peers = status.peers.into_iter();
-    Ok(Found {
+    Ok(ReplicaInfo {
         cluster: welcome.cluster,
         replica: welcome.replica,
         peers: peers.map(|peer| (peer.name, peer.rtt_us)).collect(),
@@ -332,9 +336,9 @@ async fn ask(options: ClientOptions) -> Result<Found, Error> {
 }
 
 /// Error that an address returned, without the address.
-fn said(error: &Error) -> String {
+fn describe_error(error: &Error) -> String {
     match error {
-        Error::Connect { tried, .. } => tried.iter().map(|it| it.said.clone()).collect(),
+        Error::Connect { tried, .. } => tried.iter().map(|it| it.reason.clone()).collect(),
         other => other.to_string(),
     }
 }

@@ -20,7 +20,7 @@ pub enum OpKind {
 
 /// Outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum End {
+pub enum OpOutcome {
     /// Answered.
     Ok,
     /// Answered with an error.
@@ -39,7 +39,7 @@ pub struct Sample {
     /// Path on which it was served; `Unspecified` when it failed.
     pub path: Path,
     /// Outcome of the operation.
-    pub end: End,
+    pub end: OpOutcome,
     /// Start, in ns since the run began (virtual time in the simulator).
     pub start_ns: u64,
     /// Time to the answer, in ns.

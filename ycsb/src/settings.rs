@@ -75,14 +75,14 @@ pub struct Settings {
     /// `leasehold.start`, in seconds since 1970: when to begin.
     pub start_s: Option<f64>,
     /// The site of each address: its name and number.
-    pub sites: Vec<Site>,
+    pub sites: Vec<ClientSite>,
     /// Whether the sites were named.
     pub sites_are_named: bool,
 }
 
 /// A site: where a client is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Site {
+pub struct ClientSite {
     /// As it is reported.
     pub name: String,
     /// Number that decides its order of popularity (`permutation=site`): its name if that is a
@@ -90,14 +90,14 @@ pub struct Site {
     pub number: u64,
 }
 
-impl Site {
+impl ClientSite {
     /// The site of that name.
     pub fn new(name: &str) -> Self {
         let hash = |name: &str| {
             name.bytes()
                 .fold(0, |hash, byte| fnv_hash(hash ^ u64::from(byte)))
         };
-        Site {
+        ClientSite {
             name: name.to_owned(),
             number: name.parse().unwrap_or_else(|_| hash(name)),
         }
@@ -195,13 +195,13 @@ impl Settings {
             return None;
         }
         let all = self.addresses.len();
-        let mend = match self.connections < self.threads {
+        let fix = match self.connections < self.threads {
             true => "leasehold.connections=",
             false => "--threads ",
         };
         (!idle.is_empty()).then(|| {
             format!(
-                "no thread asks {} unless another replica dies: each asks one address; {mend}{all} \
+                "no thread asks {} unless another replica dies: each asks one address; {fix}{all} \
                  or more asks all {all}",
                 idle.join(", ")
             )
@@ -239,9 +239,11 @@ fn addresses(properties: &Properties) -> Result<Vec<String>, PropertyError> {
 
 /// One site for all addresses, or one for each. Without the property, addresses
 /// that are several are numbered.
-fn sites(properties: &Properties, addresses: usize) -> Result<Vec<Site>, PropertyError> {
+fn sites(properties: &Properties, addresses: usize) -> Result<Vec<ClientSite>, PropertyError> {
     let Some(text) = properties.text("site") else {
-        return Ok((0..addresses).map(|i| Site::new(&i.to_string())).collect());
+        return Ok((0..addresses)
+            .map(|i| ClientSite::new(&i.to_string()))
+            .collect());
     };
     let names: Vec<_> = text.split(',').map(str::trim).collect();
     // A name is a part of tags and of reported metrics, which colons and blanks divide.
@@ -253,9 +255,9 @@ fn sites(properties: &Properties, addresses: usize) -> Result<Vec<Site>, Propert
         return Err(properties.invalid("site", &expected));
     }
     match names.as_slice() {
-        [name] => Ok(vec![Site::new(name); addresses]),
+        [name] => Ok(vec![ClientSite::new(name); addresses]),
         names if names.len() == addresses && names.iter().all(|name| !name.is_empty()) => {
-            Ok(names.iter().map(|name| Site::new(name)).collect())
+            Ok(names.iter().map(|name| ClientSite::new(name)).collect())
         }
         _ => {
             let expected = format!("one name, or {addresses}: as many as there are addresses");
@@ -378,7 +380,7 @@ mod tests {
         assert_eq!(settings.exporter, Exporter::Text);
         assert_eq!(
             settings.sites,
-            [Site {
+            [ClientSite {
                 name: "0".into(),
                 number: 0
             }]
@@ -451,7 +453,7 @@ mod tests {
 
     #[test]
     fn numbers_name_sites_as_they_are() {
-        assert_eq!(Site::new("7").number, 7);
+        assert_eq!(ClientSite::new("7").number, 7);
         let several = settings("leasehold.address=a:1,b:2").unwrap();
         assert_eq!(several.sites[1].number, 1);
     }

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::measurement::{Key, new_histogram, reported_names};
+use crate::measurement::{SeriesKey, new_histogram, reported_names};
 use crate::note;
-use crate::runner::{Live, Observer, Tick};
+use crate::runner::{Observer, RunProgress, Tick};
 
 /// Shows the state of a run.
 pub enum Status {
@@ -48,18 +48,18 @@ impl Observer for Status {
         }
     }
 
-    fn refresh(&mut self, live: &Live) {
+    fn refresh(&mut self, progress: &RunProgress) {
         if let Status::Bar(bar) = self {
-            draw(bar, live);
+            draw(bar, progress);
         }
     }
 }
 
-fn draw(bar: &ProgressBar, live: &Live) {
-    if bar.length().is_none() && live.all > 0 {
-        bar.set_length(live.all);
+fn draw(bar: &ProgressBar, progress: &RunProgress) {
+    if bar.length().is_none() && progress.all > 0 {
+        bar.set_length(progress.all);
     }
-    let template = if live.all > 0 {
+    let template = if progress.all > 0 {
         "{prefix}[{elapsed_precise}] {wide_bar} {pos}/{len} {per_sec} {msg}"
     } else {
         "{prefix}[{elapsed_precise}] {spinner} {pos} {per_sec} {msg}"
@@ -67,11 +67,11 @@ fn draw(bar: &ProgressBar, live: &Live) {
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    bar.set_position(live.done);
+    bar.set_position(progress.done);
     bar.set_message(format!(
         "p50 {} p99 {}",
-        millis(live.p50_us),
-        millis(live.p99_us)
+        millis(progress.p50_us),
+        millis(progress.p99_us)
     ));
 }
 
@@ -175,35 +175,35 @@ fn civil(days: u64) -> (u64, u64, u64) {
 }
 
 /// Several observers of one run.
-pub(crate) struct Both<'a>(pub &'a mut dyn Observer, pub &'a mut dyn Observer);
+pub(crate) struct TeeObserver<'a>(pub &'a mut dyn Observer, pub &'a mut dyn Observer);
 
-impl Observer for Both<'_> {
+impl Observer for TeeObserver<'_> {
     fn interval(&mut self, tick: &Tick<'_>) {
         self.0.interval(tick);
         self.1.interval(tick);
     }
 
-    fn refresh(&mut self, live: &Live) {
-        self.0.refresh(live);
-        self.1.refresh(live);
+    fn refresh(&mut self, progress: &RunProgress) {
+        self.0.refresh(progress);
+        self.1.refresh(progress);
     }
 }
 
 /// Passes intervals on that are longer than those of the run: the sums of several.
-pub(crate) struct Coarse<'a> {
+pub(crate) struct CoarseObserver<'a> {
     inner: &'a mut dyn Observer,
     every: Duration,
     /// When the next interval ends.
     next: Duration,
     start: Duration,
     done_in_interval: u64,
-    measured: BTreeMap<Key, Histogram<u64>>,
+    measured: BTreeMap<SeriesKey, Histogram<u64>>,
 }
 
-impl<'a> Coarse<'a> {
+impl<'a> CoarseObserver<'a> {
     /// Passes an interval of about this length on to `inner` at a time.
     pub fn new(inner: &'a mut dyn Observer, every: Duration) -> Self {
-        Coarse {
+        CoarseObserver {
             inner,
             every,
             next: every,
@@ -231,7 +231,7 @@ impl<'a> Coarse<'a> {
     }
 }
 
-impl Observer for Coarse<'_> {
+impl Observer for CoarseObserver<'_> {
     fn interval(&mut self, tick: &Tick<'_>) {
         self.done_in_interval += tick.done_in_interval;
         for (key, histogram) in tick.measured {
@@ -244,27 +244,27 @@ impl Observer for Coarse<'_> {
         }
     }
 
-    fn refresh(&mut self, live: &Live) {
-        self.inner.refresh(live);
+    fn refresh(&mut self, progress: &RunProgress) {
+        self.inner.refresh(progress);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measurement::{Interval, Measured, Measurements, Return};
+    use crate::measurement::{Interval, Measurements, OpMeasurement, ReturnCode};
     use crate::sample::OpKind;
     use leasehold_wire::Path;
 
-    fn measured(latencies_us: &[u64]) -> Vec<(Key, Histogram<u64>)> {
+    fn measured(latencies_us: &[u64]) -> Vec<(SeriesKey, Histogram<u64>)> {
         let mut measurements = Measurements::new(Interval::Op);
         for (index, latency) in latencies_us.iter().enumerate() {
-            measurements.record(&Measured {
+            measurements.record(&OpMeasurement {
                 site: 0,
                 kind: OpKind::Read,
                 path: [Path::Local, Path::Forwarded][index % 2],
                 away: false,
-                returned: Return::Ok,
+                returned: ReturnCode::Ok,
                 service: Duration::from_micros(*latency),
                 intended: Duration::from_micros(*latency),
             });
@@ -305,10 +305,10 @@ mod tests {
                     .push((start, length, tick.done_in_interval, measured));
             }
 
-            fn refresh(&mut self, _: &Live) {}
+            fn refresh(&mut self, _: &RunProgress) {}
         }
         let mut seen = Seen(Vec::new());
-        let mut coarse = Coarse::new(&mut seen, Duration::from_secs(10));
+        let mut coarse = CoarseObserver::new(&mut seen, Duration::from_secs(10));
         for second in 0..25 {
             let measured = measured(&[100, 200]);
             coarse.interval(&Tick {

@@ -8,13 +8,13 @@ use std::time::Duration;
 use leasehold_client::{Client, Error, Reply};
 use leasehold_wire::{ErrorCode, command::Op};
 
-use crate::measurement::{ReplicaName, Return};
+use crate::measurement::{ReplicaName, ReturnCode};
 
 /// Why an operation has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct OpFailure {
     /// Status under which it is reported; never `Ok`.
-    pub returned: Return,
+    pub returned: ReturnCode,
     /// Description of the failure, in words.
     pub message: String,
 }
@@ -23,7 +23,7 @@ pub struct Failure {
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The result, or why there is none.
-    pub result: Result<Reply, Failure>,
+    pub result: Result<Reply, OpFailure>,
     /// The replica that answered, be it with a refusal; `None`: none did.
     pub from: Option<ReplicaName>,
     /// The replicas that were asked and did not answer.
@@ -53,7 +53,7 @@ impl Store for Connection {
         }
         let address = |place: usize| Arc::clone(&self.addresses[place]);
         Answer {
-            result: result.map_err(|error| Failure {
+            result: result.map_err(|error| OpFailure {
                 returned: returned(&error),
                 message: error.to_string(),
             }),
@@ -72,27 +72,27 @@ fn is_unauthenticated<T>(result: &Result<T, Error>) -> bool {
     matches!(result, Err(Error::Refused { code: found, .. }) if *found == code)
 }
 
-fn returned(error: &Error) -> Return {
+fn returned(error: &Error) -> ReturnCode {
     match error {
         // Nothing was sent: no connection could be made, so nobody was slow to answer.
-        Error::Timeout { sent: false, .. } => Return::ServiceUnavailable,
-        Error::Timeout { sent: true, .. } => Return::Timeout,
+        Error::Timeout { sent: false, .. } => ReturnCode::ServiceUnavailable,
+        Error::Timeout { sent: true, .. } => ReturnCode::Timeout,
         Error::Refused { code, .. } => match code {
-            ErrorCode::Unavailable => Return::ServiceUnavailable,
+            ErrorCode::Unavailable => ReturnCode::ServiceUnavailable,
             ErrorCode::BadRequest | ErrorCode::TooLarge | ErrorCode::NotARecord => {
-                Return::BadRequest
+                ReturnCode::BadRequest
             }
-            ErrorCode::Unauthenticated | ErrorCode::PermissionDenied => Return::Forbidden,
+            ErrorCode::Unauthenticated | ErrorCode::PermissionDenied => ReturnCode::Forbidden,
             ErrorCode::Internal
             | ErrorCode::SessionExpired
             | ErrorCode::WrongCluster
-            | ErrorCode::Idle => Return::Error,
+            | ErrorCode::Idle => ReturnCode::Error,
         },
-        Error::Connect { .. } | Error::Lost { .. } => Return::ServiceUnavailable,
+        Error::Connect { .. } | Error::Lost { .. } => ReturnCode::ServiceUnavailable,
         Error::WrongCluster { .. }
         | Error::PlainToken { .. }
         | Error::Protocol { .. }
-        | Error::Closed => Return::Error,
+        | Error::Closed => ReturnCode::Error,
     }
 }
 

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use crate::measurement::{Gap, Replica};
-use crate::runner::Outcome;
+use crate::measurement::{AvailabilityGap, ReplicaAvailability};
+use crate::runner::BenchmarkOutcome;
 
 /// Shorter times without an answer are not worth a line; the report has them all.
 const GAP_MIN: Duration = Duration::from_secs(1);
 
 /// Warnings that should not be overlooked in a report. `sites` names the sites by index; none
 /// if there is one without a name.
-pub fn warnings(outcome: &Outcome, sites: &[String]) -> Vec<String> {
+pub fn warnings(outcome: &BenchmarkOutcome, sites: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
     if outcome.account.intended() == 0 {
         warnings.push("nothing was measured: no operation was due after the warm-up".to_owned());
@@ -35,7 +35,7 @@ pub fn warnings(outcome: &Outcome, sites: &[String]) -> Vec<String> {
     for (site, class, gap) in outcome.availability.gaps() {
         if gap.length >= GAP_MIN {
             let site = sites.get(usize::from(site));
-            warnings.push(gap_words(site, class.name(), gap));
+            warnings.push(describe_gap(site, class.name(), gap));
         }
     }
     for (address, replica) in outcome.availability.replicas() {
@@ -47,7 +47,7 @@ pub fn warnings(outcome: &Outcome, sites: &[String]) -> Vec<String> {
     warnings
 }
 
-fn silence(name: &str, replica: &Replica, warnings: &mut Vec<String>) {
+fn silence(name: &str, replica: &ReplicaAvailability, warnings: &mut Vec<String>) {
     if let Some(gap) = replica.longest_silence()
         && gap.length >= GAP_MIN
     {
@@ -66,7 +66,7 @@ fn silence(name: &str, replica: &Replica, warnings: &mut Vec<String>) {
     }
 }
 
-fn unanswered(outcome: &Outcome, warnings: &mut Vec<String>) {
+fn unanswered(outcome: &BenchmarkOutcome, warnings: &mut Vec<String>) {
     let account = &outcome.account;
     if account.abandoned > 0 {
         warnings.push(format!(
@@ -82,7 +82,7 @@ fn unanswered(outcome: &Outcome, warnings: &mut Vec<String>) {
     }
 }
 
-fn gap_words(site: Option<&String>, class: &str, gap: Gap) -> String {
+fn describe_gap(site: Option<&String>, class: &str, gap: AvailabilityGap) -> String {
     let site = site.map(|name| format!("site {name}: "));
     format!(
         "{}no successful answer to {} for {:.1} s, from {:.1} s on",
@@ -103,8 +103,8 @@ mod tests {
         Duration::from_secs(time)
     }
 
-    fn outcome(account: Account, availability: Availability) -> Outcome {
-        Outcome {
+    fn outcome(account: Account, availability: Availability) -> BenchmarkOutcome {
+        BenchmarkOutcome {
             measurements: Measurements::new(Interval::Op),
             account,
             availability,
@@ -146,7 +146,7 @@ mod tests {
             never_sent: 40,
             ..Account::default()
         };
-        let told = warnings(&outcome(account, availability), &["JP".into(), "CA".into()]);
+        let reported = warnings(&outcome(account, availability), &["JP".into(), "CA".into()]);
         let expected = [
             "1 operations were sent and had no answer at the end; they count as abandoned",
             "40 operations were due and never sent; their latency counts up to the end of the run",
@@ -154,7 +154,7 @@ mod tests {
             "a:1 (site CA) is silent since 5.0 s: 1 operations failed there or had no answer",
             "b:2 gave no answer for 5.0 s, from 0.0 s on",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
     #[test]

@@ -11,9 +11,9 @@ use leasehold_wire::{
     Command, Entry, Error, ErrorCode, Hello, Outcome, Path, Record, Request, Response, StatusReply,
     Version, Welcome, command::Op, request::Body,
 };
-use leasehold_ycsb::args::{Parsed, parse};
+use leasehold_ycsb::args::{Invocation, parse};
 use leasehold_ycsb::command::{CommandError, execute};
-use leasehold_ycsb::runner::{Cancel, Outcome as RunOutcome};
+use leasehold_ycsb::runner::{BenchmarkOutcome, CancellationToken};
 use prost::Message;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -135,18 +135,18 @@ fn answer(command: Command, records: &mut BTreeMap<Bytes, Bytes>) -> (Outcome, P
 }
 
 /// Carries out a line; what it printed and what it returned.
-async fn ycsb(line: &str) -> Result<(String, RunOutcome), CommandError> {
+async fn ycsb(line: &str) -> Result<(String, BenchmarkOutcome), CommandError> {
     let (printed, outcome) = ycsb_printed(line).await;
     Ok((printed, outcome?))
 }
 
 /// The same, with what it printed before an error.
-async fn ycsb_printed(line: &str) -> (String, Result<RunOutcome, CommandError>) {
-    let Parsed::Go(args) = parse(line.split_whitespace()).unwrap() else {
+async fn ycsb_printed(line: &str) -> (String, Result<BenchmarkOutcome, CommandError>) {
+    let Invocation::Execute(args) = parse(line.split_whitespace()).unwrap() else {
         panic!("{line} asks for help");
     };
     let mut out = Vec::new();
-    let outcome = execute(&args, &mut out, &Cancel::new()).await;
+    let outcome = execute(&args, &mut out, &CancellationToken::new()).await;
     (String::from_utf8(out).unwrap(), outcome)
 }
 
@@ -302,9 +302,9 @@ async fn load_generators_that_insert_the_same_records_are_told_so_and_parts_keep
 }
 
 /// Standard output when the reader of the pipe has gone, or its disk is full.
-struct Gone(std::io::ErrorKind);
+struct BrokenOutput(std::io::ErrorKind);
 
-impl std::io::Write for Gone {
+impl std::io::Write for BrokenOutput {
     fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
         Err(self.0.into())
     }
@@ -319,11 +319,11 @@ async fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is() {
     use std::io::ErrorKind::{BrokenPipe, StorageFull};
     let (address, _) = serve().await;
     let line = format!("load -P workloada --address {address}");
-    let Parsed::Go(args) = parse(line.split_whitespace()).unwrap() else {
+    let Invocation::Execute(args) = parse(line.split_whitespace()).unwrap() else {
         panic!("{line} asks for help");
     };
     for (kind, good) in [(BrokenPipe, true), (StorageFull, false)] {
-        let outcome = execute(&args, &mut Gone(kind), &Cancel::new()).await;
+        let outcome = execute(&args, &mut BrokenOutput(kind), &CancellationToken::new()).await;
         assert_eq!(outcome.is_ok(), good, "{kind:?}");
     }
 }
@@ -340,7 +340,7 @@ async fn reads_of_what_was_never_loaded_are_failures() {
 }
 
 /// Waits until nobody listens any more.
-async fn until_gone(address: &str) {
+async fn until_closed(address: &str) {
     while TcpStream::connect(address).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -403,7 +403,7 @@ async fn operations_wait_for_the_only_replica_to_come_back_and_the_gap_is_told()
          -p operationcount=200 -p leasehold.timeout_ms=60000 -p leasehold.attempt_timeout_ms=20"
     );
     let comes_back = async {
-        until_gone(&address).await;
+        until_closed(&address).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
         serve_at(&address, None, &records).await
     };
@@ -446,7 +446,7 @@ async fn who_loses_its_token_does_not_spin() {
          -p operationcount=0 -p maxexecutiontime=2"
     );
     let is_revoked = async {
-        until_gone(&address).await;
+        until_closed(&address).await;
         refuse_at(&address).await;
     };
     let report = tokio::select! {

@@ -13,13 +13,13 @@
 
 use std::time::Instant;
 
-use leasehold_histories::history::{self, Action, Event, History};
-use leasehold_histories::linearizability::{Verdict, check};
+use leasehold_histories::history::{self, History, HistoryAction, HistoryEvent};
+use leasehold_histories::linearizability::{LinearizabilityVerdict, check};
 
 #[path = "../src/linearizability/generate.rs"]
 #[allow(dead_code)]
 mod generate;
-use generate::{Shape, honest};
+use generate::{HistoryShape, honest};
 
 const OPS: usize = 1_000_000;
 
@@ -57,7 +57,7 @@ const SHAPES: [(&str, u64, u32, [u32; 4]); 14] = [
 fn main() {
     println!("{OPS} operations           seconds  peak MiB (with the history)  verdict");
     for (name, keys, processes, [reads, deletes, swaps, unanswered]) in SHAPES {
-        let history = honest(&Shape {
+        let history = honest(&HistoryShape {
             seed: 1,
             ops: OPS,
             keys,
@@ -76,10 +76,11 @@ fn main() {
 /// The same with a late read that finds what the first one on its key found.
 fn stale(history: &History) -> History {
     let mut events = history.events().to_vec();
-    let found = |event: &Event| matches!(event.action, Action::Read { value: Some(_) });
+    let found =
+        |event: &HistoryEvent| matches!(event.action, HistoryAction::Read { value: Some(_) });
     let first = events.iter().position(found).expect("there are reads");
     let key = events[first].key;
-    let is_late = |event: &Event| event.key == key && found(event);
+    let is_late = |event: &HistoryEvent| event.key == key && found(event);
     let late = events
         .iter()
         .rposition(is_late)
@@ -94,9 +95,11 @@ fn measure(name: &str, history: &History) {
     let verdict = check(history);
     let seconds = begun.elapsed().as_secs_f64();
     let verdict = match verdict {
-        Verdict::Linearizable { .. } => "linearizable".to_owned(),
-        Verdict::Violation { events, .. } => format!("violation, {} operations", events.len()),
-        Verdict::Unknown { reason, .. } => format!("unknown: {reason}"),
+        LinearizabilityVerdict::Linearizable { .. } => "linearizable".to_owned(),
+        LinearizabilityVerdict::Violation { events, .. } => {
+            format!("violation, {} operations", events.len())
+        }
+        LinearizabilityVerdict::Unknown { reason, .. } => format!("unknown: {reason}"),
     };
     println!("{name:40} {seconds:6.2}  {:5.0}  {verdict}", peak_mib());
 }

@@ -59,7 +59,7 @@ fn length_mask(bytes: usize) -> u64 {
 
 /// Effect of an operation according to its answer; without an answer, its intended effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Action {
+pub enum HistoryAction {
     /// Found this value, or `None`: no such key.
     Read {
         /// The value found.
@@ -86,13 +86,13 @@ pub enum Action {
 
 /// One operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Event {
+pub struct HistoryEvent {
     /// Process that did it; a process does one thing at a time.
     pub process: u32,
     /// Number of the key.
     pub key: u64,
     /// Action on the key, with its result.
-    pub action: Action,
+    pub action: HistoryAction,
     /// When it began, in nanoseconds of one clock for the whole history.
     pub invoke_ns: u64,
     /// When its answer came, on the same clock; `None` if none ever did.
@@ -102,7 +102,7 @@ pub struct Event {
 /// The operations of a run, in any order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
-    events: Vec<Event>,
+    events: Vec<HistoryEvent>,
 }
 
 impl History {
@@ -119,8 +119,9 @@ impl History {
     }
 
     /// Adds an operation; a read without an answer is left out.
-    pub fn push(&mut self, event: Event) {
-        let says_nothing = event.return_ns.is_none() && matches!(event.action, Action::Read { .. });
+    pub fn push(&mut self, event: HistoryEvent) {
+        let says_nothing =
+            event.return_ns.is_none() && matches!(event.action, HistoryAction::Read { .. });
         if !says_nothing {
             self.events.push(event);
         }
@@ -133,7 +134,7 @@ impl History {
     }
 
     /// All operations, in the order in which they were added.
-    pub fn events(&self) -> &[Event] {
+    pub fn events(&self) -> &[HistoryEvent] {
         &self.events
     }
 
@@ -148,14 +149,14 @@ impl History {
     }
 }
 
-impl Extend<Event> for History {
-    fn extend<T: IntoIterator<Item = Event>>(&mut self, events: T) {
+impl Extend<HistoryEvent> for History {
+    fn extend<T: IntoIterator<Item = HistoryEvent>>(&mut self, events: T) {
         events.into_iter().for_each(|event| self.push(event));
     }
 }
 
-impl FromIterator<Event> for History {
-    fn from_iter<T: IntoIterator<Item = Event>>(events: T) -> Self {
+impl FromIterator<HistoryEvent> for History {
+    fn from_iter<T: IntoIterator<Item = HistoryEvent>>(events: T) -> Self {
         let mut history = History::new();
         history.extend(events);
         history
@@ -166,11 +167,11 @@ impl FromIterator<Event> for History {
 mod tests {
     use super::*;
 
-    fn write(value: u64) -> Event {
-        Event {
+    fn write(value: u64) -> HistoryEvent {
+        HistoryEvent {
             process: 1,
             key: 2,
-            action: Action::Write {
+            action: HistoryAction::Write {
                 value: ValueId(value),
             },
             invoke_ns: 1_000_000 * value,
@@ -184,8 +185,8 @@ mod tests {
         open.return_ns = None;
         let mut history = History::new();
         history.push(open);
-        let action = Action::Read { value: None };
-        history.push(Event { action, ..open });
+        let action = HistoryAction::Read { value: None };
+        history.push(HistoryEvent { action, ..open });
         assert_eq!(history.events(), [open]);
 
         let mut other = History::new();

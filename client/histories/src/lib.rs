@@ -4,5 +4,5 @@ pub mod history;
 pub mod linearizability;
 pub mod serializability;
 
-pub use history::{Action, Event, History, HistoryError, ValueId};
-pub use linearizability::{Verdict, check};
+pub use history::{History, HistoryAction, HistoryError, HistoryEvent, ValueId};
+pub use linearizability::{LinearizabilityVerdict, check};

@@ -334,9 +334,9 @@ async fn every_operation_gets_the_answer_to_itself() {
     );
 
     let swap = client.cas("a", "2", None).await.unwrap();
-    assert_eq!(swap, Swap::Mismatch(Some(version)));
+    assert_eq!(swap, CasOutcome::Mismatch(Some(version)));
     let swap = client.cas("a", "2", Some(version)).await.unwrap();
-    assert!(matches!(swap, Swap::Written(_)));
+    assert!(matches!(swap, CasOutcome::Written(_)));
 
     let key = Bytes::from("b");
     let value = Bytes::from("3");
@@ -608,7 +608,7 @@ async fn nobody_at_the_address_is_an_error_that_names_it() {
     let Error::Connect { tried } = error else {
         panic!("{error}");
     };
-    assert!(tried[0].said.contains("refused"), "{tried:?}");
+    assert!(tried[0].reason.contains("refused"), "{tried:?}");
 }
 
 #[tokio::test]

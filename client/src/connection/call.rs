@@ -18,7 +18,7 @@ pub(crate) struct Call<'a> {
     pub(super) sent: &'a AtomicBool,
     /// It is certain that it has not been sent.
     pub(super) never_left: bool,
-    pub asked: Instant,
+    pub requested_at: Instant,
 }
 
 impl Call<'_> {

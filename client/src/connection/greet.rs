@@ -6,7 +6,9 @@ use std::time::Duration;
 use rustls::{AlertDescription, Error as TlsError};
 use tokio::net::TcpStream;
 
-use leasehold_transport::tls::{self, Channel, ReadEnd, ShakeError, Trust, WriteEnd};
+use leasehold_transport::tls::{
+    self, Channel, ClientReadHalf, ClientWriteHalf, HandshakeError, Trust,
+};
 use leasehold_transport::{FrameReader, FrameWriter};
 use leasehold_wire::{ErrorCode, FrameError, Hello, Welcome, decode_greeting};
 
@@ -17,14 +19,14 @@ const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
 
 /// A connection that has been greeted.
 pub(crate) struct Link {
-    pub reader: FrameReader<ReadEnd>,
-    pub writer: FrameWriter<WriteEnd>,
+    pub reader: FrameReader<ClientReadHalf>,
+    pub writer: FrameWriter<ClientWriteHalf>,
     pub welcome: Welcome,
 }
 
 /// Why there is no link, in words.
 #[derive(Debug)]
-pub(crate) enum NoLink {
+pub(crate) enum LinkError {
     /// Nobody answers, or not as a replica that takes clients.
     Failed(String),
     /// A replica of another cluster answers.
@@ -33,12 +35,12 @@ pub(crate) enum NoLink {
     Refused(leasehold_wire::Error),
 }
 
-impl NoLink {
-    pub fn said(self) -> String {
+impl LinkError {
+    pub fn reason(self) -> String {
         match self {
-            NoLink::Failed(said) => said,
-            NoLink::WrongCluster(said) => format!("not of the cluster asked for: {said}"),
-            NoLink::Refused(error) => error.message,
+            LinkError::Failed(reason) => reason,
+            LinkError::WrongCluster(reason) => format!("not of the cluster asked for: {reason}"),
+            LinkError::Refused(error) => error.message,
         }
     }
 }
@@ -49,15 +51,15 @@ pub(crate) async fn connect(
     hello: Hello,
     trust: Option<&Trust>,
     within: Duration,
-) -> Result<Link, NoLink> {
+) -> Result<Link, LinkError> {
     match tokio::time::timeout(within, open(address, hello, trust)).await {
         Ok(result) => result,
-        Err(_) => Err(NoLink::Failed(format!("no greeting within {within:?}"))),
+        Err(_) => Err(LinkError::Failed(format!("no greeting within {within:?}"))),
     }
 }
 
-async fn open(address: &str, hello: Hello, trust: Option<&Trust>) -> Result<Link, NoLink> {
-    let failed = |error: io::Error| NoLink::Failed(error.to_string());
+async fn open(address: &str, hello: Hello, trust: Option<&Trust>) -> Result<Link, LinkError> {
+    let failed = |error: io::Error| LinkError::Failed(error.to_string());
     let stream = TcpStream::connect(address).await.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     let cluster = Some(&*hello.cluster).filter(|name| !name.is_empty());
@@ -78,11 +80,11 @@ async fn open(address: &str, hello: Hello, trust: Option<&Trust>) -> Result<Link
     let welcome = greeting.map_err(refused)?;
     if welcome.replica.is_empty() {
         // So a greeting among replicas reads.
-        return Err(NoLink::Failed(PEER_PORT.to_owned()));
+        return Err(LinkError::Failed(PEER_PORT.to_owned()));
     }
     if !hello.cluster.is_empty() && hello.cluster != welcome.cluster {
-        let said = format!("it is of {:?}", welcome.cluster);
-        return Err(NoLink::WrongCluster(said));
+        let reason = format!("it is of {:?}", welcome.cluster);
+        return Err(LinkError::WrongCluster(reason));
     }
     Ok(Link {
         reader,
@@ -95,23 +97,23 @@ async fn secure(
     stream: &TcpStream,
     trust: &Trust,
     cluster: Option<&str>,
-) -> Result<Channel, NoLink> {
-    let connection = trust.connection(cluster).map_err(NoLink::Failed)?;
-    let shaken = tls::shake(stream, connection.into(), HANDSHAKE_BYTES_MAX).await;
-    shaken.map(Channel::new).map_err(|error| {
-        let mend = match &error {
-            ShakeError::Refused(TlsError::InvalidMessage(_)) => {
+) -> Result<Channel, LinkError> {
+    let connection = trust.connection(cluster).map_err(LinkError::Failed)?;
+    let handshake = tls::handshake(stream, connection.into(), HANDSHAKE_BYTES_MAX).await;
+    handshake.map(Channel::new).map_err(|error| {
+        let fix = match &error {
+            HandshakeError::Refused(TlsError::InvalidMessage(_)) => {
                 "; if its cluster has no certificates, leave --ca and LEASEHOLD_CA out"
             }
             _ => "",
         };
-        NoLink::Failed(format!("{error}{mend}"))
+        LinkError::Failed(format!("{error}{fix}"))
     })
 }
 
 /// Describes, for the operator, a port that answers with something other than a greeting.
-fn not_greeted(error: FrameError) -> NoLink {
-    NoLink::Failed(match error {
+fn not_greeted(error: FrameError) -> LinkError {
+    LinkError::Failed(match error {
         FrameError::Io(error) if asks_for_certificate(&error) => {
             "it asks for a certificate, as the port for other replicas does: give the replica's \
              port for clients"
@@ -128,15 +130,15 @@ fn not_greeted(error: FrameError) -> NoLink {
 }
 
 fn asks_for_certificate(error: &io::Error) -> bool {
-    let told = error.get_ref().and_then(|told| told.downcast_ref());
-    let asked = TlsError::AlertReceived(AlertDescription::CertificateRequired);
-    told.is_some_and(|told: &TlsError| *told == asked)
+    let alert = error.get_ref().and_then(|alert| alert.downcast_ref());
+    let expected = TlsError::AlertReceived(AlertDescription::CertificateRequired);
+    alert.is_some_and(|alert: &TlsError| *alert == expected)
 }
 
-fn refused(refusal: leasehold_wire::Error) -> NoLink {
+fn refused(refusal: leasehold_wire::Error) -> LinkError {
     match refusal.code() {
-        ErrorCode::WrongCluster => NoLink::WrongCluster(refusal.message),
-        ErrorCode::Unauthenticated | ErrorCode::PermissionDenied => NoLink::Refused(refusal),
-        _ => NoLink::Failed(refusal.message),
+        ErrorCode::WrongCluster => LinkError::WrongCluster(refusal.message),
+        ErrorCode::Unauthenticated | ErrorCode::PermissionDenied => LinkError::Refused(refusal),
+        _ => LinkError::Failed(refusal.message),
     }
 }

@@ -19,13 +19,13 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use crate::options::{Liveness, ReplicaChange, Watcher};
+use crate::options::{LivenessChange, ReplicaChange, Watcher};
 use leasehold_backoff::FlapBackoff;
 use leasehold_wire::{ErrorCode, Response, Welcome, outcome, request};
 
 pub(crate) use call::Call;
-pub(crate) use greet::{Link, NoLink, connect};
-pub(crate) use traffic::Ended;
+pub(crate) use greet::{Link, LinkError, connect};
+pub(crate) use traffic::ConnectionEnd;
 
 /// Why a call has no response.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,28 +42,28 @@ pub(crate) enum CallError {
 
 /// Where a connection stands.
 #[derive(Debug, Clone)]
-pub(crate) enum State {
+pub(crate) enum ConnectionState {
     /// There is none, because nobody has needed it.
     Idle,
     /// It is being made; calls wait for it.
     Connecting,
     Up,
     /// The replica does not serve, and is looked after.
-    Dead(Dead),
+    Dead(DeadReplica),
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Dead {
+pub(crate) struct DeadReplica {
     pub since: Instant,
     /// Reason that was reported last.
-    pub said: String,
+    pub reason: String,
     /// It greets again, but has not answered anything yet, or not for long enough.
     pub greeted: bool,
     /// It refuses this client's token: so it said in answer to the last greeting.
     pub refusal: Option<leasehold_wire::Error>,
 }
 
-struct Waiting {
+struct PendingCall {
     /// Taken when it is written.
     body: Option<request::Body>,
     /// Whether a hint is asked for.
@@ -71,13 +71,13 @@ struct Waiting {
     reply: oneshot::Sender<Result<Response, CallError>>,
 }
 
-struct Table {
-    calls: BTreeMap<u64, Waiting>,
+struct CallTable {
+    calls: BTreeMap<u64, PendingCall>,
     /// The id of the next call; 0 is the connection itself.
     next_id: u64,
     /// Calls from this id on have not been written to the current connection.
     unsent_from: u64,
-    state: State,
+    state: ConnectionState,
     /// The last connection's greeting.
     welcome: Option<Welcome>,
     /// The name of the replica in it.
@@ -89,7 +89,7 @@ struct Table {
     /// Why the connection is to be given up.
     suspicion: String,
     /// When the server was last heard.
-    heard: Instant,
+    last_heard: Instant,
     /// Delays the return of a replica that died soon after its last return.
     backoff: FlapBackoff,
     closed: bool,
@@ -97,7 +97,7 @@ struct Table {
 
 /// Tasks and callbacks to notify when the state of a connection changes.
 #[derive(Default)]
-pub(crate) struct News {
+pub(crate) struct ChangeNotifier {
     pub changed: Notify,
     pub watcher: Watcher,
 }
@@ -118,10 +118,10 @@ pub(crate) struct Candidate {
 /// State that the callers and the connection's task share.
 pub(crate) struct Connection {
     pub address: String,
-    news: Arc<News>,
+    notifier: Arc<ChangeNotifier>,
     /// The moment from which the back-off counts.
     began: Instant,
-    table: Mutex<Table>,
+    table: Mutex<CallTable>,
     /// There is something to write, or to connect for.
     queued: Notify,
     /// The connection is to be given up.
@@ -140,24 +140,24 @@ const MISSED_MAX: u32 = 3;
 
 impl Connection {
     /// Creates the connection of a replica that has not been asked yet.
-    pub fn new(address: String, news: Arc<News>) -> Connection {
-        let table = Table {
+    pub fn new(address: String, notifier: Arc<ChangeNotifier>) -> Connection {
+        let table = CallTable {
             calls: BTreeMap::new(),
             next_id: 1,
             unsent_from: 1,
-            state: State::Idle,
+            state: ConnectionState::Idle,
             welcome: None,
             replica: None,
             number: None,
             distance: Duration::MAX,
             suspicion: String::new(),
-            heard: Instant::now(),
+            last_heard: Instant::now(),
             backoff: FlapBackoff::new(Duration::ZERO),
             closed: false,
         };
         Connection {
             address,
-            news,
+            notifier,
             began: Instant::now(),
             table: Mutex::new(table),
             queued: Notify::new(),
@@ -167,27 +167,27 @@ impl Connection {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, CallTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ConnectionState {
         self.table().state.clone()
     }
 
     pub fn is_up(&self) -> bool {
-        matches!(self.table().state, State::Up)
+        matches!(self.table().state, ConnectionState::Up)
     }
 
     /// Whether it serves, as far as is known.
     pub fn may_serve(&self) -> bool {
-        !matches!(self.table().state, State::Dead(_))
+        !matches!(self.table().state, ConnectionState::Dead(_))
     }
 
     /// Why the replica refuses this client, if it does.
     pub fn refusal(&self) -> Option<leasehold_wire::Error> {
         match &self.table().state {
-            State::Dead(dead) => dead.refusal.clone(),
+            ConnectionState::Dead(dead) => dead.refusal.clone(),
             _ => None,
         }
     }
@@ -195,7 +195,7 @@ impl Connection {
     /// Returns true if the replica greets again, but has not answered anything yet, or not for
     /// long enough.
     pub fn is_greeted(&self) -> bool {
-        matches!(&self.table().state, State::Dead(dead) if dead.greeted)
+        matches!(&self.table().state, ConnectionState::Dead(dead) if dead.greeted)
     }
 
     /// Returns the greeting that the replica sent when the connection was last made.
@@ -209,13 +209,13 @@ impl Connection {
     }
 
     /// When the replica was last heard.
-    pub fn heard(&self) -> Instant {
-        self.table().heard
+    pub fn last_heard(&self) -> Instant {
+        self.table().last_heard
     }
 
     /// Queues a request, which may ask for a `hint`. Afterwards `sent` is set if it may have
     /// reached the server.
-    pub fn ask<'a>(
+    pub fn enqueue<'a>(
         &'a self,
         body: request::Body,
         hint: bool,
@@ -228,14 +228,14 @@ impl Connection {
         }
         let id = table.next_id;
         table.next_id += 1;
-        let waiting = Waiting {
+        let pending = PendingCall {
             body: Some(body),
             hint,
             reply: sender,
         };
-        table.calls.insert(id, waiting);
-        if matches!(table.state, State::Idle) {
-            table.state = State::Connecting;
+        table.calls.insert(id, pending);
+        if matches!(table.state, ConnectionState::Idle) {
+            table.state = ConnectionState::Connecting;
         }
         drop(table);
         self.queued.notify_one();
@@ -245,21 +245,21 @@ impl Connection {
             reply,
             sent,
             never_left: false,
-            asked: Instant::now(),
+            requested_at: Instant::now(),
         })
     }
 
     /// The replica has answered a write, or a read.
-    pub fn answered(&self, is_write: bool) {
+    pub fn reset_missed(&self, is_write: bool) {
         self.missed[usize::from(is_write)].store(0, Ordering::Relaxed);
     }
 
     /// Another replica has answered a write, or a read, that this one was asked before.
     /// Whether it is to be suspected: slow answers alone are no reason.
-    pub fn missed(&self, is_write: bool, asked: Instant) -> bool {
+    pub fn record_missed(&self, is_write: bool, requested_at: Instant) -> bool {
         let missed = &self.missed[usize::from(is_write)];
         let often = missed.fetch_add(1, Ordering::Relaxed) + 1 >= MISSED_MAX;
-        let suspected = often || self.heard() <= asked;
+        let suspected = often || self.last_heard() <= requested_at;
         if suspected {
             missed.store(0, Ordering::Relaxed);
         }
@@ -268,14 +268,14 @@ impl Connection {
 
     /// Gives the connection up that there is, and fails what was sent on it. The next one
     /// is not suspected.
-    pub fn suspect(&self, said: String) {
-        self.table().suspicion = said;
+    pub fn suspect(&self, reason: String) {
+        self.table().suspicion = reason;
         self.suspected.notify_waiters();
     }
 
     /// The same if the server has been silent for so long: TCP may need minutes to notice.
     pub fn suspect_silence(&self, silence: Duration) {
-        if self.heard().elapsed() >= silence {
+        if self.last_heard().elapsed() >= silence {
             self.suspect("the server is silent".to_owned());
         }
     }
@@ -296,7 +296,9 @@ impl Connection {
     /// serve, or its number is not known.
     pub fn candidate(&self) -> Option<Candidate> {
         let table = self.table();
-        let number = table.number.filter(|_| matches!(table.state, State::Up))?;
+        let number = table
+            .number
+            .filter(|_| matches!(table.state, ConnectionState::Up))?;
         Some(Candidate {
             number,
             distance: table.distance,
@@ -306,24 +308,24 @@ impl Connection {
     }
 
     /// A round trip to the replica took so long.
-    pub fn is_within(&self, round_trip: Duration) {
+    pub fn record_round_trip(&self, round_trip: Duration) {
         let mut table = self.table();
         table.distance = table.distance.min(round_trip);
     }
 
     /// Makes a connection although nobody has asked for anything yet.
-    pub fn want(&self) {
+    pub fn request_connection(&self) {
         let mut table = self.table();
-        if matches!(table.state, State::Idle) {
-            table.state = State::Connecting;
+        if matches!(table.state, ConnectionState::Idle) {
+            table.state = ConnectionState::Connecting;
         }
         drop(table);
         self.queued.notify_one();
     }
 
     /// Waits until somebody needs a connection.
-    pub async fn wanted(&self) {
-        while matches!(self.table().state, State::Idle) {
+    pub async fn wait_until_needed(&self) {
+        while matches!(self.table().state, ConnectionState::Idle) {
             self.queued.notified().await;
         }
     }
@@ -336,33 +338,33 @@ impl Connection {
         table.replica = Some(welcome.replica.as_str().into());
         table.number = number(welcome);
         table.distance = Duration::MAX;
-        table.heard = Instant::now();
+        table.last_heard = Instant::now();
         let mut was = None;
         match &mut table.state {
-            State::Dead(dead) if must_prove => {
+            ConnectionState::Dead(dead) if must_prove => {
                 dead.greeted = true;
                 dead.refusal = None;
                 let now = self.began.elapsed();
                 table.backoff.interrupted(now, now);
             }
-            State::Dead(_) => was = table.is_back(self.began),
-            state => *state = State::Up,
+            ConnectionState::Dead(_) => was = table.revive(self.began),
+            state => *state = ConnectionState::Up,
         }
         drop(table);
         self.queued.notify_one();
-        self.news.changed.notify_waiters();
+        self.notifier.changed.notify_waiters();
         if let Some(since) = was {
-            self.tell_back(since);
+            self.notify_return(since);
         }
     }
 
-    fn tell_back(&self, since: Instant) {
+    fn notify_return(&self, since: Instant) {
         let after = since.elapsed();
-        self.tell(Liveness::Back { after });
+        self.notify(LivenessChange::Back { after });
     }
 
-    fn tell(&self, liveness: Liveness) {
-        self.news.watcher.tell(&ReplicaChange {
+    fn notify(&self, liveness: LivenessChange) {
+        self.notifier.watcher.notify(&ReplicaChange {
             address: self.address.clone(),
             replica: self.replica(),
             liveness,
@@ -371,66 +373,66 @@ impl Connection {
 
     fn answer(&self, response: Response) {
         let mut table = self.table();
-        table.heard = Instant::now();
-        let waiting = table.calls.remove(&response.id);
+        table.last_heard = Instant::now();
+        let pending = table.calls.remove(&response.id);
         let mut was = None;
         let is_due = || table.backoff.may_return(self.began.elapsed());
-        if matches!(table.state, State::Dead(_)) && serves(&response) && is_due() {
-            was = table.is_back(self.began);
+        if matches!(table.state, ConnectionState::Dead(_)) && serves(&response) && is_due() {
+            was = table.revive(self.began);
         }
         let is_empty = table.calls.is_empty();
         drop(table);
         // Absent: the caller has given up.
-        if let Some(waiting) = waiting {
-            let _ = waiting.reply.send(Ok(response));
+        if let Some(pending) = pending {
+            let _ = pending.reply.send(Ok(response));
         }
         if is_empty {
             self.emptied.notify_one();
         }
         if let Some(since) = was {
-            self.has_returned(since);
+            self.announce_return(since);
         }
     }
 
     /// The replica serves, and nobody else does: it is asked again before its back-off is over.
     pub fn return_early(&self) {
-        let was = self.table().is_back(self.began);
+        let was = self.table().revive(self.began);
         if let Some(since) = was {
-            self.has_returned(since);
+            self.announce_return(since);
         }
     }
 
-    fn has_returned(&self, since: Instant) {
-        self.news.changed.notify_waiters();
-        self.tell_back(since);
+    fn announce_return(&self, since: Instant) {
+        self.notifier.changed.notify_waiters();
+        self.notify_return(since);
     }
 
     /// The connection has broken, and another is made. What was sent on it is lost; what
     /// was not goes out on the next one.
     pub fn broken(&self, reason: &str) {
         let mut table = self.table();
-        table.state = State::Connecting;
+        table.state = ConnectionState::Connecting;
         let sent = table.take_sent();
         drop(table);
         fail(sent, &CallError::Lost(reason.to_owned()));
     }
 
     /// The replica cannot be connected to, or does not serve. Nothing waits for it.
-    pub fn died(&self, said: &str) {
-        self.is_dead(said, None);
+    pub fn died(&self, reason: &str) {
+        self.mark_dead(reason, None);
     }
 
     /// The replica refuses this client's token. Nothing waits for it: asking again would not
     /// help before somebody has given the client another one.
     pub fn refused(&self, refusal: leasehold_wire::Error) {
-        let said = refusal.message.clone();
-        self.is_dead(&said, Some(refusal));
+        let reason = refusal.message.clone();
+        self.mark_dead(&reason, Some(refusal));
     }
 
-    fn is_dead(&self, said: &str, refusal: Option<leasehold_wire::Error>) {
+    fn mark_dead(&self, reason: &str, refusal: Option<leasehold_wire::Error>) {
         let mut table = self.table();
         let since = match &table.state {
-            State::Dead(dead) => Some(dead.since),
+            ConnectionState::Dead(dead) => Some(dead.since),
             _ => None,
         };
         let now = self.began.elapsed();
@@ -438,9 +440,9 @@ impl Connection {
             Some(_) => table.backoff.interrupted(now, now),
             None => table.backoff.failed(now),
         }
-        table.state = State::Dead(Dead {
+        table.state = ConnectionState::Dead(DeadReplica {
             since: since.unwrap_or_else(Instant::now),
-            said: said.to_owned(),
+            reason: reason.to_owned(),
             greeted: false,
             refusal: refusal.clone(),
         });
@@ -448,12 +450,12 @@ impl Connection {
         let unsent = std::mem::take(&mut table.calls);
         drop(table);
         if since.is_none() {
-            let said = said.to_owned();
-            self.tell(Liveness::Dead { said });
+            let reason = reason.to_owned();
+            self.notify(LivenessChange::Dead { reason });
         }
-        self.news.changed.notify_waiters();
-        fail(sent, &CallError::Lost(said.to_owned()));
-        let unreachable = || CallError::Unreachable(said.to_owned());
+        self.notifier.changed.notify_waiters();
+        fail(sent, &CallError::Lost(reason.to_owned()));
+        let unreachable = || CallError::Unreachable(reason.to_owned());
         fail(
             unsent,
             &refusal.map_or_else(unreachable, CallError::Refused),
@@ -462,9 +464,9 @@ impl Connection {
 
     /// Until it has no calls and is not `needed`. Looks when its last call has ended, and
     /// when another connection stands otherwise than before.
-    pub async fn retired(&self, needed: impl Fn() -> bool) {
+    pub async fn wait_until_retired(&self, needed: impl Fn() -> bool) {
         loop {
-            let changed = self.news.changed.notified();
+            let changed = self.notifier.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             if !needed() && self.retire() {
@@ -480,29 +482,29 @@ impl Connection {
     /// Ends what nobody has a call on; false if somebody has.
     pub fn retire(&self) -> bool {
         let mut table = self.table();
-        let retires = table.calls.is_empty() && matches!(table.state, State::Up);
+        let retires = table.calls.is_empty() && matches!(table.state, ConnectionState::Up);
         if retires {
-            table.state = State::Idle;
+            table.state = ConnectionState::Idle;
         }
         retires
     }
 }
 
-impl Table {
+impl CallTable {
     /// Marks a dead replica as in use again. Returns the time at which it died; `None` if it was
     /// not dead.
-    fn is_back(&mut self, began: Instant) -> Option<Instant> {
-        let State::Dead(dead) = &self.state else {
+    fn revive(&mut self, began: Instant) -> Option<Instant> {
+        let ConnectionState::Dead(dead) = &self.state else {
             return None;
         };
         let since = dead.since;
-        self.state = State::Up;
+        self.state = ConnectionState::Up;
         self.backoff.chosen(began.elapsed());
         Some(since)
     }
 
     /// Calls that were written to the connection.
-    fn take_sent(&mut self) -> BTreeMap<u64, Waiting> {
+    fn take_sent(&mut self) -> BTreeMap<u64, PendingCall> {
         let unsent = self.calls.split_off(&self.unsent_from);
         std::mem::replace(&mut self.calls, unsent)
     }
@@ -515,9 +517,9 @@ fn number(welcome: &Welcome) -> Option<u32> {
     u32::try_from(number).ok()
 }
 
-fn fail(calls: BTreeMap<u64, Waiting>, error: &CallError) {
-    for waiting in calls.into_values() {
-        let _ = waiting.reply.send(Err(error.clone()));
+fn fail(calls: BTreeMap<u64, PendingCall>, error: &CallError) {
+    for pending in calls.into_values() {
+        let _ = pending.reply.send(Err(error.clone()));
     }
 }
 

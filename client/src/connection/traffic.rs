@@ -1,7 +1,7 @@
 //! Requests and responses on one connection, until it ends.
 
 use super::{Connection, Link};
-use leasehold_transport::tls::{ReadEnd, WriteEnd};
+use leasehold_transport::tls::{ClientReadHalf, ClientWriteHalf};
 use leasehold_transport::{FrameReader, FrameWriter};
 use leasehold_wire::{ErrorCode, Outcome, Request, Response, outcome};
 
@@ -10,7 +10,7 @@ const WRITE_BYTES: usize = 256 << 10;
 
 /// Why a connection ended.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Ended {
+pub(crate) enum ConnectionEnd {
     /// It broke.
     Broken(String),
     /// It was given up: the replica does not answer.
@@ -24,7 +24,7 @@ pub(crate) enum Ended {
 impl Connection {
     /// Runs one connection until it ends; returns why it did. Reading and writing
     /// are independent, so that two full socket buffers cannot block each other.
-    pub async fn drive(&self, link: Link) -> Ended {
+    pub async fn drive(&self, link: Link) -> ConnectionEnd {
         let Link {
             mut reader,
             mut writer,
@@ -36,25 +36,25 @@ impl Connection {
         };
         tokio::select! {
             ended = self.read_responses(&mut reader) => ended,
-            reason = self.write_requests(&mut writer) => Ended::Broken(reason),
-            said = suspected => Ended::Suspected(said),
+            reason = self.write_requests(&mut writer) => ConnectionEnd::Broken(reason),
+            reason = suspected => ConnectionEnd::Suspected(reason),
         }
     }
 
-    async fn read_responses(&self, reader: &mut FrameReader<ReadEnd>) -> Ended {
+    async fn read_responses(&self, reader: &mut FrameReader<ClientReadHalf>) -> ConnectionEnd {
         loop {
             match reader.next::<Response>().await {
                 Ok(Some(Response { id: 0, outcome, .. })) => {
                     return ended_by(outcome);
                 }
                 Ok(Some(response)) => self.answer(response),
-                Ok(None) => return Ended::Broken("closed by the server".to_owned()),
-                Err(error) => return Ended::Broken(error.to_string()),
+                Ok(None) => return ConnectionEnd::Broken("closed by the server".to_owned()),
+                Err(error) => return ConnectionEnd::Broken(error.to_string()),
             }
         }
     }
 
-    async fn write_requests(&self, writer: &mut FrameWriter<WriteEnd>) -> String {
+    async fn write_requests(&self, writer: &mut FrameWriter<ClientWriteHalf>) -> String {
         loop {
             self.queued.notified().await;
             while self.feed(writer) {
@@ -67,16 +67,16 @@ impl Connection {
 
     /// Appends unsent calls to `writer`, up to the size of one write; whether
     /// there were any.
-    fn feed(&self, writer: &mut FrameWriter<WriteEnd>) -> bool {
+    fn feed(&self, writer: &mut FrameWriter<ClientWriteHalf>) -> bool {
         let mut table = self.table();
         let table = &mut *table;
-        for (&id, waiting) in table.calls.range_mut(table.unsent_from..) {
+        for (&id, pending) in table.calls.range_mut(table.unsent_from..) {
             if writer.buffered_bytes() >= WRITE_BYTES {
                 break;
             }
             table.unsent_from = id + 1;
-            let body = waiting.body.take();
-            let hint = waiting.hint;
+            let body = pending.body.take();
+            let hint = pending.hint;
             if let Err(error) = writer.feed(&Request { id, body, hint }) {
                 // Sizes are checked before a call is queued, so this is one that
                 // the check forgot; its caller will time out.
@@ -88,9 +88,11 @@ impl Connection {
 }
 
 /// Returns the meaning of the last outcome that a replica sent.
-fn ended_by(outcome: Option<Outcome>) -> Ended {
+fn ended_by(outcome: Option<Outcome>) -> ConnectionEnd {
     match outcome.as_ref().and_then(|outcome| outcome.result.as_ref()) {
-        Some(outcome::Result::Error(error)) if error.code() == ErrorCode::Idle => Ended::Idle,
-        _ => Ended::Broken(format!("the server ended it: {outcome:?}")),
+        Some(outcome::Result::Error(error)) if error.code() == ErrorCode::Idle => {
+            ConnectionEnd::Idle
+        }
+        _ => ConnectionEnd::Broken(format!("the server ended it: {outcome:?}")),
     }
 }

@@ -16,8 +16,8 @@ pub use codec::{
     FrameError, decode_greeting, encode_frame, hello, split_frame, split_frame_at_most,
 };
 pub use generated::*;
-pub use questions::Read;
-pub use receive::{Received, decode_request};
+pub use questions::ReadOp;
+pub use receive::{DecodedRequest, decode_request};
 pub use respond::encode_response;
 pub use validate::{
     COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, UNACKNOWLEDGED_MAX, validate,

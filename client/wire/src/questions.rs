@@ -8,7 +8,7 @@ use super::{Command, Get, KeyValue, MultiGet, PutFields, Scan};
 
 /// An operation that changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Read<'a> {
+pub enum ReadOp<'a> {
     /// Read of one key.
     Get(&'a Get),
     /// Read of several keys.
@@ -26,11 +26,11 @@ impl Op {
 
     /// Returns the operation if it is a read.
     #[inline]
-    pub fn as_read(&self) -> Option<Read<'_>> {
+    pub fn as_read(&self) -> Option<ReadOp<'_>> {
         match self {
-            Op::Get(get) => Some(Read::Get(get)),
-            Op::MultiGet(get) => Some(Read::MultiGet(get)),
-            Op::Scan(scan) => Some(Read::Scan(scan)),
+            Op::Get(get) => Some(ReadOp::Get(get)),
+            Op::MultiGet(get) => Some(ReadOp::MultiGet(get)),
+            Op::Scan(scan) => Some(ReadOp::Scan(scan)),
             Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_) => None,
         }
     }
@@ -106,7 +106,7 @@ impl Command {
 
     /// As [`Op::as_read`]; a command without an operation is none.
     #[inline]
-    pub fn as_read(&self) -> Option<Read<'_>> {
+    pub fn as_read(&self) -> Option<ReadOp<'_>> {
         self.op.as_ref().and_then(Op::as_read)
     }
 

@@ -17,7 +17,7 @@ use super::{COMMAND_PARTS_MAX, Command, Error, NODES_MAX, Request};
 /// A request in which nothing is missing or malformed, but that may not be
 /// acceptable yet: [`super::validate`] says whether its command is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Received {
+pub enum DecodedRequest {
     /// The request, decoded.
     Request(Request),
     /// A command of more parts than any may have; it was not decoded.
@@ -60,23 +60,23 @@ const OPERATIONS: [(u32, u32, &str); 3] = [
 ///
 /// # Errors
 /// If the frame holds no request.
-pub fn decode_request(frame: Bytes) -> Result<Received, DecodeError> {
+pub fn decode_request(frame: Bytes) -> Result<DecodedRequest, DecodeError> {
     if let Some((id, hint, at)) = get_in(&frame) {
         let mut key = frame;
         key.truncate(at.end);
         key.advance(at.start);
         let body = Some(Body::Command(Command::from(Op::get(key))));
-        return Ok(Received::Request(Request { id, body, hint }));
+        return Ok(DecodedRequest::Request(Request { id, body, hint }));
     }
     if frame.len() >= COUNTED_FROM_BYTES
         && let Some(error) = refusal(&frame)?
     {
-        return Ok(Received::Refused {
+        return Ok(DecodedRequest::Refused {
             id: request_id(frame)?,
             error,
         });
     }
-    Ok(Received::Request(Request::decode(frame)?))
+    Ok(DecodedRequest::Request(Request::decode(frame)?))
 }
 
 /// Bytes before the key of a Get and after the request's id: a command, in it a Get, in it the key;
@@ -123,7 +123,7 @@ fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
 /// operation that comes in several pieces add up, as in decoding. The decoder would take each
 /// field that is too many for a piece of something, or pass over it.
 fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
-    let mut count = Count {
+    let mut count = PartCounter {
         left: FIELDS_MAX + 1,
         parts: [0; OPERATIONS.len()],
         holders: 0,
@@ -133,7 +133,7 @@ fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
 }
 
 /// Parts of a request, as far as they were counted.
-struct Count {
+struct PartCounter {
     /// Number of fields that may still be counted.
     left: usize,
     /// Number of parts of each of [`OPERATIONS`].
@@ -141,7 +141,7 @@ struct Count {
     holders: usize,
 }
 
-impl Count {
+impl PartCounter {
     fn request(&mut self, request: &[u8]) -> Result<(), DecodeError> {
         self.each(request, |count, field, body| match field {
             REQUEST_COMMAND => count.command(body),
@@ -190,7 +190,7 @@ impl Count {
     fn each(
         &mut self,
         mut message: &[u8],
-        mut visit: impl FnMut(&mut Count, u32, &[u8]) -> Result<(), DecodeError>,
+        mut visit: impl FnMut(&mut PartCounter, u32, &[u8]) -> Result<(), DecodeError>,
     ) -> Result<(), DecodeError> {
         while !message.is_empty() && self.left > 0 {
             self.left -= 1;
@@ -266,11 +266,11 @@ mod tests {
         for op in operations(COMMAND_PARTS_MAX, 1) {
             let whole = request(op);
             let decoded = decode_request(whole.encode_to_vec().into());
-            assert_eq!(decoded, Ok(Received::Request(whole)));
+            assert_eq!(decoded, Ok(DecodedRequest::Request(whole)));
         }
         for op in operations(COMMAND_PARTS_MAX + 1, 1) {
             let whole = request(op.clone());
-            let Ok(Received::Refused { id: 7, error }) =
+            let Ok(DecodedRequest::Refused { id: 7, error }) =
                 decode_request(whole.encode_to_vec().into())
             else {
                 panic!("more parts than a command may have");
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn a_get_is_decoded_as_by_the_general_decoder() {
         let both = |frame: &[u8]| {
-            let general = Request::decode(frame).map(Received::Request);
+            let general = Request::decode(frame).map(DecodedRequest::Request);
             let found = decode_request(Bytes::copy_from_slice(frame));
             assert_eq!(found.is_ok(), general.is_ok(), "{frame:x?}");
             if let (Ok(found), Ok(general)) = (found, general) {
@@ -312,7 +312,7 @@ mod tests {
     fn a_frame_full_of_empty_parts_is_refused() {
         for op in operations(FRAME_BYTES_MAX / 2 - 20, 0) {
             let decoded = decode_request(request(op).encode_to_vec().into());
-            assert!(matches!(decoded, Ok(Received::Refused { .. })));
+            assert!(matches!(decoded, Ok(DecodedRequest::Refused { .. })));
         }
     }
 
@@ -328,7 +328,7 @@ mod tests {
             ..Default::default()
         };
         let received = decode_request(request.encode_to_vec().into());
-        let Ok(Received::Refused { id: 7, error }) = received else {
+        let Ok(DecodedRequest::Refused { id: 7, error }) = received else {
             panic!("not refused: {received:?}");
         };
         assert!(error.message.contains("lease.holders"), "{error:?}");
@@ -340,13 +340,13 @@ mod tests {
         let half = request(half).encode_to_vec();
         let whole = [half.clone(), half].concat();
         let decoded = decode_request(whole.into());
-        assert!(matches!(decoded, Ok(Received::Refused { .. })));
+        assert!(matches!(decoded, Ok(DecodedRequest::Refused { .. })));
     }
 
     fn is_refused(frame: Vec<u8>) {
         assert!(frame.len() <= FRAME_BYTES_MAX);
         let decoded = decode_request(frame.into());
-        let Ok(Received::Refused { id: 7, error }) = decoded else {
+        let Ok(DecodedRequest::Refused { id: 7, error }) = decoded else {
             panic!("it is decoded");
         };
         assert!(error.message.contains("request has more"), "{error:?}");
@@ -375,7 +375,7 @@ mod tests {
     fn the_id_of_a_refused_request_is_what_comes_first() {
         let [_, full, ..] = empty_fields();
         let refused = |frame: Vec<u8>| match decode_request(frame.into()) {
-            Ok(Received::Refused { id, .. }) => id,
+            Ok(DecodedRequest::Refused { id, .. }) => id,
             other => panic!("{other:?}"),
         };
         assert_eq!(refused([&[8, 7], &full[..]].concat()), 7);
@@ -436,7 +436,7 @@ mod tests {
         ] {
             let whole = request(op);
             let decoded = decode_request(whole.encode_to_vec().into());
-            assert_eq!(decoded, Ok(Received::Request(whole)));
+            assert_eq!(decoded, Ok(DecodedRequest::Request(whole)));
         }
     }
 
@@ -456,6 +456,6 @@ mod tests {
     fn a_long_value_is_no_part() {
         let whole = request(Op::put("k", vec![0; 1 << 20]));
         let decoded = decode_request(whole.encode_to_vec().into());
-        assert_eq!(decoded, Ok(Received::Request(whole)));
+        assert_eq!(decoded, Ok(DecodedRequest::Request(whole)));
     }
 }

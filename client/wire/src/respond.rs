@@ -35,18 +35,18 @@ pub fn encode_response(response: &Response, buffer: &mut BytesMut) -> Result<(),
         }) = &response.outcome
         && found.value.len() <= FRAME_BYTES_MAX - 2 * AROUND_BYTES
     {
-        encode_found(response, found, buffer);
+        encode_value_response(response, found, buffer);
         return Ok(());
     }
     encode_frame(response, buffer)
 }
 
 /// A message has its length before it, so lengths are known from the inside out.
-fn encode_found(response: &Response, found: &Value, buffer: &mut BytesMut) {
+fn encode_value_response(response: &Response, found: &Value, buffer: &mut BytesMut) {
     let version = found.version.as_ref().map(version).unwrap_or_default();
     let hint = response.hint.as_ref().map(hint).unwrap_or_default();
     let value_bytes = found.value.len() + version.len();
-    let mut head = Backwards::default();
+    let mut head = ReverseWriter::default();
     head.number(VALUE_VALUE, found.value.len() as u64);
     for tag in [OUTCOME_VALUE, RESPONSE_OUTCOME] {
         head.tagged(tag, head.len() + value_bytes);
@@ -67,8 +67,8 @@ fn encode_found(response: &Response, found: &Value, buffer: &mut BytesMut) {
 }
 
 /// The field that holds the version of a value.
-fn version(version: &Version) -> Backwards {
-    let mut field = Backwards::default();
+fn version(version: &Version) -> ReverseWriter {
+    let mut field = ReverseWriter::default();
     field.number(VERSION_INDEX, version.index.into());
     field.number(VERSION_SLOT, version.slot);
     field.tagged(VALUE_VERSION, field.len());
@@ -76,8 +76,8 @@ fn version(version: &Version) -> Backwards {
 }
 
 /// The field that holds a hint.
-fn hint(hint: &Hint) -> Backwards {
-    let mut field = Backwards::default();
+fn hint(hint: &Hint) -> ReverseWriter {
+    let mut field = ReverseWriter::default();
     field.number(HINT_LISTED, hint.listed.into());
     field.number(HINT_LEADER, hint.leader.into());
     field.number(HINT_HOLDERS, hint.holders);
@@ -86,21 +86,21 @@ fn hint(hint: &Hint) -> Backwards {
 }
 
 /// A few bytes, written from the last to the first.
-struct Backwards {
+struct ReverseWriter {
     bytes: [u8; AROUND_BYTES],
     begin: usize,
 }
 
-impl Default for Backwards {
-    fn default() -> Backwards {
-        Backwards {
+impl Default for ReverseWriter {
+    fn default() -> ReverseWriter {
+        ReverseWriter {
             bytes: [0; AROUND_BYTES],
             begin: AROUND_BYTES,
         }
     }
 }
 
-impl Backwards {
+impl ReverseWriter {
     fn written(&self) -> &[u8] {
         &self.bytes[self.begin..]
     }

@@ -40,10 +40,10 @@ pub fn validate_body(body: Option<&Body>) -> Result<(), Error> {
             validate_parts(command, COMMAND_PARTS_MAX)?;
             check_unacknowledged(command)
         }
-        Some(Body::Status(asked)) => check_size("status.key", asked.key.len(), KEY_BYTES_MAX),
-        Some(Body::Move(asked)) => check_name("move.to", &asked.to),
-        Some(Body::Lease(asked)) => check_lease(asked),
-        None => Err(bad(
+        Some(Body::Status(request)) => check_size("status.key", request.key.len(), KEY_BYTES_MAX),
+        Some(Body::Move(request)) => check_name("move.to", &request.to),
+        Some(Body::Lease(request)) => check_lease(request),
+        None => Err(bad_request(
             "request.body is not set, a command or a status is required",
         )),
     }
@@ -61,7 +61,7 @@ pub fn validate(command: &Command) -> Result<(), Error> {
 
 fn validate_parts(command: &Command, parts_max: usize) -> Result<(), Error> {
     let Some(op) = &command.op else {
-        return Err(bad("op is not set, one operation is required"));
+        return Err(bad_request("op is not set, one operation is required"));
     };
     check_op(op, parts_max)?;
     if op.is_write() {
@@ -109,13 +109,13 @@ fn check_op(op: &Op, parts_max: usize) -> Result<(), Error> {
 
 fn validate_session(command: &Command) -> Result<(), Error> {
     if command.client == 0 {
-        return Err(bad("client is 0, a write needs a session above 0"));
+        return Err(bad_request("client is 0, a write needs a session above 0"));
     }
     if command.sequence == 0 {
-        return Err(bad("sequence is 0, a write needs one above 0"));
+        return Err(bad_request("sequence is 0, a write needs one above 0"));
     }
     if command.acked_below > command.sequence {
-        return Err(bad(format!(
+        return Err(bad_request(format!(
             "acked_below is {}, the limit is this command's own sequence {}",
             command.acked_below, command.sequence
         )));
@@ -127,7 +127,7 @@ fn validate_session(command: &Command) -> Result<(), Error> {
 fn check_unacknowledged(command: &Command) -> Result<(), Error> {
     let kept = command.sequence.saturating_sub(command.acked_below);
     if command.is_write() && kept > UNACKNOWLEDGED_MAX {
-        return Err(bad(format!(
+        return Err(bad_request(format!(
             "acked_below is {} and sequence is {}: results of at most {UNACKNOWLEDGED_MAX} writes are \
              kept for a session, so wait for the oldest, or open another session",
             command.acked_below, command.sequence
@@ -163,7 +163,7 @@ fn check_scan(scan: &Scan) -> Result<(), Error> {
     check_size("scan.from", scan.from.len(), KEY_BYTES_MAX)?;
     check_size("scan.to", scan.to.len(), KEY_BYTES_MAX)?;
     if scan.limit == 0 || scan.limit > SCAN_ENTRIES_MAX {
-        return Err(bad(format!(
+        return Err(bad_request(format!(
             "scan.limit is {}, allowed are 1 to {SCAN_ENTRIES_MAX} entries",
             scan.limit
         )));
@@ -171,15 +171,15 @@ fn check_scan(scan: &Scan) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_lease(asked: &LeaseRequest) -> Result<(), Error> {
-    check_size("lease.from", asked.from.len(), KEY_BYTES_MAX)?;
-    check_size("lease.to", asked.to.len(), KEY_BYTES_MAX)?;
-    check_name("lease.strategy", &asked.strategy)?;
-    check_name("lease.unlisted", &asked.unlisted)?;
-    if asked.holders.len() > NODES_MAX {
-        return Err(too_many_holders(asked.holders.len()));
+fn check_lease(request: &LeaseRequest) -> Result<(), Error> {
+    check_size("lease.from", request.from.len(), KEY_BYTES_MAX)?;
+    check_size("lease.to", request.to.len(), KEY_BYTES_MAX)?;
+    check_name("lease.strategy", &request.strategy)?;
+    check_name("lease.unlisted", &request.unlisted)?;
+    if request.holders.len() > NODES_MAX {
+        return Err(too_many_holders(request.holders.len()));
     }
-    let mut holders = asked.holders.iter();
+    let mut holders = request.holders.iter();
     holders.try_for_each(|holder| check_name("lease.holders[]", holder))
 }
 
@@ -189,7 +189,7 @@ fn check_name(field: &str, name: &str) -> Result<(), Error> {
 
 fn check_key(field: &str, key: &Bytes) -> Result<(), Error> {
     if key.is_empty() {
-        return Err(bad(format!(
+        return Err(bad_request(format!(
             "{field} is empty, allowed are 1 to {KEY_BYTES_MAX} bytes"
         )));
     }
@@ -215,26 +215,26 @@ fn check_count(field: &str, found: usize, most: usize) -> Result<(), Error> {
 
 /// The refusal of a command of which `field` has `found` entries.
 pub(super) fn too_many(field: &str, found: usize, most: usize) -> Error {
-    bad(format!(
+    bad_request(format!(
         "{field} has {found} entries, allowed are 1 to {most}: split it into several commands"
     ))
 }
 
 /// The refusal of a change of leases that names so many holders.
 pub(super) fn too_many_holders(found: usize) -> Error {
-    bad(format!(
+    bad_request(format!(
         "lease.holders has {found} entries, a cluster has at most {NODES_MAX} nodes"
     ))
 }
 
 /// The refusal of a request of more than so many fields.
 pub(super) fn too_many_fields(most: usize) -> Error {
-    bad(format!(
+    bad_request(format!(
         "request has more than {most} fields: leave out those that are there twice"
     ))
 }
 
-fn bad(message: impl Into<String>) -> Error {
+fn bad_request(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::BadRequest, message)
 }
 
@@ -372,9 +372,9 @@ mod tests {
     }
 
     fn lease(change: impl FnOnce(&mut LeaseRequest)) -> Body {
-        let mut asked = LeaseRequest::default();
-        change(&mut asked);
-        Body::Lease(asked)
+        let mut request = LeaseRequest::default();
+        change(&mut request);
+        Body::Lease(request)
     }
 
     /// Returns the requests of operators, each with one field of `bytes` bytes.
@@ -402,15 +402,15 @@ mod tests {
 
     #[test]
     fn long_names_and_keys_of_operators_are_refused_and_not_quoted() {
-        for (field, asked) in asked_with(NAME_BYTES_MAX) {
-            assert_eq!(validate_body(Some(&asked)), Ok(()), "{field}");
+        for (field, request) in asked_with(NAME_BYTES_MAX) {
+            assert_eq!(validate_body(Some(&request)), Ok(()), "{field}");
         }
-        for (field, asked) in asked_with(NAME_BYTES_MAX + 1) {
+        for (field, request) in asked_with(NAME_BYTES_MAX + 1) {
             let is_key = ["lease.from", "lease.to", "status.key"].contains(&field);
-            assert_eq!(validate_body(Some(&asked)).is_ok(), is_key, "{field}");
+            assert_eq!(validate_body(Some(&request)).is_ok(), is_key, "{field}");
         }
-        for (field, asked) in asked_with(FRAME_BYTES_MAX - 100) {
-            let refusal = validate_body(Some(&asked)).expect_err(field);
+        for (field, request) in asked_with(FRAME_BYTES_MAX - 100) {
+            let refusal = validate_body(Some(&request)).expect_err(field);
             assert_eq!(refusal.code(), ErrorCode::TooLarge);
             assert!(refusal.message.starts_with(field), "{refusal:?}");
             assert!(refusal.message.len() < 100, "{refusal:?}");
@@ -419,9 +419,9 @@ mod tests {
 
     #[test]
     fn more_holders_than_a_cluster_may_have_nodes_are_refused() {
-        let asked = |count| lease(|it| it.holders = vec!["CA".to_owned(); count]);
-        assert_eq!(validate_body(Some(&asked(NODES_MAX))), Ok(()));
-        let refusal = validate_body(Some(&asked(NODES_MAX + 1))).expect_err("too many");
+        let request = |count| lease(|it| it.holders = vec!["CA".to_owned(); count]);
+        assert_eq!(validate_body(Some(&request(NODES_MAX))), Ok(()));
+        let refusal = validate_body(Some(&request(NODES_MAX + 1))).expect_err("too many");
         assert_eq!(refusal, too_many_holders(NODES_MAX + 1));
     }
 }

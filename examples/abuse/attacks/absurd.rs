@@ -20,7 +20,7 @@ pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let end = target.end();
     let mut links: Vec<Option<Link>> = (0..members).map(|_| None).collect();
-    let (mut said, mut opened) = (0.0, 0.0);
+    let (mut sent, mut opened) = (0.0, 0.0);
     while Instant::now() < end {
         sleep(EVERY).await;
         let Ok(runs) = statuses(target).await else {
@@ -32,28 +32,28 @@ pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
                 opened += 1.0;
             }
             if let Some(link) = link {
-                said += say_all(link, &runs).await?;
+                sent += send_all(link, &runs).await?;
             }
         }
     }
     Ok(figures([
-        ("absurdities_said", said),
+        ("absurdities_said", sent),
         ("connections", opened),
     ]))
 }
 
 /// Returns how many messages could be sent.
-async fn say_all(link: &mut Link, runs: &[StatusReply]) -> anyhow::Result<f64> {
-    let mut said = 0.0;
+async fn send_all(link: &mut Link, runs: &[StatusReply]) -> anyhow::Result<f64> {
+    let mut sent = 0.0;
     for message in absurdities(link.from, runs) {
-        said += f64::from(u8::from(link.say(runs, message).await?));
+        sent += f64::from(u8::from(link.send(runs, message).await?));
     }
     let ping = Message::Ping {
         stamp: 1,
         cost_ms: 0,
     };
-    said += f64::from(u8::from(link.say_as(ABSURD, runs, ping).await?));
-    Ok(said)
+    sent += f64::from(u8::from(link.send_as(ABSURD, runs, ping).await?));
+    Ok(sent)
 }
 
 /// Each has one number that is absurd, and is else what replica `from` may say.
@@ -188,6 +188,6 @@ fn accept(ballot: Ballot, slot: Slot, log_time_ms: u64) -> Message {
         tag: ReplicaSet::EMPTY,
         news: LogNews::default(),
         last_multi: Slot::ZERO,
-        sure: Arc::from([]),
+        infallible: Arc::from([]),
     })
 }

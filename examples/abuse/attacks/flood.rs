@@ -81,8 +81,8 @@ async fn closed_loop(
 
 /// Sessions that were asked for at one replica, or at all.
 #[derive(Clone, Copy, Default)]
-struct Opened {
-    asked_for: u64,
+struct SessionCounts {
+    requested: u64,
     answered: u64,
     refused: u64,
 }
@@ -97,15 +97,15 @@ pub async fn sessions(target: &Target) -> anyhow::Result<Figures> {
         tokio::task::spawn_local(async move { open_at(number, replicas, &address, end).await })
     };
     let tasks: Vec<_> = (0..).zip(&target.clients).map(one).collect();
-    let mut all = Opened::default();
+    let mut all = SessionCounts::default();
     for task in tasks {
         let opened = task.await??;
-        all.asked_for += opened.asked_for;
+        all.requested += opened.requested;
         all.answered += opened.answered;
         all.refused += opened.refused;
     }
     Ok(figures([
-        ("sessions_asked_for", all.asked_for as f64),
+        ("sessions_asked_for", all.requested as f64),
         ("sessions_answered", all.answered as f64),
         ("sessions_refused", all.refused as f64),
     ]))
@@ -117,11 +117,11 @@ async fn open_at(
     replicas: u64,
     address: &str,
     end: Instant,
-) -> anyhow::Result<Opened> {
+) -> anyhow::Result<SessionCounts> {
     let wire = Wire::connect(address).await?;
     let opened_ms = wire.welcome.log_time_ms;
     let (mut reader, mut writer) = (wire.reader, wire.writer);
-    let counts = Rc::new(Cell::new(Opened::default()));
+    let counts = Rc::new(Cell::new(SessionCounts::default()));
     let counted = counts.clone();
     tokio::task::spawn_local(async move {
         while let Ok(Some(response)) = reader.next::<Response>().await {
@@ -142,20 +142,20 @@ async fn open_at(
         let room = (counts.get().answered + UNANSWERED_MAX / replicas).saturating_sub(sent);
         for _ in 0..wanted.saturating_sub(sent).min(room) {
             sent += 1;
-            writer.feed(&opening(number, sent, opened_ms))?;
+            writer.feed(&first_write(number, sent, opened_ms))?;
         }
         let left = end.saturating_duration_since(Instant::now());
         if !matches!(timeout(left, writer.flush()).await, Ok(Ok(()))) {
             break;
         }
     }
-    Ok(Opened {
-        asked_for: sent,
+    Ok(SessionCounts {
+        requested: sent,
         ..counts.get()
     })
 }
 
-fn opening(replica: u64, number: u64, opened_ms: u64) -> Request {
+fn first_write(replica: u64, number: u64, opened_ms: u64) -> Request {
     let session = Session {
         client: session_number(30 + replica, number),
         sequence: 1,

@@ -41,17 +41,17 @@ pub async fn silent_and_long(target: &Target) -> anyhow::Result<Figures> {
 }
 
 /// Connections to every port that say no more than this: whether each is left open.
-fn hold(target: &Target, said: &'static [u8]) -> Vec<JoinHandle<bool>> {
+fn hold(target: &Target, sent: &'static [u8]) -> Vec<JoinHandle<bool>> {
     let ports = target.clients.iter().chain(&target.peers);
     let each = ports.flat_map(|port| std::iter::repeat_n(port.clone(), SILENT));
-    let held =
-        each.map(|port| tokio::task::spawn_local(async move { is_left_open(&port, said).await }));
-    held.collect()
+    let connections =
+        each.map(|port| tokio::task::spawn_local(async move { is_left_open(&port, sent).await }));
+    connections.collect()
 }
 
-async fn open(held: Vec<JoinHandle<bool>>) -> anyhow::Result<f64> {
+async fn open(connections: Vec<JoinHandle<bool>>) -> anyhow::Result<f64> {
     let mut open = 0.0;
-    for task in held {
+    for task in connections {
         open += f64::from(u8::from(task.await?));
     }
     Ok(open)
@@ -86,15 +86,15 @@ pub async fn tls(target: &Target) -> anyhow::Result<Figures> {
 }
 
 /// Whether a connection that says only this is open when the time for a handshake is over.
-async fn is_left_open(address: &str, said: &[u8]) -> bool {
+async fn is_left_open(address: &str, sent: &[u8]) -> bool {
     let Ok(mut stream) = TcpStream::connect(address).await else {
         return false;
     };
-    if stream.write_all(said).await.is_err() {
+    if stream.write_all(sent).await.is_err() {
         return false;
     }
-    let mut told = Vec::new();
-    timeout(HANDSHAKE_WITHIN, stream.read_to_end(&mut told))
+    let mut received = Vec::new();
+    timeout(HANDSHAKE_WITHIN, stream.read_to_end(&mut received))
         .await
         .is_err()
 }
@@ -136,8 +136,8 @@ pub async fn connects(target: &Target) -> anyhow::Result<Figures> {
         tokio::task::spawn_local(async move {
             let mut stream = TcpStream::connect(port).await?;
             stream.write_all(&noise).await?;
-            let mut told = Vec::new();
-            stream.read_to_end(&mut told).await
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).await
         });
     }
     Ok(figures([("connections", begun as f64)]))

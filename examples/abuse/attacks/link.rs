@@ -26,7 +26,7 @@ use crate::cluster::{CLUSTER, NAMES, options};
 pub const MAGICS: [u32; 2] = [PEER_MAGIC, 0x4C48_5005];
 
 /// The right hello of replica `from`.
-pub fn said_by(magic: u32, from: usize, to: usize, members: usize) -> proto::Hello {
+pub fn hello_from(magic: u32, from: usize, to: usize, members: usize) -> proto::Hello {
     proto::Hello {
         magic,
         cluster: CLUSTER.to_owned(),
@@ -51,7 +51,7 @@ impl Link {
         for magic in MAGICS {
             let mut stream = TcpStream::connect(&target.peers[to]).await?;
             let mut hello = BytesMut::new();
-            encode_frame(&said_by(magic, from, to, target.peers.len()), &mut hello)?;
+            encode_frame(&hello_from(magic, from, to, target.peers.len()), &mut hello)?;
             stream.write_all(&hello).await?;
             let mut reader = FrameReader::new(&mut stream);
             let greeting = timeout(Duration::from_secs(2), reader.next::<proto::Greeting>()).await;
@@ -63,12 +63,12 @@ impl Link {
     }
 
     /// Whether the bytes of the message could be sent.
-    pub async fn say(&mut self, runs: &[StatusReply], message: Message) -> anyhow::Result<bool> {
+    pub async fn send(&mut self, runs: &[StatusReply], message: Message) -> anyhow::Result<bool> {
         let incarnation = runs[self.from].incarnation;
-        self.say_as(incarnation, runs, message).await
+        self.send_as(incarnation, runs, message).await
     }
 
-    pub async fn say_as(
+    pub async fn send_as(
         &mut self,
         incarnation: u64,
         runs: &[StatusReply],

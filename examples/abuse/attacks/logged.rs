@@ -30,21 +30,21 @@ pub async fn reads(target: &Target) -> anyhow::Result<Figures> {
         tokio::task::spawn_local(async move { come_and_go(&address, &requests, end).await })
     };
     let tasks: Vec<_> = (0..CONNECTIONS).map(one).collect();
-    let mut asked = 0.0;
+    let mut sent = 0.0;
     for task in tasks {
-        asked += task.await??;
+        sent += task.await??;
     }
-    Ok(figures([("reads_of_1_mib", asked)]))
+    Ok(figures([("reads_of_1_mib", sent)]))
 }
 
 async fn come_and_go(address: &str, requests: &[u8], end: Instant) -> anyhow::Result<f64> {
-    let mut asked = 0.0;
+    let mut sent = 0.0;
     while Instant::now() < end {
-        let mut held = Wire::connect(address).await?.raw();
+        let mut connection = Wire::connect(address).await?.raw();
         // It may be closed before all is taken.
-        if held.1.write_all(requests).await.is_ok() {
-            asked += REQUESTS as f64;
+        if connection.1.write_all(requests).await.is_ok() {
+            sent += REQUESTS as f64;
         }
     }
-    Ok(asked)
+    Ok(sent)
 }

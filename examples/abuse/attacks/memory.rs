@@ -14,7 +14,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 use super::Target;
 use super::flood::{Puts, put_large};
 use crate::figures::{Figures, figures};
-use crate::wire::{Held, Session, Wire, frame, read, session_number, write};
+use crate::wire::{RawConnection, Session, Wire, frame, read, session_number, write};
 
 const MIB: usize = 1 << 20;
 /// Number of refusals, one after the other, that mean that a replica takes no more connections.
@@ -187,7 +187,7 @@ pub async fn partial_frames(target: &Target) -> anyhow::Result<Figures> {
 
 /// Holds all connections until the end: whether they are served until then the replica knows.
 async fn outcome(
-    tasks: Vec<JoinHandle<anyhow::Result<Held>>>,
+    tasks: Vec<JoinHandle<anyhow::Result<RawConnection>>>,
     end: Instant,
 ) -> anyhow::Result<Figures> {
     let mut held = Vec::new();
@@ -214,7 +214,7 @@ pub async fn slow_readers(target: &Target) -> anyhow::Result<Figures> {
     outcome((0..20).map(read).collect(), end).await
 }
 
-async fn read_slowly(address: &str, end: Instant) -> anyhow::Result<Held> {
+async fn read_slowly(address: &str, end: Instant) -> anyhow::Result<RawConnection> {
     let mut held = Wire::connect_narrow(address).await?.raw();
     let mut all = BytesMut::new();
     for id in 1..=400 {

@@ -120,7 +120,8 @@ async fn ask_many(
         due = (due + pause).max(tokio::time::Instant::now() - pause);
         let begin = first + turn * ASKED_AT_ONCE;
         turn += 1;
-        let keys = (begin..begin + ASKED_AT_ONCE).map(|number| asked(number % ASKED_KEYS).into());
+        let keys =
+            (begin..begin + ASKED_AT_ONCE).map(|number| demand_key(number % ASKED_KEYS).into());
         wire.ask(&read(turn, Op::multi_get(keys.collect()))).await?;
         answered.set(answered.get() + ASKED_AT_ONCE);
     }
@@ -128,7 +129,7 @@ async fn ask_many(
 }
 
 /// As short as can be: a replica remembers more of them.
-pub(super) fn asked(number: u64) -> String {
+pub(super) fn demand_key(number: u64) -> String {
     format!("{number:x}")
 }
 

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use crate::aftermath::After;
+use crate::aftermath::AftermathCheck;
 use crate::cluster::Setting;
 use crate::figures::Figures;
 
@@ -49,14 +49,14 @@ pub struct Attack {
     /// Maximum memory that a replica may take for it, in MiB; 20% more are tolerated.
     pub memory_mib: f64,
     /// Latency that is judged.
-    pub judged: Judged,
+    pub judged: JudgedLatency,
     /// Checks that are made when it is over.
-    pub after: &'static [After],
+    pub after: &'static [AftermathCheck],
 }
 
 /// Latency of the well-behaved clients that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Judged {
+pub enum JudgedLatency {
     /// The p99 of puts and that of gets, next to those of the quiet time.
     P99,
     /// The longest put, too.
@@ -72,7 +72,7 @@ const USUAL: Attack = Attack {
     prepares: false,
     seconds: 6,
     memory_mib: 64.0,
-    judged: Judged::P99,
+    judged: JudgedLatency::P99,
     after: &[],
 };
 
@@ -100,49 +100,49 @@ pub const ATTACKS: &[Attack] = &[
         what: "a stranger says a wrong hello on the peers' ports, and reads the refusal",
         setting: CERTIFIED,
         seconds: 3,
-        after: &[After::Untold],
+        after: &[AftermathCheck::NothingRevealed],
         ..USUAL
     },
     Attack {
         name: "peer-prepare",
         what: "a stranger says it is a replica, and campaigns: rounds of 2^56, then 1,000 above the newest",
         setting: CERTIFIED,
-        after: &[After::Restart],
+        after: &[AftermathCheck::Restart],
         ..USUAL
     },
     Attack {
         name: "peer-heartbeat",
         what: "a stranger says it is a replica and leads: rounds of 2^56, then 1,000 above the newest",
         setting: CERTIFIED,
-        after: &[After::Restart],
+        after: &[AftermathCheck::Restart],
         ..USUAL
     },
     Attack {
         name: "peer-rejected",
         what: "a stranger says it is a replica that has promised a higher round, likewise",
         setting: CERTIFIED,
-        after: &[After::Restart],
+        after: &[AftermathCheck::Restart],
         ..USUAL
     },
     Attack {
         name: "peer-value",
         what: "a stranger says it is the leader, proposes a value that nobody wrote, and says it is committed",
         setting: ALL_READ,
-        after: &[After::NobodyWrote, After::Restart],
+        after: &[AftermathCheck::NobodyWrote, AftermathCheck::Restart],
         ..USUAL
     },
     Attack {
         name: "peer-incarnation",
         what: "a stranger says it is a later run of a replica: 2^56, then 1,000 later",
         setting: CERTIFIED,
-        after: &[After::Restart],
+        after: &[AftermathCheck::Restart],
         ..USUAL
     },
     Attack {
         name: "peer-log-time",
         what: "a stranger says it is the leader, at a log time of 2^56 ms, then 17 years ahead",
         setting: CERTIFIED,
-        after: &[After::LogTime, After::Restart],
+        after: &[AftermathCheck::LogTime, AftermathCheck::Restart],
         ..USUAL
     },
     Attack {
@@ -160,9 +160,9 @@ pub const ATTACKS: &[Attack] = &[
         name: "peer-absurd",
         what: "a stranger that passes for a replica says rounds, runs, slots, spans and log times of 2^56; no certificates",
         after: &[
-            After::Rose("refused_messages"),
-            After::LogTime,
-            After::Restart,
+            AftermathCheck::Rose("refused_messages"),
+            AftermathCheck::LogTime,
+            AftermathCheck::Restart,
         ],
         ..USUAL
     },
@@ -222,7 +222,7 @@ pub const ATTACKS: &[Attack] = &[
         what: "100 connections send all but the last byte of a frame of 4 MiB, and wait",
         seconds: 37,
         memory_mib: IN_FLIGHT_MIB,
-        after: &[After::FilesLeft(5)],
+        after: &[AftermathCheck::FilesLeft(5)],
         ..USUAL
     },
     Attack {
@@ -231,7 +231,7 @@ pub const ATTACKS: &[Attack] = &[
         prepares: true,
         seconds: 46,
         memory_mib: IN_FLIGHT_MIB,
-        after: &[After::FilesLeft(5)],
+        after: &[AftermathCheck::FilesLeft(5)],
         ..USUAL
     },
     Attack {
@@ -267,7 +267,7 @@ pub const ATTACKS: &[Attack] = &[
         what: "2,000 closed-loop writers, as fast as they are answered",
         seconds: 10,
         memory_mib: 256.0,
-        judged: Judged::Nothing,
+        judged: JudgedLatency::Nothing,
         ..USUAL
     },
     Attack {
@@ -276,7 +276,7 @@ pub const ATTACKS: &[Attack] = &[
         prepares: true,
         seconds: 12,
         memory_mib: 256.0,
-        after: &[After::LongestRound(100)],
+        after: &[AftermathCheck::LongestRound(100)],
         ..USUAL
     },
     Attack {
@@ -285,7 +285,7 @@ pub const ATTACKS: &[Attack] = &[
         prepares: true,
         seconds: 12,
         memory_mib: 256.0,
-        after: &[After::LongestRound(100)],
+        after: &[AftermathCheck::LongestRound(100)],
         ..USUAL
     },
     Attack {
@@ -294,8 +294,8 @@ pub const ATTACKS: &[Attack] = &[
         seconds: 12,
         memory_mib: 256.0,
         after: &[
-            After::LongestRound(100),
-            After::AtMost("calm_cas_longest_ms", 1000.0),
+            AftermathCheck::LongestRound(100),
+            AftermathCheck::AtMost("calm_cas_longest_ms", 1000.0),
         ],
         ..USUAL
     },
@@ -304,14 +304,14 @@ pub const ATTACKS: &[Attack] = &[
         what: "multi-puts of 10,000 tiny keys: one at a time, then 4 clients with 8 in flight each",
         seconds: 12,
         memory_mib: 256.0,
-        after: &[After::LongestRound(100)],
+        after: &[AftermathCheck::LongestRound(100)],
         ..USUAL
     },
     Attack {
         name: "multi-gets-absent",
         what: "4 clients ask the holder for 10,000 absent keys at once, 2 in flight each",
         seconds: 8,
-        after: &[After::LongestRound(100)],
+        after: &[AftermathCheck::LongestRound(100)],
         ..USUAL
     },
     Attack {
@@ -320,7 +320,7 @@ pub const ATTACKS: &[Attack] = &[
         setting: adaptive("quorum"),
         prepares: true,
         seconds: 8,
-        after: &[After::LongestRound(100)],
+        after: &[AftermathCheck::LongestRound(100)],
         ..USUAL
     },
     Attack {
@@ -329,14 +329,14 @@ pub const ATTACKS: &[Attack] = &[
         prepares: true,
         seconds: 8,
         memory_mib: 4.0 * CONNECTION_MIB,
-        after: &[After::LongestRound(100)],
+        after: &[AftermathCheck::LongestRound(100)],
         ..USUAL
     },
     Attack {
         name: "lease-sets",
         what: "64 changes of the leases of small ranges wait at a time, and one that ends is replaced",
         seconds: 8,
-        after: &[After::LongestRound(100)],
+        after: &[AftermathCheck::LongestRound(100)],
         ..USUAL
     },
     Attack {
@@ -344,8 +344,8 @@ pub const ATTACKS: &[Attack] = &[
         what: "connections that say nothing, and hellos longer than 4 KiB",
         seconds: 8,
         after: &[
-            After::AtMost("silent_open_after_6_s", 0.0),
-            After::AtMost("long_hellos_read", 0.0),
+            AftermathCheck::AtMost("silent_open_after_6_s", 0.0),
+            AftermathCheck::AtMost("long_hellos_read", 0.0),
         ],
         ..USUAL
     },
@@ -354,7 +354,7 @@ pub const ATTACKS: &[Attack] = &[
         what: "connections that send half a TLS record, and 100 whole handshakes a second at each port",
         setting: CERTIFIED,
         seconds: 8,
-        after: &[After::AtMost("half_open_after_6_s", 0.0)],
+        after: &[AftermathCheck::AtMost("half_open_after_6_s", 0.0)],
         ..USUAL
     },
     Attack {
@@ -369,11 +369,11 @@ pub const ATTACKS: &[Attack] = &[
         what: "new sessions of one write each, up to 70,000 a second by all replicas, 1,000 unanswered",
         seconds: 20,
         memory_mib: 256.0,
-        judged: Judged::LongestPut,
+        judged: JudgedLatency::LongestPut,
         after: &[
-            After::CounterAtMost("sessions", SESSIONS_MAX + 1_000),
-            After::Restart,
-            After::CounterAtMostNow("sessions", SESSIONS_MAX),
+            AftermathCheck::CounterAtMost("sessions", SESSIONS_MAX + 1_000),
+            AftermathCheck::Restart,
+            AftermathCheck::CounterAtMostNow("sessions", SESSIONS_MAX),
         ],
         ..USUAL
     },
@@ -382,8 +382,8 @@ pub const ATTACKS: &[Attack] = &[
         what: "keys grow from nothing to 2.1 million",
         seconds: 40,
         memory_mib: 1024.0,
-        judged: Judged::LongestPut,
-        after: &[After::LongestRound(100)],
+        judged: JudgedLatency::LongestPut,
+        after: &[AftermathCheck::LongestRound(100)],
         ..USUAL
     },
     Attack {
@@ -392,8 +392,8 @@ pub const ATTACKS: &[Attack] = &[
         setting: adaptive("quorum"),
         seconds: 20,
         memory_mib: 256.0,
-        judged: Judged::LongestPut,
-        after: &[After::LongestRound(100)],
+        judged: JudgedLatency::LongestPut,
+        after: &[AftermathCheck::LongestRound(100)],
         ..USUAL
     },
     Attack {
@@ -402,8 +402,8 @@ pub const ATTACKS: &[Attack] = &[
         setting: adaptive("quorum"),
         seconds: 57,
         memory_mib: 1536.0,
-        judged: Judged::LongestPut,
-        after: &[After::LongestRound(100), After::PeerBytes],
+        judged: JudgedLatency::LongestPut,
+        after: &[AftermathCheck::LongestRound(100), AftermathCheck::PeerBytes],
         ..USUAL
     },
     Attack {
@@ -412,8 +412,8 @@ pub const ATTACKS: &[Attack] = &[
         setting: adaptive("cost"),
         seconds: 57,
         memory_mib: 1536.0,
-        judged: Judged::LongestPut,
-        after: &[After::LongestRound(100), After::PeerBytes],
+        judged: JudgedLatency::LongestPut,
+        after: &[AftermathCheck::LongestRound(100), AftermathCheck::PeerBytes],
         ..USUAL
     },
     Attack {
@@ -425,7 +425,7 @@ pub const ATTACKS: &[Attack] = &[
         },
         seconds: 60,
         memory_mib: 256.0,
-        after: &[After::EndedByItself],
+        after: &[AftermathCheck::EndedByItself],
         ..USUAL
     },
 ];

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 use leasehold_replica::codec::proto;
 use leasehold_replica::message::{
-    Accept, Batch, LogId, LogNews, Message, Proposed, RequestId, Value,
+    Accept, Batch, LogId, LogNews, Message, Proposal, RequestId, Value,
 };
 use leasehold_wire::command::Op;
 use leasehold_wire::{Command, StatusReply, encode_frame};
@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use super::Target;
-use super::link::{Link, MAGICS, said_by, statuses};
+use super::link::{Link, MAGICS, hello_from, statuses};
 use crate::aftermath::{MADE_UP_KEY, MADE_UP_VALUE};
 use crate::cluster::{CLUSTER, NAMES};
 use crate::figures::{Figures, figures};
@@ -35,7 +35,7 @@ const LIFE: u64 = 0xDEAD_BEEF_0BAD_F00D;
 /// Hellos that are wrong in one field each.
 fn wrong_hellos(magic: u32, to: usize, members: usize) -> [proto::Hello; 3] {
     let from = (to + 1) % members;
-    let right = || said_by(magic, from, to, members);
+    let right = || hello_from(magic, from, to, members);
     let other = || "somebody".to_owned();
     [
         proto::Hello {
@@ -61,20 +61,20 @@ fn wrong_hellos(magic: u32, to: usize, members: usize) -> [proto::Hello; 3] {
 /// cluster's name, and those of replicas.
 pub async fn hellos(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
-    let (mut told, mut asked) = (0.0, 0.0);
+    let (mut revealed, mut sent_hellos) = (0.0, 0.0);
     for (to, address) in target.peers.iter().enumerate() {
         let hellos = MAGICS.map(|magic| wrong_hellos(magic, to, members));
         for hello in hellos.into_iter().flatten() {
-            let mut said = BytesMut::new();
-            encode_frame(&hello, &mut said)?;
-            let answer = answered(address, &said).await?;
+            let mut hello_bytes = BytesMut::new();
+            encode_frame(&hello, &mut hello_bytes)?;
+            let answer = answered(address, &hello_bytes).await?;
             let words = NAMES.iter().take(members).chain([&CLUSTER]);
-            let new = words.filter(|word| holds(&answer, word) && !holds(&said, word));
-            told += new.count() as f64;
-            asked += 1.0;
+            let new = words.filter(|word| holds(&answer, word) && !holds(&hello_bytes, word));
+            revealed += new.count() as f64;
+            sent_hellos += 1.0;
         }
     }
-    Ok(figures([("hellos", asked), ("words_told", told)]))
+    Ok(figures([("hellos", sent_hellos), ("words_told", revealed)]))
 }
 
 fn holds(bytes: &[u8], word: &str) -> bool {
@@ -83,9 +83,9 @@ fn holds(bytes: &[u8], word: &str) -> bool {
         .any(|part| part == word.as_bytes())
 }
 
-async fn answered(address: &str, said: &[u8]) -> anyhow::Result<Vec<u8>> {
+async fn answered(address: &str, hello_bytes: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address).await?;
-    stream.write_all(said).await?;
+    stream.write_all(hello_bytes).await?;
     let mut answer = Vec::new();
     let _ = timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await;
     Ok(answer)
@@ -99,7 +99,7 @@ fn number_of(name: &str) -> usize {
 pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let end = target.end();
-    let (mut delivered, mut refused, mut turns) = (0.0, 0.0, 0);
+    let (mut delivered, mut refused, mut attempts) = (0.0, 0.0, 0);
     while Instant::now() < end {
         let Ok(runs) = statuses(target).await else {
             sleep(EVERY).await;
@@ -111,14 +111,14 @@ pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
                 refused += 1.0;
                 continue;
             };
-            for (incarnation, message) in forged(&target.attack, from, &runs, turns) {
-                let sent = link.say_as(incarnation, &runs, message).await?;
+            for (incarnation, message) in forged(&target.attack, from, &runs, attempts) {
+                let sent = link.send_as(incarnation, &runs, message).await?;
                 delivered += f64::from(u8::from(sent));
             }
             // A moment to take it, before the connection ends.
             sleep(Duration::from_millis(20)).await;
         }
-        turns += 1;
+        attempts += 1;
         sleep(EVERY).await;
     }
     Ok(figures([("delivered", delivered), ("refused", refused)]))
@@ -126,11 +126,11 @@ pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
 
 /// Returns the messages that the unauthenticated peer sends as replica `from`, each with the
 /// incarnation that it claims.
-fn forged(attack: &str, from: usize, runs: &[StatusReply], turn: u64) -> Vec<(u64, Message)> {
+fn forged(attack: &str, from: usize, runs: &[StatusReply], attempt: u64) -> Vec<(u64, Message)> {
     let newest = runs.iter().map(|status| status.ballot_round).max();
     let run = runs[from].incarnation;
     let mut rounds = vec![newest.unwrap_or_default() + FAR];
-    if turn == 0 {
+    if attempt == 0 {
         rounds.insert(0, ABSURD);
     }
     if attack == "peer-incarnation" {
@@ -138,7 +138,7 @@ fn forged(attack: &str, from: usize, runs: &[StatusReply], turn: u64) -> Vec<(u6
             stamp: 1,
             cost_ms: 0,
         };
-        let runs = if turn == 0 {
+        let runs = if attempt == 0 {
             vec![ABSURD, run + FAR]
         } else {
             vec![run + FAR]
@@ -173,7 +173,7 @@ fn forged(attack: &str, from: usize, runs: &[StatusReply], turn: u64) -> Vec<(u6
 /// replicated clock.
 pub async fn proposals(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
-    let (mut delivered, mut refused, mut turn) = (0.0, 0.0, 0);
+    let (mut delivered, mut refused, mut attempt) = (0.0, 0.0, 0);
     while Instant::now() < end {
         let Ok(runs) = statuses(target).await else {
             sleep(EVERY).await;
@@ -184,26 +184,26 @@ pub async fn proposals(target: &Target) -> anyhow::Result<Figures> {
         match Link::open(target, leader, to).await? {
             None => refused += 1.0,
             Some(mut link) => {
-                for message in proposal(&target.attack, leader, &runs[to], turn) {
-                    let sent = link.say(&runs, message).await?;
+                for message in proposal(&target.attack, leader, &runs[to], attempt) {
+                    let sent = link.send(&runs, message).await?;
                     delivered += f64::from(u8::from(sent));
                 }
                 sleep(Duration::from_millis(20)).await;
             }
         }
-        turn += 1;
+        attempt += 1;
         sleep(EVERY).await;
     }
     Ok(figures([("delivered", delivered), ("refused", refused)]))
 }
 
 /// Accepts of the next slots, and a heartbeat that says they are committed.
-fn proposal(attack: &str, leader: usize, follower: &StatusReply, turn: u64) -> Vec<Message> {
+fn proposal(attack: &str, leader: usize, follower: &StatusReply, attempt: u64) -> Vec<Message> {
     let ballot = Ballot {
         round: follower.ballot_round,
         replica: ReplicaId(leader as u8),
     };
-    let log_time_ms = match (attack, turn) {
+    let log_time_ms = match (attack, attempt) {
         ("peer-log-time", 0) => ABSURD,
         ("peer-log-time", _) => FAR_MS,
         // The replicated clock begins at 0 with a cluster, so this is a short time from now.
@@ -225,7 +225,7 @@ fn proposal(attack: &str, leader: usize, follower: &StatusReply, turn: u64) -> V
             tag: ReplicaSet::EMPTY,
             news: LogNews::default(),
             last_multi: Slot::ZERO,
-            sure: Arc::from([u64::MAX]),
+            infallible: Arc::from([u64::MAX]),
         })
     };
     let mut all: Vec<Message> = slots.map(accept).collect();
@@ -242,9 +242,9 @@ fn proposal(attack: &str, leader: usize, follower: &StatusReply, turn: u64) -> V
     all
 }
 
-fn made_up(leader: usize, slot: u64) -> Proposed {
+fn made_up(leader: usize, slot: u64) -> Proposal {
     let op = Op::put(MADE_UP_KEY, Bytes::from_static(MADE_UP_VALUE));
-    Proposed {
+    Proposal {
         origin: ReplicaId(leader as u8),
         request: RequestId(u64::MAX - slot),
         command: Command::session(u64::MAX - slot, 1, 1, op),
@@ -269,7 +269,7 @@ pub async fn join(target: &Target) -> anyhow::Result<Figures> {
             ..StatusReply::default()
         };
         let runs = vec![first_run; target.peers.len()];
-        let sent = link.say(&runs, Message::Join { life: LIFE }).await?;
+        let sent = link.send(&runs, Message::Join { life: LIFE }).await?;
         delivered += f64::from(u8::from(sent));
         sleep(Duration::from_millis(300)).await;
     }

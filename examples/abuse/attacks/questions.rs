@@ -10,7 +10,7 @@ use leasehold_wire::request::Body;
 use leasehold_wire::{LeaseRequest, Request, Response, StatusReply, StatusRequest};
 
 use super::Target;
-use super::millions::{ASKED_AT_ONCE, ASKED_KEYS, asked};
+use super::millions::{ASKED_AT_ONCE, ASKED_KEYS, demand_key};
 use super::pipeline::{Answers, Lane, all, pipeline, refusal};
 use crate::figures::{Figures, figures};
 use crate::wire::{Wire, read};
@@ -42,7 +42,7 @@ pub async fn make_demand(target: &Target) -> anyhow::Result<Figures> {
             let end = ASKED_KEYS.min(begin + part);
             for (id, first) in (1..).zip((begin..end).step_by(ASKED_AT_ONCE as usize)) {
                 let keys = first..end.min(first + ASKED_AT_ONCE);
-                let keys = keys.map(|number| asked(number).into());
+                let keys = keys.map(|number| demand_key(number).into());
                 wire.ask(&read(id, Op::multi_get(keys.collect()))).await?;
             }
         }
@@ -61,11 +61,11 @@ pub async fn make_demand(target: &Target) -> anyhow::Result<Figures> {
 /// Asks which replicas hold the hottest key.
 pub async fn status_holders(target: &Target) -> anyhow::Result<Figures> {
     let holders = true;
-    let asked = StatusRequest {
+    let request = StatusRequest {
         holders,
         ..StatusRequest::default()
     };
-    ask_often(target, Body::Status(asked)).await
+    ask_often(target, Body::Status(request)).await
 }
 
 /// Makes as many ranges as there may be.
@@ -98,11 +98,11 @@ pub async fn make_ranges(target: &Target) -> anyhow::Result<Figures> {
 /// Asks what is in force for each of many ranges.
 pub async fn status_ranges(target: &Target) -> anyhow::Result<Figures> {
     let leases = true;
-    let asked = StatusRequest {
+    let request = StatusRequest {
         leases,
         ..StatusRequest::default()
     };
-    ask_often(target, Body::Status(asked)).await
+    ask_often(target, Body::Status(request)).await
 }
 
 /// Changes the leases of small ranges, as many at a time as may wait.
@@ -152,10 +152,10 @@ fn range(number: u64, bound_bytes: usize, strategy: &str) -> LeaseRequest {
     }
 }
 
-async fn status(target: &Target, asked: StatusRequest) -> anyhow::Result<StatusReply> {
+async fn status(target: &Target, request: StatusRequest) -> anyhow::Result<StatusReply> {
     let mut wire = Wire::connect(&target.clients[0]).await?;
     let answer: Response = wire
-        .ask(&Request::new(1, Some(Body::Status(asked))))
+        .ask(&Request::new(1, Some(Body::Status(request))))
         .await?;
     Ok(*answer.status.context("no status in the answer")?)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bytes::{Bytes, BytesMut};
-use leasehold_transport::tls::{Trust, shake};
+use leasehold_transport::tls::{Trust, handshake};
 use leasehold_wire::command::Op;
 use leasehold_wire::{encode_frame, hello};
 use tokio::io::AsyncWriteExt as _;
@@ -92,7 +92,7 @@ async fn ask(address: &str, trust: Option<&Trust>) -> anyhow::Result<f64> {
     let mut tls = match trust {
         Some(trust) => {
             let connection = trust.connection(None).map_err(anyhow::Error::msg)?;
-            Some(shake(&stream, connection.into(), HANDSHAKE_BYTES).await?)
+            Some(handshake(&stream, connection.into(), HANDSHAKE_BYTES).await?)
         }
         None => None,
     };

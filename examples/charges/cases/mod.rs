@@ -60,11 +60,11 @@ pub struct Case {
     pub merges_into: Option<(usize, usize)>,
     /// Leases are not as they are asked for.
     pub changes_leases: bool,
-    pub ask: Box<dyn Fn(&Turn<'_>) -> Asked>,
+    pub ask: Box<dyn Fn(&LaneTurn<'_>) -> CaseRequest>,
 }
 
 /// Turn of a lane to ask.
-pub struct Turn<'a> {
+pub struct LaneTurn<'a> {
     /// Index of the request in the batch.
     pub lane: usize,
     /// Number of requests that the lane has made before.
@@ -73,7 +73,7 @@ pub struct Turn<'a> {
 }
 
 /// A request.
-pub enum Asked {
+pub enum CaseRequest {
     Op(Op),
     Operator(Body),
 }
@@ -100,18 +100,18 @@ impl Case {
             refused: None,
             merges_into: None,
             changes_leases: false,
-            ask: Box::new(|_| Asked::Op(Op::get("k"))),
+            ask: Box::new(|_| CaseRequest::Op(Op::get("k"))),
         }
     }
 
     /// One of `ops` after the other.
-    fn in_turn(self, ops: Vec<Op>) -> Case {
+    fn round_robin(self, ops: Vec<Op>) -> Case {
         let writes = ops.iter().any(Op::is_write);
         Case {
             writes,
             ask: Box::new(move |turn| {
                 let next = turn.number as usize * BATCH + turn.lane;
-                Asked::Op(ops[next % ops.len()].clone())
+                CaseRequest::Op(ops[next % ops.len()].clone())
             }),
             ..self
         }
@@ -189,14 +189,16 @@ mod tests {
     fn every_command_is_refused_as_its_case_says() {
         for case in all() {
             for lane in 0..case.batch {
-                let turn = Turn {
+                let turn = LaneTurn {
                     lane,
                     number: 1,
                     last: None,
                 };
                 let body = match (case.ask)(&turn) {
-                    Asked::Op(op) => Body::Command(leasehold_wire::Command::session(1, 1, 1, op)),
-                    Asked::Operator(body) => body,
+                    CaseRequest::Op(op) => {
+                        Body::Command(leasehold_wire::Command::session(1, 1, 1, op))
+                    }
+                    CaseRequest::Operator(body) => body,
                 };
                 let refusal = leasehold_wire::validate_body(Some(&body)).err();
                 let code = refusal.as_ref().map(|refusal| refusal.code());

@@ -3,7 +3,7 @@
 use leasehold_wire::request::Body;
 use leasehold_wire::{LeaseRequest, MoveRequest, StatusRequest};
 
-use super::{Asked, Case, Stage, long_key};
+use super::{Case, CaseRequest, Stage, long_key};
 use crate::cluster::{LEADER, NAMES};
 
 /// Ranges of keys: one, some, and nearly as many as there may be.
@@ -60,7 +60,7 @@ fn status(kind: &'static str, size: usize, stage: Stage, asked: StatusRequest) -
     };
     let mut case = Case::new(kind, size, unit, 1, bytes);
     case.stage = stage;
-    case.ask = Box::new(move |_| Asked::Operator(Body::Status(asked.clone())));
+    case.ask = Box::new(move |_| CaseRequest::Operator(Body::Status(asked.clone())));
     case
 }
 
@@ -68,7 +68,7 @@ fn status(kind: &'static str, size: usize, stage: Stage, asked: StatusRequest) -
 fn moved() -> Case {
     let mut case = Case::new("move", 0, "", 1, 1);
     let to = NAMES[LEADER].to_owned();
-    case.ask = Box::new(move |_| Asked::Operator(Body::Move(MoveRequest { to: to.clone() })));
+    case.ask = Box::new(move |_| CaseRequest::Operator(Body::Move(MoveRequest { to: to.clone() })));
     case
 }
 
@@ -83,7 +83,7 @@ fn lease_set(ranges: usize) -> Case {
         },
         _ => range(1, "all"),
     };
-    case.ask = Box::new(move |_| Asked::Operator(Body::Lease(asked.clone())));
+    case.ask = Box::new(move |_| CaseRequest::Operator(Body::Lease(asked.clone())));
     case
 }
 
@@ -95,7 +95,7 @@ fn lease_change() -> Case {
     case.changes_leases = true;
     case.ask = Box::new(move |turn| {
         let strategy = ["quorum", "all"][turn.number as usize % 2];
-        Asked::Operator(Body::Lease(range(1, strategy)))
+        CaseRequest::Operator(Body::Lease(range(1, strategy)))
     });
     case
 }

@@ -71,7 +71,7 @@ fn get(size: usize, replica: usize) -> Case {
     let ops = (0..BATCH).map(|number| Op::get(key(number)));
     let kind = named(replica, "get", "elsewhere-get");
     Case::new(kind, size, "bytes of the value", 1, size)
-        .in_turn(ops.collect())
+        .round_robin(ops.collect())
         .prepared(values.collect())
         .at(replica)
 }
@@ -80,7 +80,7 @@ fn get_absent(size: usize, replica: usize) -> Case {
     let ops = (0..BATCH).map(|number| Op::get(long_key("none", number, size)));
     let kind = named(replica, "get-absent", "elsewhere-get-absent");
     Case::new(kind, size, "bytes of the key", 1, size)
-        .in_turn(ops.collect())
+        .round_robin(ops.collect())
         .at(replica)
 }
 
@@ -97,7 +97,7 @@ fn multi_get(size: usize, replica: usize, are_present: bool) -> Case {
         false => named(replica, "multi_get-absent", "elsewhere-multi_get-absent"),
     };
     Case::new(kind, size, "keys", size, size * 64)
-        .in_turn(ops.collect())
+        .round_robin(ops.collect())
         .at(replica)
 }
 
@@ -112,7 +112,7 @@ fn multi_get_long_keys(size: usize, replica: usize) -> Case {
         "elsewhere-multi_get-long-keys",
     );
     Case::new(kind, size, "absent keys", size, size * KEY_BYTES_MAX)
-        .in_turn(ops.collect())
+        .round_robin(ops.collect())
         .at(replica)
 }
 
@@ -121,7 +121,7 @@ fn scan(size: usize, replica: usize) -> Case {
     let ops = (0..BATCH).map(|number| Op::scan(from(number), "tiny.", size as u32));
     let kind = named(replica, "scan", "elsewhere-scan");
     Case::new(kind, size, "entries", size, size * 64)
-        .in_turn(ops.collect())
+        .round_robin(ops.collect())
         .at(replica)
 }
 
@@ -131,7 +131,7 @@ fn scan_bytes(size: usize, replica: usize) -> Case {
     let op = Op::scan(key(0), format!("scanned-{size}."), size as u32);
     let kind = named(replica, "scan-bytes", "elsewhere-scan-bytes");
     Case::new(kind, size, "entries of 4 KiB", size, size * SCANNED_BYTES)
-        .in_turn(vec![op])
+        .round_robin(vec![op])
         .prepared(entries.collect())
         .at(replica)
 }
@@ -146,13 +146,13 @@ fn scan_nothing(replica: usize) -> Case {
         1,
         1,
     )
-    .in_turn(vec![op])
+    .round_robin(vec![op])
     .at(replica)
 }
 
 fn refused_get() -> Case {
     Case::new("refused-get", 0, "bytes of the key", 1, 1)
-        .in_turn(vec![Op::get("")])
+        .round_robin(vec![Op::get("")])
         .refused(ErrorCode::BadRequest)
 }
 
@@ -160,7 +160,7 @@ fn refused_multi_get() -> Case {
     let size = COMMAND_PARTS_MAX + 1;
     let op = Op::multi_get((0..size).map(key).collect());
     Case::new("refused-multi_get", size, "keys", size, size * 16)
-        .in_turn(vec![op])
+        .round_robin(vec![op])
         .refused(ErrorCode::BadRequest)
 }
 
@@ -168,7 +168,7 @@ fn refused_put() -> Case {
     let size = VALUE_BYTES_MAX + 1;
     let op = Op::put("k", bytes(size));
     let mut case = Case::new("refused-put", size, "bytes of the value", 1, size)
-        .in_turn(vec![op])
+        .round_robin(vec![op])
         .refused(ErrorCode::TooLarge);
     case.writes = false;
     case

@@ -7,7 +7,7 @@ use leasehold_wire::{
     VALUE_BYTES_MAX, Version,
 };
 
-use super::{Asked, BATCH, Case, bytes, key, long_key, sizes};
+use super::{BATCH, Case, CaseRequest, bytes, key, long_key, sizes};
 
 /// Number of keys to which values of these kinds are written in turn.
 const SPREAD: usize = 16;
@@ -39,19 +39,19 @@ pub(super) fn cases() -> Vec<Case> {
 fn put(size: usize) -> Case {
     let key = |number| format!("put-{size}-{number}");
     let ops = (0..SPREAD).map(|number| Op::put(key(number), bytes(size)));
-    Case::new("put", size, "bytes of the value", 1, size).in_turn(ops.collect())
+    Case::new("put", size, "bytes of the value", 1, size).round_robin(ops.collect())
 }
 
 fn put_long_key(size: usize) -> Case {
     let key = |number| long_key("put", number, size);
     let ops = (0..SPREAD).map(|number| Op::put(key(number), "v"));
-    Case::new("put-long-key", size, "bytes of the key", 1, size).in_turn(ops.collect())
+    Case::new("put-long-key", size, "bytes of the key", 1, size).round_robin(ops.collect())
 }
 
 fn delete(size: usize) -> Case {
     let key = |number| long_key("delete", number, size);
     let ops = (0..SPREAD).map(|number| Op::delete(key(number)));
-    Case::new("delete", size, "bytes of the key", 1, size).in_turn(ops.collect())
+    Case::new("delete", size, "bytes of the key", 1, size).round_robin(ops.collect())
 }
 
 /// Each lane has a key of its own, so that it knows its version.
@@ -61,7 +61,7 @@ fn cas(size: usize) -> Case {
     case.writes = true;
     case.ask = Box::new(move |turn| {
         let key = format!("cas-{size}-{}", turn.lane);
-        Asked::Op(Op::cas(key, value.clone(), turn.last.and_then(version)))
+        CaseRequest::Op(Op::cas(key, value.clone(), turn.last.and_then(version)))
     });
     case
 }
@@ -89,7 +89,7 @@ fn put_fields(size: usize) -> Case {
     let key = |number| format!("fields-{size}-{number}");
     let ops = (0..BATCH).map(|number| Op::put_fields(key(number), fields(size, 8)));
     let ops: Vec<Op> = ops.collect();
-    let case = Case::new("put_fields", size, "fields", size, size * 24).in_turn(ops.clone());
+    let case = Case::new("put_fields", size, "fields", size, size * 24).round_robin(ops.clone());
     let is_too_large = size > RECORD_FIELDS;
     let case = Case {
         merges_into: Some((size, size * 24)),
@@ -111,7 +111,7 @@ fn put_field_into(size: usize) -> Case {
     let case = Case::new("put_fields-into", size, "fields of the record", 1, bytes);
     Case {
         merges_into: Some((size, bytes)),
-        ..case.in_turn(ops.collect()).prepared(records.collect())
+        ..case.round_robin(ops.collect()).prepared(records.collect())
     }
 }
 
@@ -124,7 +124,7 @@ fn put_field_bytes(size: usize) -> Case {
     let case = Case::new("put_fields-bytes", size, "bytes of the value", 1, size);
     let case = Case {
         merges_into: (size < RECORD_BYTES).then_some((1, size)),
-        ..case.in_turn(ops.clone()).prepared(ops)
+        ..case.round_robin(ops.clone()).prepared(ops)
     };
     if size >= RECORD_BYTES {
         case.refused(ErrorCode::NotARecord)
@@ -141,7 +141,7 @@ fn multi_put(size: usize) -> Case {
         });
         Op::multi_put(entries.collect())
     });
-    Case::new("multi_put", size, "entries", size, size * 32).in_turn(ops.collect())
+    Case::new("multi_put", size, "entries", size, size * 32).round_robin(ops.collect())
 }
 
 /// Builds a case of at most three entries, each with a value of `size` bytes.
@@ -163,7 +163,7 @@ fn multi_put_bytes(size: usize) -> Case {
         count,
         bytes,
     )
-    .in_turn(ops.collect())
+    .round_robin(ops.collect())
 }
 
 fn multi_put_long_keys(size: usize) -> Case {
@@ -181,5 +181,5 @@ fn multi_put_long_keys(size: usize) -> Case {
         size,
         size * KEY_BYTES_MAX,
     )
-    .in_turn(ops.collect())
+    .round_robin(ops.collect())
 }

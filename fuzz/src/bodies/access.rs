@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use leasehold_node::access::Table;
+use leasehold_node::access::TokenTable;
 use leasehold_node::access::rights::{Keys, Rights, check};
 use leasehold_node::access::tokens::{parse, write};
 use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
-use leasehold_wire::{Hello, PROBE_KEY, Received, decode_request};
+use leasehold_wire::{DecodedRequest, Hello, PROBE_KEY, decode_request};
 
-use super::comes_back;
+use super::decode_round_trip;
 use crate::memory;
 
 /// As for every other file in TOML.
@@ -31,8 +31,8 @@ pub fn tokens(input: &[u8]) {
     let again = parse(&written, file);
     let again = again.unwrap_or_else(|error| panic!("{error}\n{written}"));
     assert_eq!(again, entries, "{written}");
-    let table = Table::new(&entries);
-    assert_eq!(table, Table::new(&again));
+    let table = TokenTable::new(&entries);
+    assert_eq!(table, TokenTable::new(&again));
     assert!(table.in_force(i64::MAX) <= entries.len());
 }
 
@@ -50,7 +50,7 @@ pub fn rights(input: &[u8]) {
         prefixes.push(prefix);
         rest = after;
     }
-    if let Some(hello) = comes_back::<Hello>(rest, 64) {
+    if let Some(hello) = decode_round_trip::<Hello>(rest, 64) {
         let token = if hello.token.is_empty() {
             ""
         } else {
@@ -66,7 +66,7 @@ pub fn rights(input: &[u8]) {
             "a token is shown"
         );
     }
-    let Ok(Received::Request(request)) = decode_request(rest.to_vec().into()) else {
+    let Ok(DecodedRequest::Request(request)) = decode_request(rest.to_vec().into()) else {
         return;
     };
     let Some(body) = request.body else { return };

@@ -6,12 +6,12 @@ use leasehold_replica::codec::{decode_envelope, encode_envelope};
 use leasehold_replica::message::{Envelope, Message, RequestId};
 use leasehold_wire::request::Body;
 use leasehold_wire::{
-    Command, Entry, FRAME_BYTES_MAX, Hello, KeyValue, Received, Record, Request, Response, Welcome,
-    decode_greeting, decode_request, validate,
+    Command, DecodedRequest, Entry, FRAME_BYTES_MAX, Hello, KeyValue, Record, Request, Response,
+    Welcome, decode_greeting, decode_request, validate,
 };
 use prost::Message as _;
 
-use super::comes_back;
+use super::decode_round_trip;
 use crate::memory::{self, per_byte};
 
 /// The largest element of a list in a request.
@@ -21,27 +21,27 @@ const RESPONSE_PER_BYTE: usize = per_byte::<Entry>();
 
 /// Decodes what a client sends: its greeting, and requests.
 pub fn client_to_server(input: &[u8]) {
-    comes_back::<Hello>(input, REQUEST_PER_BYTE);
+    decode_round_trip::<Hello>(input, REQUEST_PER_BYTE);
     let whole = Request::decode(input);
     let received = memory::sharing(input, REQUEST_PER_BYTE, decode_request);
     match (received, whole) {
-        (Ok(Received::Request(request)), Ok(whole)) => {
+        (Ok(DecodedRequest::Request(request)), Ok(whole)) => {
             assert_eq!(request.encode_to_vec(), whole.encode_to_vec());
-            comes_back::<Request>(input, REQUEST_PER_BYTE);
+            decode_round_trip::<Request>(input, REQUEST_PER_BYTE);
             if let Some(Body::Command(command)) = request.body {
-                accepted(command);
+                assert_peer_accepts(command);
             }
         }
-        (Ok(Received::Refused { id, .. }), Ok(whole)) => assert_eq!(id, whole.id),
+        (Ok(DecodedRequest::Refused { id, .. }), Ok(whole)) => assert_eq!(id, whole.id),
         // What is not decoded need not be well-formed in every part.
-        (Ok(Received::Refused { .. }) | Err(_), Err(_)) => {}
+        (Ok(DecodedRequest::Refused { .. }) | Err(_), Err(_)) => {}
         (received, whole) => panic!("{received:?}, in full {whole:?}"),
     }
 }
 
 /// A command that a listener lets in is one that its peers let in, and it fits
 /// into a frame between them.
-fn accepted(command: Command) {
+fn assert_peer_accepts(command: Command) {
     if validate(&command).is_err() {
         return;
     }
@@ -62,14 +62,14 @@ fn accepted(command: Command) {
 /// Decodes what a client receives: a greeting, answers; and a record as it is stored.
 pub fn server_to_client(input: &[u8]) {
     let _ = memory::sharing(input, RESPONSE_PER_BYTE, decode_greeting);
-    let welcome = comes_back::<Welcome>(input, RESPONSE_PER_BYTE);
-    let response = comes_back::<Response>(input, RESPONSE_PER_BYTE);
+    let welcome = decode_round_trip::<Welcome>(input, RESPONSE_PER_BYTE);
+    let response = decode_round_trip::<Response>(input, RESPONSE_PER_BYTE);
     let says_nothing = |response: Response| response.outcome.is_none();
     assert!(
         welcome.is_none_or(|_| response.is_none_or(says_nothing)),
         "a frame is both a welcome and an outcome"
     );
-    comes_back::<Record>(input, RESPONSE_PER_BYTE);
+    decode_round_trip::<Record>(input, RESPONSE_PER_BYTE);
 }
 
 pub mod seeds {

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use leasehold_leases::{ReplicaId, Slot, StrategySpec, Time};
-use leasehold_replica::action::{Asker, Checkpoint, ClientHandle, Event, Record, Sequence};
+use leasehold_replica::action::{Checkpoint, ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::codec::{
     Position, decode_ballot, decode_entry, decode_position, encode_ballot, encode_entry,
     encode_position,
 };
 use leasehold_replica::input::ReadFrom;
 use leasehold_replica::message::{Envelope, LogId, Value};
-use leasehold_replica::shell::{self, Answers, Fenced, Host};
+use leasehold_replica::shell::{self, FencedAnswers, FencedReply, Host};
 use leasehold_replica::{Input, Replica, Settings};
 use leasehold_sim::disk::Disk;
-use leasehold_sim::oracle::Frames;
+use leasehold_sim::oracle::FrameOracle;
 use leasehold_wire::{Command, Outcome, Path};
 
 use super::samples;
@@ -42,7 +42,7 @@ struct Node {
     /// Whether it runs and is connected.
     up: bool,
     /// Commands that its clients have asked.
-    asked: u64,
+    requested: u64,
 }
 
 /// Three replicas with their disks, the messages between them, and a clock that the body moves.
@@ -53,7 +53,7 @@ pub struct Cluster {
     nodes: Vec<Node>,
     flying: VecDeque<(ReplicaId, Envelope)>,
     /// Messages from the liar to the victim that are kept here instead of being delivered.
-    pub overheard: Option<VecDeque<Envelope>>,
+    pub captured: Option<VecDeque<Envelope>>,
     /// Answers to clients, and the replica that gave each.
     pub replies: Vec<(ReplicaId, ClientHandle, Outcome)>,
     /// Values that replicas have accepted.
@@ -61,24 +61,24 @@ pub struct Cluster {
 }
 
 /// The process of one replica, which performs what the replica asks for.
-struct At<'a>(&'a mut Cluster, ReplicaId, Answers);
+struct NodeHost<'a>(&'a mut Cluster, ReplicaId, FencedAnswers);
 
-impl Host for At<'_> {
+impl Host for NodeHost<'_> {
     /// Sends a message after it was encoded and decoded: every message can be sent, and its
     /// addressee decodes it.
     fn send(&mut self, to: ReplicaId, envelope: Envelope) {
-        let At(cluster, from, _) = self;
-        let decoded = Frames::default().pass(envelope);
+        let NodeHost(cluster, from, _) = self;
+        let decoded = FrameOracle::default().pass(envelope);
         let envelope = decoded.unwrap_or_else(|refused| panic!("{refused:?}"));
-        match &mut cluster.overheard {
-            Some(overheard) if (*from, to) == (LIAR, VICTIM) => overheard.push_back(envelope),
+        match &mut cluster.captured {
+            Some(captured) if (*from, to) == (LIAR, VICTIM) => captured.push_back(envelope),
             _ => cluster.flying.push_back((to, envelope)),
         }
     }
 
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
         records.iter().for_each(assert_readable);
-        let At(cluster, node, _) = self;
+        let NodeHost(cluster, node, _) = self;
         for record in &records {
             if let Record::Accepted { value, .. } = record {
                 cluster.accepted.push(value.clone());
@@ -91,11 +91,11 @@ impl Host for At<'_> {
         self.0.replies.push((self.1, to, outcome));
     }
 
-    fn fenced_reply(&mut self, read: Fenced) {
+    fn fenced_reply(&mut self, read: FencedReply) {
         if !read.may_leave(self.0.now) {
             return self.0.input(self.1, read.missed());
         }
-        let Fenced {
+        let FencedReply {
             to, path, outcome, ..
         } = read;
         match to {
@@ -104,8 +104,8 @@ impl Host for At<'_> {
         }
     }
 
-    fn read_log(&mut self, log: LogId, to: Asker, from: Slot, last: Slot) {
-        let At(cluster, node, _) = self;
+    fn read_log(&mut self, log: LogId, to: Requester, from: Slot, last: Slot) {
+        let NodeHost(cluster, node, _) = self;
         let entries = cluster.node(*node).disk.read_log(log, from, last);
         cluster.input(*node, Input::LogRead { log, to, entries });
     }
@@ -158,12 +158,12 @@ impl Cluster {
         let nodes = [VICTIM, LIAR, OTHER].map(|me| {
             let mut disk = Disk::joined(0, 1 + u64::from(me.0));
             let replica = start(now, &settings, me, &mut disk);
-            let (up, asked) = (true, 0);
+            let (up, requested) = (true, 0);
             Node {
                 replica,
                 disk,
                 up,
-                asked,
+                requested,
             }
         });
         let mut cluster = Cluster {
@@ -171,7 +171,7 @@ impl Cluster {
             now,
             nodes: nodes.into(),
             flying: VecDeque::new(),
-            overheard: None,
+            captured: None,
             replies: Vec::new(),
             accepted: Vec::new(),
         };
@@ -216,32 +216,32 @@ impl Cluster {
     /// Hands a replica one input; what follows at once has followed.
     pub fn give(&mut self, id: ReplicaId, input: Input) {
         self.input(id, input);
-        self.settle();
+        self.deliver_all();
     }
 
     /// A client of this replica asks what the samples hold, one after the other.
     pub fn ask_next(&mut self, id: ReplicaId) {
         let node = &mut self.nodes[id.index()];
-        node.asked += 1;
-        let asked = node.asked;
+        node.requested += 1;
+        let requested = node.requested;
         let all = samples::commands();
-        let op = all[asked as usize % all.len()].op.clone();
+        let op = all[requested as usize % all.len()].op.clone();
         let op = op.expect("samples are complete");
         let from = ClientHandle {
             connection: 1,
-            request: asked,
+            request: requested,
         };
         let client = 1000 + u64::from(id.0);
         let command = Command {
             opened_ms: node.replica.log_time_ms(),
-            ..Command::session(client, asked, asked, op)
+            ..Command::session(client, requested, requested, op)
         };
         self.give(id, Input::Client { from, command });
     }
 
     /// Lets time pass for everybody.
-    pub fn pass(&mut self, span: Duration) {
-        let until = self.now + span;
+    pub fn pass(&mut self, duration: Duration) {
+        let until = self.now + duration;
         loop {
             let up = self.nodes.iter().filter(|node| node.up);
             let next = up.map(|node| node.replica.next_deadline()).min();
@@ -264,7 +264,7 @@ impl Cluster {
         }
     }
 
-    fn settle(&mut self) {
+    fn deliver_all(&mut self) {
         for _ in 0..MESSAGES_MAX {
             let Some((to, envelope)) = self.flying.pop_front() else {
                 return;
@@ -285,14 +285,14 @@ impl Cluster {
             node.replica.step(now, input, &mut actions);
             node.replica.flush(now, &mut actions);
             node.replica.check();
-            let mut at = At(self, id, Answers::default());
+            let mut at = NodeHost(self, id, FencedAnswers::default());
             for action in actions {
                 shell::perform(action, &mut at);
             }
             let mut answers = std::mem::take(&mut at.2);
             for (to, message) in answers.take() {
                 let envelope = self.replica(id).envelope(to, message);
-                At(self, id, Answers::default()).send(to, envelope);
+                NodeHost(self, id, FencedAnswers::default()).send(to, envelope);
             }
             let (synced, _) = self.nodes[id.index()].disk.synced();
             next = synced.map(Input::Persisted);

@@ -5,13 +5,13 @@
 use std::path::Path;
 
 use leasehold_geo_deploy::experiment::Experiment;
-use leasehold_geo_deploy::standing::State;
+use leasehold_geo_deploy::standing::ClusterState;
 use leasehold_geo_deploy::topology::Topology;
 use leasehold_leases::ReplicaId;
 use leasehold_node::ClusterConfig;
-use leasehold_sim::saved::Saved;
+use leasehold_sim::saved::CampaignState;
 use leasehold_sim::scenario::Choices;
-use leasehold_sim::tally::Tally;
+use leasehold_sim::tally::CampaignTally;
 
 use crate::memory;
 
@@ -70,14 +70,14 @@ pub fn experiment(input: &[u8]) {
     let Ok(experiment) = memory::within(text.len(), TOML_PER_BYTE, || parse(text)) else {
         return;
     };
-    whole(&experiment);
+    assert_repeatable(&experiment);
     let sets: Vec<String> = sets
         .lines()
         .filter(|set| !names_a_file(set))
         .map(String::from)
         .collect();
     if let Ok(changed) = experiment.with(&sets) {
-        whole(&changed);
+        assert_repeatable(&changed);
     }
 }
 
@@ -87,7 +87,7 @@ fn names_a_file(set: &str) -> bool {
 }
 
 /// It can be repeated from what a report says of it, and be set up.
-fn whole(experiment: &Experiment) {
+fn assert_repeatable(experiment: &Experiment) {
     let written = experiment.to_toml();
     let again = Experiment::parse("again.toml", &written);
     let again = again.unwrap_or_else(|error| panic!("{error}\n{written}"));
@@ -101,24 +101,25 @@ fn whole(experiment: &Experiment) {
 
 /// State that a standing cluster stores about itself.
 pub fn cluster_state(input: &[u8]) {
-    let parse = || serde_json::from_slice::<State>(input);
+    let parse = || serde_json::from_slice::<ClusterState>(input);
     let Ok(state) = memory::within(input.len(), JSON_PER_BYTE, parse) else {
         return;
     };
     let written = serde_json::to_vec(&state).expect("a state can be written");
-    let again: State = serde_json::from_slice(&written).expect("what was written is read");
+    let again: ClusterState = serde_json::from_slice(&written).expect("what was written is read");
     assert_eq!(serde_json::to_vec(&again).ok(), Some(written));
 }
 
 /// State that a campaign keeps, and to which more seeds are added.
 pub fn campaign_state(input: &[u8]) {
-    let Ok(saved) = memory::within(input.len(), JSON_PER_BYTE, || Saved::read(input)) else {
+    let Ok(saved) = memory::within(input.len(), JSON_PER_BYTE, || CampaignState::read(input))
+    else {
         return;
     };
-    let again = Saved::read(saved.to_json().as_bytes());
+    let again = CampaignState::read(saved.to_json().as_bytes());
     assert_eq!(again.expect("what was written is read"), saved);
-    assert!(saved.goes_on_as(&saved).is_ok());
-    let more = Tally {
+    assert!(saved.check_resume(&saved).is_ok());
+    let more = CampaignTally {
         seeds: 1,
         virtual_ns: u64::MAX / 4,
         ..saved.tally.clone()
@@ -132,8 +133,8 @@ pub fn campaign_state(input: &[u8]) {
 pub mod seeds {
     use leasehold_geo_deploy::experiment::{self, Experiment};
     use leasehold_geo_deploy::topology::Topology;
-    use leasehold_sim::saved::Saved;
-    use leasehold_sim::tally::Tally;
+    use leasehold_sim::saved::CampaignState;
+    use leasehold_sim::tally::CampaignTally;
 
     const CLUSTER: &str = r#"
 cluster = "demo"
@@ -221,9 +222,9 @@ unused = ""#;
     pub fn campaign_state() -> Vec<Vec<u8>> {
         let choices = [("--rate", "200"), ("--strategy", "all of them")];
         let choices = choices.map(|(flag, value)| (flag.to_owned(), value.to_owned()));
-        let begun = Saved::begin("0123456789abcdef", choices.into(), 7);
+        let begun = CampaignState::begin("0123456789abcdef", choices.into(), 7);
         let count = |name: &str| [(name.to_owned(), 12)].into();
-        let tally = Tally {
+        let tally = CampaignTally {
             seeds: 2,
             virtual_ns: 120_000_000_000,
             operations: 20_000,
@@ -232,7 +233,7 @@ unused = ""#;
             oracles: count("agreement"),
             strategies: count("quorum"),
             digest: u64::MAX,
-            ..Tally::default()
+            ..CampaignTally::default()
         };
         let mut grown = begun.clone();
         (grown.next, grown.tally, grown.cpu_ms) = (9, tally, 1 << 40);

@@ -23,7 +23,7 @@ const EXPECTED: &[(&str, &str)] = &[
 
 thread_local! {
     /// Whether a liar is being heard in this thread.
-    static HEARD: Cell<bool> = const { Cell::new(false) };
+    static EXPECTS_PANIC: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs what a liar has its way with. False if it ended with a panic that is expected.
@@ -33,12 +33,12 @@ thread_local! {
 pub fn may_end(run: impl FnOnce()) -> bool {
     static QUIET: Once = Once::new();
     QUIET.call_once(keep_quiet);
-    HEARD.set(true);
+    EXPECTS_PANIC.set(true);
     let ended = catch_unwind(AssertUnwindSafe(run));
-    HEARD.set(false);
+    EXPECTS_PANIC.set(false);
     match ended {
         Ok(()) => true,
-        Err(panic) if is_expected(&words_of(&*panic)) => false,
+        Err(panic) if is_expected(&panic_message(&*panic)) => false,
         Err(panic) => resume_unwind(panic),
     }
 }
@@ -48,13 +48,13 @@ pub fn may_end(run: impl FnOnce()) -> bool {
 fn keep_quiet() {
     let others = take_hook();
     set_hook(Box::new(move |panic: &PanicHookInfo<'_>| {
-        if !HEARD.get() || !is_expected(&words_of(panic.payload())) {
+        if !EXPECTS_PANIC.get() || !is_expected(&panic_message(panic.payload())) {
             others(panic);
         }
     }));
 }
 
-fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let words = panic.downcast_ref::<String>().cloned();
     let fixed = || {
         panic

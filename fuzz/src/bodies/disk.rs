@@ -9,7 +9,7 @@ use leasehold_replica::codec::{
 };
 use leasehold_wire::Entry;
 
-use super::{comes_back, peer};
+use super::{decode_round_trip, peer};
 use crate::memory::{self, per_byte};
 
 /// Values of slots are those of envelopes; sessions hold outcomes.
@@ -17,21 +17,21 @@ const PER_BYTE: usize = peer::PER_BYTE + per_byte::<Entry>();
 
 /// Decodes the input as the contents of each kind of row.
 pub fn disk_values(input: &[u8]) {
-    returns(input, decode_entry, |(ballot, value), out| {
+    assert_round_trip(input, decode_entry, |(ballot, value), out| {
         encode_entry(*ballot, value, out);
     });
-    returns(input, decode_stored, |(stored, staged), out| {
+    assert_round_trip(input, decode_stored, |(stored, staged), out| {
         encode_stored(stored, *staged, out);
     });
-    returns(input, decode_session, encode_session);
-    returns(input, decode_position, encode_position);
-    returns(input, decode_ballot, |ballot, out| {
+    assert_round_trip(input, decode_session, encode_session);
+    assert_round_trip(input, decode_position, encode_position);
+    assert_round_trip(input, decode_ballot, |ballot, out| {
         encode_ballot(*ballot, out);
     });
-    comes_back::<proto::Identity>(input, PER_BYTE);
+    decode_round_trip::<proto::Identity>(input, PER_BYTE);
 }
 
-fn returns<T: PartialEq + std::fmt::Debug>(
+fn assert_round_trip<T: PartialEq + std::fmt::Debug>(
     input: &[u8],
     decode: impl Fn(Bytes) -> Result<T, CodecError>,
     encode: impl Fn(&T, &mut Vec<u8>),
@@ -57,7 +57,7 @@ pub fn disk_rows(input: &[u8]) {
         let sealed = seal(column, key, value);
         let opened = unseal(column, key, Bytes::copy_from_slice(&sealed));
         assert_eq!(opened.as_deref(), Ok(value));
-        lose_one_bit(column, key, sealed, usize::from(*lost));
+        assert_damage_is_noticed(column, key, sealed, usize::from(*lost));
     }
     if let Some((log, ballot)) = meta::parse_log_start(key) {
         assert_eq!(meta::log_start(log, ballot), key);
@@ -71,7 +71,7 @@ pub fn disk_rows(input: &[u8]) {
 }
 
 /// A row of which one bit is another, or that lies in another place, is damaged.
-fn lose_one_bit(column: Column, key: &[u8], mut sealed: Vec<u8>, lost: usize) {
+fn assert_damage_is_noticed(column: Column, key: &[u8], mut sealed: Vec<u8>, lost: usize) {
     let elsewhere = Column::ALL.into_iter().find(|other| *other != column);
     let moved = elsewhere.map(|other| unseal(other, key, Bytes::copy_from_slice(&sealed)));
     assert!(moved.is_none_or(|moved| moved.is_err()));
@@ -88,7 +88,7 @@ pub mod seeds {
     use leasehold_leases::{Ballot, ConfigId, ReplicaId, Slot};
     use leasehold_node::storage::records::{Column, meta, seal};
     use leasehold_node::storage::staged;
-    use leasehold_replica::action::{SessionImage, Stored};
+    use leasehold_replica::action::{SessionImage, StoredValue};
     use leasehold_replica::codec::{
         Position, encode_ballot, encode_entry, encode_position, encode_session, encode_stored,
         proto,
@@ -119,7 +119,7 @@ pub mod seeds {
         let mut seeds: Vec<Vec<u8>> = values
             .map(|value| encoded(|out| encode_entry(BALLOT, &value, out)))
             .collect();
-        let stored = Stored {
+        let stored = StoredValue {
             value: "value".into(),
             version: version(9),
             created: version(1 << 50),

@@ -5,7 +5,7 @@ use leasehold_histories::History;
 use crate::memory;
 
 /// An event takes four bytes at least, and 72 in memory.
-const PER_BYTE: usize = size_of::<leasehold_histories::Event>() / 4;
+const PER_BYTE: usize = size_of::<leasehold_histories::HistoryEvent>() / 4;
 /// Longer histories are read and not judged: that may take long, as it should.
 const JUDGED_EVENTS_MAX: usize = 64;
 const CHECKSUM_BYTES: usize = 4;
@@ -32,10 +32,10 @@ fn read(file: &[u8]) {
 }
 
 pub mod seeds {
-    use leasehold_histories::{Action, Event, History, ValueId};
+    use leasehold_histories::{History, HistoryAction, HistoryEvent, ValueId};
 
-    fn event(number: u64, action: Action) -> Event {
-        Event {
+    fn event(number: u64, action: HistoryAction) -> HistoryEvent {
+        HistoryEvent {
             process: number as u32 % 3,
             key: number % 2,
             action,
@@ -46,36 +46,36 @@ pub mod seeds {
 
     pub fn history() -> Vec<Vec<u8>> {
         let value = |number: u64| ValueId(1 << 40 | number);
-        let cas = |expected, new, swapped| Action::Cas {
+        let cas = |expected, new, swapped| HistoryAction::Cas {
             expected,
             new: value(new),
             swapped,
         };
         let plain = [
-            Action::Write { value: value(1) },
-            Action::Write { value: value(2) },
-            Action::Read {
+            HistoryAction::Write { value: value(1) },
+            HistoryAction::Write { value: value(2) },
+            HistoryAction::Read {
                 value: Some(value(1)),
             },
-            Action::Read {
+            HistoryAction::Read {
                 value: Some(value(2)),
             },
-            Action::Write { value: value(3) },
-            Action::Read { value: None },
+            HistoryAction::Write { value: value(3) },
+            HistoryAction::Read { value: None },
         ];
         let all = [
             cas(None, 1, true),
-            Action::Delete,
+            HistoryAction::Delete,
             cas(Some(value(1)), 4, true),
             cas(Some(value(1)), 5, false),
-            Action::Read {
+            HistoryAction::Read {
                 value: Some(value(4)),
             },
-            Action::Delete,
-            Action::Read { value: None },
+            HistoryAction::Delete,
+            HistoryAction::Read { value: None },
         ];
-        let histories: [&[Action]; 3] = [&[], &plain, &all];
-        let file = |actions: &[Action]| {
+        let histories: [&[HistoryAction]; 3] = [&[], &plain, &all];
+        let file = |actions: &[HistoryAction]| {
             let events = (1..).zip(actions).map(|(n, action)| event(n, *action));
             events.collect::<History>().to_bytes()
         };

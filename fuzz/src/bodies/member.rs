@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
-use leasehold_leases::{ReplicaId, StrategySpec, Unlisted};
+use leasehold_leases::{ReplicaId, StrategySpec, UnlistedHolders};
 use leasehold_replica::Input;
 use leasehold_replica::codec::decode_envelope;
 use leasehold_wire::split_frame;
@@ -16,7 +16,7 @@ use crate::memory;
 /// Messages that are heard of one input, at most.
 const FRAMES_MAX: usize = 64;
 /// Bytes that three replicas take for a step of time and the requests in it.
-const MOMENT_BYTES: usize = 256 << 10;
+const STEP_BYTES: usize = 256 << 10;
 /// Bytes that a message leaves in logs, queues and disks of two replicas, and in copies on the
 /// way, for each of its bytes.
 const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
@@ -26,7 +26,7 @@ const LEADERS: [ReplicaId; 3] = [VICTIM, LIAR, OTHER];
 
 /// Returns the cluster in which an input begins. Its first byte says which replica leads, and
 /// whether the third member is cut off.
-fn scene(byte: u8) -> Cluster {
+fn initial_cluster(byte: u8) -> Cluster {
     thread_local! {
         static READY: [OnceCell<Cluster>; 3] = const { [const { OnceCell::new() }; 3] };
     }
@@ -35,7 +35,7 @@ fn scene(byte: u8) -> Cluster {
         let ready = ready[leader].get_or_init(|| {
             let strategy = match LEADERS[leader] {
                 OTHER => StrategySpec::Quorum {
-                    unlisted: Unlisted::Nearest,
+                    unlisted: UnlistedHolders::Nearest,
                 },
                 _ => StrategySpec::All,
             };
@@ -50,29 +50,29 @@ fn scene(byte: u8) -> Cluster {
 }
 
 /// Time passes, 1 s at most, and clients may ask.
-fn pass(cluster: &mut Cluster, moment: u8) {
-    let quarters = u64::from(moment & 0x3F);
+fn pass(cluster: &mut Cluster, step: u8) {
+    let quarters = u64::from(step & 0x3F);
     cluster.pass(Duration::from_millis(quarters * quarters / 4));
-    if moment & 0x80 != 0 {
+    if step & 0x80 != 0 {
         cluster.ask_next(VICTIM);
     }
-    if moment & 0x40 != 0 {
+    if step & 0x40 != 0 {
         cluster.ask_next(OTHER);
     }
 }
 
-/// The first byte gives the context (`scene`). Messages in frames follow, with a byte before each
+/// The first byte gives the context (`initial_cluster`). Messages in frames follow, with a byte before each
 /// that says what happens first; an empty frame says nothing.
 pub fn member(input: &[u8]) {
     let Some((&first, rest)) = input.split_first() else {
         return;
     };
-    let mut cluster = scene(first);
+    let mut cluster = initial_cluster(first);
     cluster.cut_off(LIAR);
     let mut stream = BytesMut::from(rest);
-    let moments = FRAMES_MAX.min(1 + rest.len() / 5);
-    memory::within_base(moments * MOMENT_BYTES, rest.len(), PER_BYTE, || {
-        contradictions::may_end(|| hear(&mut cluster, &mut stream));
+    let steps = FRAMES_MAX.min(1 + rest.len() / 5);
+    memory::within_base(steps * STEP_BYTES, rest.len(), PER_BYTE, || {
+        contradictions::may_end(|| receive(&mut cluster, &mut stream));
     });
     // A replica starts again from its disk, whatever messages it received.
     cluster.restart(VICTIM);
@@ -80,7 +80,7 @@ pub fn member(input: &[u8]) {
     contradictions::may_end(|| cluster.pass(Duration::from_secs(2)));
 }
 
-fn hear(cluster: &mut Cluster, stream: &mut BytesMut) {
+fn receive(cluster: &mut Cluster, stream: &mut BytesMut) {
     for _ in 0..FRAMES_MAX {
         if stream.is_empty() {
             return;
@@ -107,54 +107,54 @@ pub mod seeds {
     use leasehold_leases::{Ballot, ReplicaSet, Slot};
     use leasehold_replica::Input;
     use leasehold_replica::message::{
-        Accept, Batch, Envelope, LogId, LogNews, Message, PerLog, Proposed, RequestId, Value,
+        Accept, Batch, Envelope, LogId, LogNews, Message, PerLog, Proposal, RequestId, Value,
     };
     use leasehold_wire::Command;
     use leasehold_wire::command::Op;
 
-    use super::{Cluster, LIAR, OTHER, VICTIM, pass, scene};
+    use super::{Cluster, LIAR, OTHER, VICTIM, initial_cluster, pass};
     use crate::bodies::{peer, samples};
 
     /// A second without anything said.
     const QUIET: u8 = 63;
     /// First bytes for each leader, with and without the third member.
-    const SCENES: [u8; 6] = [0, 1, 2, 4, 5, 6];
+    const FIRST_BYTES: [u8; 6] = [0, 1, 2, 4, 5, 6];
 
     /// Messages of an honest member, and those that a wrong one might send: numbers are near those
     /// that are true.
     pub fn member() -> Vec<Vec<u8>> {
-        let talks = SCENES.iter().flat_map(|scene| {
-            let moments = [
+        let talks = FIRST_BYTES.iter().flat_map(|first| {
+            let steps = [
                 &[20, 0x94, 0xC8, 0x88, 9, 40][..],
                 &[40, QUIET, QUIET, 0xBF],
             ];
-            moments.map(|moments| honest(*scene, &moments.repeat(4), |_| {}))
+            steps.map(|steps| honest(*first, &steps.repeat(4), |_| {}))
         });
-        let leaves = SCENES.map(|scene| {
-            honest(scene, &[9, 30, 30, 0x9F].repeat(3), |cluster| {
+        let leaves = FIRST_BYTES.map(|first| {
+            honest(first, &[9, 30, 30, 0x9F].repeat(3), |cluster| {
                 cluster.give(LIAR, Input::Stop);
             })
         });
-        let starts = SCENES.map(|scene| {
-            honest(scene, &[30, 60, 60, 60, 0xBF], |cluster| {
+        let starts = FIRST_BYTES.map(|first| {
+            honest(first, &[30, 60, 60, 60, 0xBF], |cluster| {
                 cluster.restart(LIAR);
             })
         });
-        let wrong = SCENES.iter().flat_map(|scene| wrong(*scene));
+        let wrong = FIRST_BYTES.iter().flat_map(|first| wrong(*first));
         talks.chain(leaves).chain(starts).chain(wrong).collect()
     }
 
     /// Messages of the liar while it does not lie.
-    fn honest(first: u8, moments: &[u8], begin: impl FnOnce(&mut Cluster)) -> Vec<u8> {
-        let mut cluster = scene(first);
-        cluster.overheard = Some(VecDeque::new());
+    fn honest(first: u8, steps: &[u8], begin: impl FnOnce(&mut Cluster)) -> Vec<u8> {
+        let mut cluster = initial_cluster(first);
+        cluster.captured = Some(VecDeque::new());
         begin(&mut cluster);
         let mut input = vec![first];
-        for moment in moments {
-            pass(&mut cluster, *moment);
+        for step in steps {
+            pass(&mut cluster, *step);
             cluster.ask_next(LIAR);
-            let mut before = *moment;
-            let mut said = 0;
+            let mut before = *step;
+            let mut sent = 0;
             while let Some(envelope) = next(&mut cluster) {
                 push(
                     &mut input,
@@ -162,9 +162,9 @@ pub mod seeds {
                     Some(envelope.clone()),
                 );
                 cluster.give(VICTIM, Input::Peer(envelope));
-                said += 1;
+                sent += 1;
             }
-            if said == 0 {
+            if sent == 0 {
                 push(&mut input, before, None);
             }
         }
@@ -172,11 +172,11 @@ pub mod seeds {
     }
 
     fn next(cluster: &mut Cluster) -> Option<Envelope> {
-        cluster.overheard.as_mut()?.pop_front()
+        cluster.captured.as_mut()?.pop_front()
     }
 
-    fn push(input: &mut Vec<u8>, moment: u8, envelope: Option<Envelope>) {
-        input.push(moment);
+    fn push(input: &mut Vec<u8>, step: u8, envelope: Option<Envelope>) {
+        input.push(step);
         match envelope {
             Some(envelope) => {
                 let frame = peer::framed(envelope).expect("it is short");
@@ -189,16 +189,16 @@ pub mod seeds {
 
     /// Each kind of message by itself, then all, one after the other.
     fn wrong(first: u8) -> Vec<Vec<u8>> {
-        let cluster = scene(first);
-        let said = lies(&cluster);
+        let cluster = initial_cluster(first);
+        let sent = lies(&cluster);
         let envelope = |message| cluster.replica(LIAR).envelope(VICTIM, message);
         let mut inputs: Vec<Vec<u8>> = Vec::new();
-        for message in &said {
+        for message in &sent {
             let mut input = vec![first];
             push(&mut input, 9, Some(envelope(message.clone())));
             [9, 0x9F, QUIET]
                 .into_iter()
-                .for_each(|moment| push(&mut input, moment, None));
+                .for_each(|step| push(&mut input, step, None));
             inputs.push(input);
         }
         let (leader, later) = ballots(&cluster);
@@ -206,7 +206,7 @@ pub mod seeds {
         let over_a_hole = commands(leader, later, top);
         let picked = [[0, 1, 6], [0, 1, 7], [6, 7, 11]];
         let picked = picked.map(|places| places.map(|place| over_a_hole[place].clone()));
-        for many in said.chunks(16).chain(picked.iter().map(|some| &some[..])) {
+        for many in sent.chunks(16).chain(picked.iter().map(|some| &some[..])) {
             let mut input = vec![first];
             for message in many {
                 push(&mut input, 9, Some(envelope(message.clone())));
@@ -265,7 +265,7 @@ pub mod seeds {
                 tag: ReplicaSet::EMPTY,
                 news: news(above),
                 last_multi: Slot::ZERO,
-                sure: vec![1].into(),
+                infallible: vec![1].into(),
             })
         };
         let heartbeat = |ballot: Ballot, above: u64| Message::Heartbeat {
@@ -273,25 +273,25 @@ pub mod seeds {
             probe: 1,
             logs: [news(above), LogNews::default()].into(),
         };
-        let mut said: Vec<Message> = Vec::new();
+        let mut sent: Vec<Message> = Vec::new();
         for ballot in [leader, later] {
             let hole = top.0 + 2;
-            said.push(accept(ballot, hole, 0));
-            said.push(heartbeat(ballot, hole));
-            said.extend([top.0, top.0 + 300, top.0 + 1].map(|slot| accept(ballot, slot, hole)));
-            said.push(heartbeat(ballot, 0));
+            sent.push(accept(ballot, hole, 0));
+            sent.push(heartbeat(ballot, hole));
+            sent.extend([top.0, top.0 + 300, top.0 + 1].map(|slot| accept(ballot, slot, hole)));
+            sent.push(heartbeat(ballot, 0));
         }
         let mut entries = (top.0..top.0 + 3).map(|slot| (Slot(slot), write(slot)));
-        said.push(Message::Fetched {
+        sent.push(Message::Fetched {
             log: LogId::Commands,
             entries: entries.by_ref().collect(),
         });
-        said
+        sent
     }
 
     fn write(client: u64) -> Value {
         let command = Command::session(client, 1, 1, Op::put("key", "lie"));
-        let proposed = Proposed {
+        let proposed = Proposal {
             origin: LIAR,
             request: RequestId(client),
             command,
@@ -308,7 +308,7 @@ pub mod seeds {
     fn fit(message: Message, at: Ballot, top: &PerLog<Slot>) -> Message {
         let mut message = message;
         let near = |slot: &mut Slot, log: LogId| slot.0 = top[log].0 + slot.0 % 7;
-        let heard = |news: &mut LogNews, log: LogId| {
+        let fit_news = |news: &mut LogNews, log: LogId| {
             near(&mut news.commit_point, log);
             news.log_start = Slot(top[log].0.saturating_sub(3));
             news.above = vec![(Slot(news.commit_point.0 + 2), Slot(news.commit_point.0 + 3))];
@@ -343,7 +343,7 @@ pub mod seeds {
                 accept.ballot = at;
                 near(&mut accept.slot, accept.log);
                 accept.last_multi = Slot::ZERO;
-                heard(&mut accept.news, accept.log);
+                fit_news(&mut accept.news, accept.log);
             }
             Message::Accepted { ballot, log, votes } => {
                 *ballot = at;
@@ -353,7 +353,7 @@ pub mod seeds {
                 *ballot = at;
                 LogId::ALL
                     .into_iter()
-                    .for_each(|log| heard(&mut logs[log], log));
+                    .for_each(|log| fit_news(&mut logs[log], log));
             }
             Message::Fetch { log, from, to } => {
                 (*from, *to) = (Slot(1), top[*log]);

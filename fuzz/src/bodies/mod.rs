@@ -22,7 +22,7 @@ use crate::memory;
 
 /// A message as it is generated: what was decoded comes back. Messages are compared as they are
 /// encoded, for a number may be none (NaN), which equals nothing.
-fn comes_back<M: Message + Default + Debug>(input: &[u8], per_byte: usize) -> Option<M> {
+fn decode_round_trip<M: Message + Default + Debug>(input: &[u8], per_byte: usize) -> Option<M> {
     let decoded = memory::sharing(input, per_byte, |bytes| M::decode(bytes)).ok()?;
     let encoded = decoded.encode_to_vec();
     let again = M::decode(encoded.as_slice()).expect("what was encoded is decoded");

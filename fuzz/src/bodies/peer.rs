@@ -2,19 +2,19 @@
 
 use bytes::{Bytes, BytesMut};
 use leasehold_replica::codec::{CodecError, decode_envelope, encode_envelope, proto};
-use leasehold_replica::message::{Envelope, Reported};
+use leasehold_replica::message::{Envelope, ReportedEntry};
 use leasehold_wire::split_frame;
 
-use super::comes_back;
+use super::decode_round_trip;
 use crate::memory::{self, per_byte};
 
 /// The largest element of a list, and what the core makes of it.
-pub(super) const PER_BYTE: usize = per_byte::<proto::Reported>() + per_byte::<Reported>();
+pub(super) const PER_BYTE: usize = per_byte::<proto::Reported>() + per_byte::<ReportedEntry>();
 
 /// A greeting from either side, and envelopes.
 pub fn peer(input: &[u8]) {
-    comes_back::<proto::Hello>(input, PER_BYTE);
-    comes_back::<proto::Greeting>(input, PER_BYTE);
+    decode_round_trip::<proto::Hello>(input, PER_BYTE);
+    decode_round_trip::<proto::Greeting>(input, PER_BYTE);
     let Ok(envelope) = memory::sharing(input, PER_BYTE, decode_envelope) else {
         return;
     };

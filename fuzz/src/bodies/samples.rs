@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use leasehold_leases::demand::{Delta, Report};
+use leasehold_leases::demand::{Delta, TallyReport};
 use leasehold_leases::{
     Ballot, ClockBound, ConfigChange, ConfigId, CostSettings, KeyRange, LeaseMessage, LeaseParams,
-    Promise, RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
+    Promise, RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, UnlistedHolders,
 };
 use leasehold_replica::lease_set::{Durations, InForce, LeaseSet, Refusal};
 use leasehold_replica::message::{
-    Accept, Batch, DemandReport, LogId, LogNews, Message, Proposed, ReadAnswer, Reported,
+    Accept, Batch, DemandReport, LogId, LogNews, Message, Proposal, ReadAnswer, ReportedEntry,
     RequestId, Value,
 };
 use leasehold_wire::command::Op;
@@ -68,7 +68,7 @@ pub fn outcomes() -> Vec<Outcome> {
 }
 
 fn batch() -> Value {
-    let propose = |(request, command): (u64, Command)| Proposed {
+    let propose = |(request, command): (u64, Command)| Proposal {
         origin: ReplicaId(2),
         request: RequestId(1 << 48 | request),
         command,
@@ -88,8 +88,8 @@ fn changes() -> Vec<ConfigChange> {
         StrategySpec::None,
         StrategySpec::Leader,
         StrategySpec::All,
-        quorum(Unlisted::Leader),
-        quorum(Unlisted::Nearest),
+        quorum(UnlistedHolders::Leader),
+        quorum(UnlistedHolders::Nearest),
         StrategySpec::Cost(CostSettings::from_thousandths(700, 2, false)),
         StrategySpec::Fixed { holders: None },
         StrategySpec::Fixed {
@@ -120,7 +120,7 @@ fn changes() -> Vec<ConfigChange> {
 
 fn lease_set() -> LeaseSet {
     let range = KeyRange::new(Bytes::from("m"), None).expect("some keys");
-    let unlisted = Unlisted::Leader;
+    let unlisted = UnlistedHolders::Leader;
     LeaseSet {
         strategies: vec![
             (KeyRange::all(), StrategySpec::All),
@@ -170,7 +170,7 @@ fn accept((slot, value): (u64, Value)) -> Message {
         tag: ReplicaSet(0b1011),
         news: news(),
         last_multi: Slot(slot),
-        sure: vec![0b101; words].into(),
+        infallible: vec![0b101; words].into(),
     })
 }
 
@@ -196,8 +196,8 @@ fn leases() -> Vec<Message> {
     all.map(Message::Lease).into()
 }
 
-fn reported((slot, value): (u64, Value)) -> Reported {
-    Reported {
+fn reported((slot, value): (u64, Value)) -> ReportedEntry {
+    ReportedEntry {
         log: LogId::Commands,
         slot: Slot(slot),
         ballot: BALLOT,
@@ -278,7 +278,7 @@ pub fn messages() -> Vec<Message> {
                 .collect(),
         ),
         Message::Demand(DemandReport {
-            report: Report {
+            report: TallyReport {
                 deltas: vec![Delta {
                     key: "key".into(),
                     reads: 1000,

@@ -8,16 +8,17 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use leasehold_leases::{ReplicaId, StrategySpec};
 use leasehold_node::access::rights::{Rights, check};
-use leasehold_node::access::tokens::{Digest, Entry, parse};
+use leasehold_node::access::tokens::{Digest, TokenEntry, parse};
 use leasehold_replica::Input;
 use leasehold_replica::action::ClientHandle;
-use leasehold_replica::input::Operator;
+use leasehold_replica::input::OperatorRequest;
 use leasehold_replica::message::Value;
 use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::request::Body;
 use leasehold_wire::{
-    Command, Hello, MAGIC, Outcome, PROBE_KEY, Received, decode_request, split_frame, validate_body,
+    Command, DecodedRequest, Hello, MAGIC, Outcome, PROBE_KEY, decode_request, split_frame,
+    validate_body,
 };
 use prost::Message as _;
 
@@ -70,15 +71,15 @@ const STORED: [&str; 6] = ["a/1", "a/2", "b/1", "b/x1", "c", "open/1"];
 
 /// Replicas with something stored, and the tokens that count there.
 #[derive(Clone)]
-struct Ready {
+struct SessionFixture {
     cluster: Cluster,
-    tokens: Vec<Entry>,
+    tokens: Vec<TokenEntry>,
     stored: Vec<(Bytes, Bytes)>,
     /// Number of values accepted until then: a new leader proposes some of them again.
     before: usize,
 }
 
-fn ready(leader: ReplicaId) -> Ready {
+fn ready(leader: ReplicaId) -> SessionFixture {
     let mut cluster = Cluster::led_by(leader, StrategySpec::All);
     for (sequence, key) in (1..).zip(STORED) {
         let value = format!("the secret of {key}");
@@ -97,7 +98,7 @@ fn ready(leader: ReplicaId) -> Ready {
     assert!(stored.len() >= STORED.len());
     let tokens = parse(&token_file(), Path::new("tokens.toml"));
     let tokens = tokens.expect("the file is well-formed");
-    Ready {
+    SessionFixture {
         before: cluster.accepted.len(),
         cluster,
         tokens,
@@ -127,7 +128,7 @@ fn token_file() -> String {
 /// requests.
 pub fn session(input: &[u8]) {
     thread_local! {
-        static READY: [OnceCell<Ready>; 2] = const { [const { OnceCell::new() }; 2] };
+        static READY: [OnceCell<SessionFixture>; 2] = const { [const { OnceCell::new() }; 2] };
     }
     let Some((&first, rest)) = input.split_first() else {
         return;
@@ -147,7 +148,7 @@ pub fn session(input: &[u8]) {
 }
 
 /// Handles the frames as a node does. Returns the rights of the client, if it is let in.
-fn talk(ready: &mut Ready, stream: &mut BytesMut) -> Option<&'static Grant> {
+fn talk(ready: &mut SessionFixture, stream: &mut BytesMut) -> Option<&'static Grant> {
     let hello = Hello::decode(next(stream)?).ok()?;
     if hello.magic != MAGIC {
         return None;
@@ -168,7 +169,7 @@ fn talk(ready: &mut Ready, stream: &mut BytesMut) -> Option<&'static Grant> {
         let Ok(received) = decode_request(frame) else {
             break;
         };
-        let Received::Request(request) = received else {
+        let DecodedRequest::Request(request) = received else {
             continue;
         };
         let checked = validate_body(request.body.as_ref());
@@ -184,7 +185,9 @@ fn talk(ready: &mut Ready, stream: &mut BytesMut) -> Option<&'static Grant> {
         ask(&mut ready.cluster, last, body, grant);
     }
     let connection = CONNECTION;
-    ready.cluster.give(VICTIM, Input::ClientGone { connection });
+    ready
+        .cluster
+        .give(VICTIM, Input::ClientDisconnected { connection });
     ready.cluster.pass(Duration::from_millis(300));
     Some(grant)
 }
@@ -205,19 +208,21 @@ fn ask(cluster: &mut Cluster, request: u64, body: Body, grant: &Grant) {
             }
             Input::Client { from, command }
         }
-        Body::Move(asked) => {
+        Body::Move(requested) => {
             assert!(grant.admin, "leadership is moved for {:?}", grant.token);
             let names = [("A", VICTIM), ("B", LIAR), ("C", OTHER)];
-            let Some((_, to)) = names.into_iter().find(|(name, _)| *name == asked.to) else {
+            let Some((_, to)) = names.into_iter().find(|(name, _)| *name == requested.to) else {
                 return;
             };
-            Input::Operator(Operator::Transfer(to))
+            Input::Operator(OperatorRequest::Transfer(to))
         }
         Body::Lease(_) => return assert!(grant.admin, "leases change for {:?}", grant.token),
-        Body::Status(asked) => {
-            let wide = asked.leases || asked.demand || asked.holders && asked.key.is_empty();
-            let told = !asked.holders || grant.admin || covers(grant.read, &asked.key);
-            return assert!(told && (grant.admin || !wide), "{asked:?}");
+        Body::Status(requested) => {
+            let wide = requested.leases
+                || requested.demand
+                || requested.holders && requested.key.is_empty();
+            let revealed = !requested.holders || grant.admin || covers(grant.read, &requested.key);
+            return assert!(revealed && (grant.admin || !wide), "{requested:?}");
         }
     };
     cluster.give(VICTIM, input);
@@ -230,12 +235,12 @@ fn covers(prefixes: &[&str], key: &[u8]) -> bool {
         .any(|prefix| key.starts_with(prefix.as_bytes()))
 }
 
-impl Ready {
+impl SessionFixture {
     /// Returns the rights that the file of tokens gives to this token.
     fn rights(&self, token: &[u8]) -> Option<Rights> {
         let digest = (!token.is_empty()).then(|| Digest::of(token));
         let entry = self.tokens.iter().find(|entry| entry.digest == digest);
-        entry.map(Entry::rights)
+        entry.map(TokenEntry::rights)
     }
 
     /// Judges the result of the session: only keys that the client may write have changed, and only
@@ -251,7 +256,7 @@ impl Ready {
             .iter()
             .filter(|(_, to, _)| to.connection == CONNECTION);
         for (.., outcome) in replies {
-            self.assert_told(outcome, read, input);
+            self.assert_not_leaked(outcome, read, input);
         }
         self.cluster.pass(Duration::from_secs(2));
         let untouched = |all: &[(Bytes, Bytes)]| -> Vec<(Bytes, Bytes)> {
@@ -263,17 +268,17 @@ impl Ready {
     }
 
     /// Asserts that no value is revealed that may not be read, unless the client knew it.
-    fn assert_told(&self, outcome: &Outcome, read: &[&str], input: &[u8]) {
+    fn assert_not_leaked(&self, outcome: &Outcome, read: &[&str], input: &[u8]) {
         if let Some(Answer::Entries(found)) = &outcome.result {
-            let told = found.entries.iter();
-            told.for_each(|entry| assert!(covers(read, &entry.key), "{entry:?} is told"));
+            let revealed = found.entries.iter();
+            revealed.for_each(|entry| assert!(covers(read, &entry.key), "{entry:?} is told"));
         }
-        let told = outcome.encode_to_vec();
+        let revealed = outcome.encode_to_vec();
         let has = |all: &[u8], part: &[u8]| all.windows(part.len()).any(|it| it == part);
         for key in STORED.iter().filter(|key| !covers(read, key.as_bytes())) {
             let secret = format!("the secret of {key}");
             let known = has(input, secret.as_bytes());
-            assert!(known || !has(&told, secret.as_bytes()), "{outcome:?}");
+            assert!(known || !has(&revealed, secret.as_bytes()), "{outcome:?}");
         }
     }
 }

@@ -8,46 +8,46 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::experiment::Experiment;
-use crate::run::Measured;
+use crate::run::MeasuredInterval;
 
 /// Histories that have lost more than this share of a site's operations are not of the run.
 const LOST_MAX: f64 = 0.05;
 
 /// `manifest.json`.
 #[derive(Deserialize)]
-struct Manifest {
+struct ManifestFile {
     backend: String,
     experiment: Experiment,
 }
 
 /// `summary.json`.
 #[derive(Deserialize)]
-struct Summary {
-    runs: Vec<Run>,
+struct SummaryFile {
+    runs: Vec<RunFigures>,
 }
 
 /// One strategy's figures.
 #[derive(Deserialize)]
-pub(super) struct Run {
+pub(super) struct RunFigures {
     pub(super) label: String,
     pub(super) strategy: String,
     #[serde(default)]
-    pub(super) measured: Measured,
+    pub(super) measured: MeasuredInterval,
     mean_ms: f64,
     local_fraction: f64,
     min_latency_fraction: f64,
-    sites: Vec<Site>,
+    sites: Vec<SiteFigures>,
 }
 
 #[derive(Deserialize)]
-struct Site {
+struct SiteFigures {
     site: String,
-    reads: Operations,
-    writes: Operations,
+    reads: OperationFigures,
+    writes: OperationFigures,
 }
 
 #[derive(Deserialize)]
-struct Operations {
+struct OperationFigures {
     count: u64,
     mean_ms: f64,
 }
@@ -67,9 +67,9 @@ pub struct Means {
     pub at_minimum: f64,
 }
 
-impl Run {
+impl RunFigures {
     pub(super) fn means(&self) -> Means {
-        let mean = |of: fn(&Site) -> &Operations| {
+        let mean = |of: fn(&SiteFigures) -> &OperationFigures| {
             let all: u64 = self.sites.iter().map(|site| of(site).count).sum();
             let each = self.sites.iter().map(of);
             let sum: f64 = each.map(|one| one.mean_ms * one.count as f64).sum();
@@ -86,17 +86,17 @@ impl Run {
 }
 
 /// The files of one directory.
-pub(super) struct Files {
+pub(super) struct RunFiles {
     dir: PathBuf,
     pub(super) backend: String,
     pub(super) experiment: Experiment,
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<RunFigures>,
 }
 
-impl Files {
-    pub(super) fn load(dir: &Path) -> anyhow::Result<Files> {
-        let manifest: Manifest = json(&dir.join("manifest.json"))?;
-        let summary: Summary = json(&dir.join("summary.json"))?;
+impl RunFiles {
+    pub(super) fn load(dir: &Path) -> anyhow::Result<RunFiles> {
+        let manifest: ManifestFile = json(&dir.join("manifest.json"))?;
+        let summary: SummaryFile = json(&dir.join("summary.json"))?;
         ensure!(
             manifest.experiment.runs == 1,
             "{}: each strategy was run {} times, and histories of several runs cannot be put together; run \
@@ -104,7 +104,7 @@ impl Files {
             dir.display(),
             manifest.experiment.runs
         );
-        Ok(Files {
+        Ok(RunFiles {
             dir: dir.to_owned(),
             backend: manifest.backend,
             experiment: manifest.experiment,
@@ -112,7 +112,7 @@ impl Files {
         })
     }
 
-    pub(super) fn history(&self, run: &Run) -> anyhow::Result<History> {
+    pub(super) fn history(&self, run: &RunFigures) -> anyhow::Result<History> {
         let path = self.dir.join(format!("history-{}.bin", run.label));
         let history = History::load(&path);
         history.with_context(|| {
@@ -124,7 +124,7 @@ impl Files {
     }
 
     /// Whether the history says of each site as many operations as were measured there.
-    pub(super) fn check_sites(&self, run: &Run, history: &History) -> anyhow::Result<()> {
+    pub(super) fn check_sites(&self, run: &RunFigures, history: &History) -> anyhow::Result<()> {
         let n = self.experiment.topology.len();
         let ns = |seconds: f64| (seconds * 1e9) as u64;
         let interval = ns(run.measured.start_s)..ns(run.measured.end_s);

@@ -16,27 +16,27 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use leasehold_histories::history::History;
-use leasehold_leases::advice::{self, Conditions, Forecast, Plan as Whose, Profile};
+use leasehold_leases::advice::{self, Conditions, Forecast, HolderPlan, Profile};
 use leasehold_leases::latency::{Replies, RoundTrips};
 use leasehold_leases::{ReplicaId, Time};
 
-use crate::backend::{self, Plan};
+use crate::backend::{self, RunPlan};
 use crate::experiment::{AcceptRepliesName, Experiment};
-use files::Files;
 pub use files::Means;
+use files::RunFiles;
 
 /// Most keys of a history's profile: all, as a rule.
 const KEYS_MAX: usize = 1 << 18;
 
 /// One run, and what is forecast from its demand.
 #[derive(Clone, Debug)]
-pub struct Advised {
+pub struct RunForecast {
     /// Label of the run.
     pub label: String,
     /// Its strategy.
     pub strategy: String,
     /// Plan by which its holders are forecast; `None`: it has several strategies.
-    pub plan: Option<Whose>,
+    pub plan: Option<HolderPlan>,
     /// The replica that led.
     pub leader: ReplicaId,
     /// Measured means and shares.
@@ -47,7 +47,7 @@ pub struct Advised {
     pub forecasts: Vec<Forecast>,
 }
 
-impl Advised {
+impl RunForecast {
     /// Returns the forecast for the run itself.
     pub fn own(&self) -> Option<&Forecast> {
         let mut all = self.forecasts.iter();
@@ -63,11 +63,11 @@ impl Advised {
 
 /// A finished run's experiment, and every strategy that was run in it.
 #[derive(Clone, Debug)]
-pub struct Finished {
+pub struct ForecastReport {
     /// The experiment that was run.
     pub experiment: Experiment,
     /// One for each strategy run, in the report's order.
-    pub runs: Vec<Advised>,
+    pub runs: Vec<RunForecast>,
 }
 
 /// Reads the files of a run in `dir`, and forecasts.
@@ -75,35 +75,39 @@ pub struct Finished {
 /// # Errors
 /// If a file is missing, is damaged or contradicts another, or if the run is of a kind that
 /// cannot be forecast: made of several, or with keys that nothing was asked of.
-pub fn of_directory(dir: &Path) -> anyhow::Result<Finished> {
-    let files = Files::load(dir)?;
+pub fn of_directory(dir: &Path) -> anyhow::Result<ForecastReport> {
+    let files = RunFiles::load(dir)?;
     let runs = files.runs.iter().map(|run| {
         let history = files.history(run)?;
         let advised = advise(&files, run, &history);
         advised.with_context(|| format!("{}: {}", dir.display(), run.label))
     });
-    Ok(Finished {
+    Ok(ForecastReport {
         runs: runs.collect::<anyhow::Result<_>>()?,
         experiment: files.experiment.clone(),
     })
 }
 
-fn advise(files: &Files, run: &files::Run, history: &History) -> anyhow::Result<Advised> {
+fn advise(
+    files: &RunFiles,
+    run: &files::RunFigures,
+    history: &History,
+) -> anyhow::Result<RunForecast> {
     let experiment = &files.experiment;
     let plans = &mut experiment.strategies.iter();
     let strategy = plans.find(|plan| plan.label == run.label);
     let strategy = strategy.context("manifest.json has no strategy of this name")?;
-    let plan = Plan::new(experiment, strategy);
+    let plan = RunPlan::new(experiment, strategy);
     files.check_sites(run, history)?;
     let middle_s = (run.measured.start_s + run.measured.end_s) / 2.0;
     let until = Time((middle_s * 1e9) as u64);
     let profile = replay::profile(&plan, history, until, KEYS_MAX)?;
     let whose = match run.strategy.as_str() {
-        "fixed" => Some(Whose::AsNow),
-        name => Whose::of_strategy(name),
+        "fixed" => Some(HolderPlan::AsNow),
+        name => HolderPlan::of_strategy(name),
     };
     let conditions = conditions(&plan, &files.backend);
-    Ok(Advised {
+    Ok(RunForecast {
         label: run.label.clone(),
         strategy: run.strategy.clone(),
         plan: whose,
@@ -114,13 +118,17 @@ fn advise(files: &Files, run: &files::Run, history: &History) -> anyhow::Result<
     })
 }
 
-fn forecasts(conditions: &Conditions, profile: &Profile, measured: Option<Whose>) -> Vec<Forecast> {
-    let more = measured.filter(|plan| *plan == Whose::AsNow);
-    let plans: Vec<Whose> = Whose::STRATEGIES.into_iter().chain(more).collect();
+fn forecasts(
+    conditions: &Conditions,
+    profile: &Profile,
+    measured: Option<HolderPlan>,
+) -> Vec<Forecast> {
+    let more = measured.filter(|plan| *plan == HolderPlan::AsNow);
+    let plans: Vec<HolderPlan> = HolderPlan::STRATEGIES.into_iter().chain(more).collect();
     advice::forecasts(conditions, profile, &plans)
 }
 
-fn conditions(plan: &Plan<'_>, backend: &str) -> Conditions {
+fn conditions(plan: &RunPlan<'_>, backend: &str) -> Conditions {
     let topology = plan.topology();
     Conditions {
         rtts: RoundTrips::new(topology.len(), |a, b| topology.rtt_ms(a, b)),

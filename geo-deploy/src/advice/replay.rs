@@ -5,30 +5,30 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use foldhash::fast::FixedState;
-use leasehold_histories::history::{Action, Event, History};
-use leasehold_leases::advice::{Gathering, Profile};
-use leasehold_leases::demand::{Census, Delta, Demand, Report};
+use leasehold_histories::history::{History, HistoryAction, HistoryEvent};
+use leasehold_leases::advice::{Profile, ProfilePass};
+use leasehold_leases::demand::{Census, Delta, Demand, TallyReport};
 use leasehold_leases::{ReplicaId, ReplicaSet, StrategySpec, Time};
 
-use crate::backend::{Plan, key_name};
+use crate::backend::{RunPlan, key_name};
 
 /// Time between two reports of a replica.
 const REPORTED_EVERY: Duration = Duration::from_secs(1);
 
 /// The site of the client that issued the operation: processes are numbered so.
-pub(super) fn site_of(event: &Event, sites: usize) -> usize {
+pub(super) fn site_of(event: &HistoryEvent, sites: usize) -> usize {
     event.process as usize % sites
 }
 
 /// The demand of a plan's history as of `until`, of at most `keys_max` keys.
 pub(super) fn profile(
-    plan: &Plan<'_>,
+    plan: &RunPlan<'_>,
     history: &History,
     until: Time,
     keys_max: usize,
 ) -> anyhow::Result<Profile> {
     let events = history.events().iter();
-    let mut events: Vec<&Event> = events.filter(|event| at(event) < until).collect();
+    let mut events: Vec<&HistoryEvent> = events.filter(|event| at(event) < until).collect();
     ensure!(
         !events.is_empty(),
         "its history has no operation before the middle of the measured interval"
@@ -45,14 +45,14 @@ pub(super) fn profile(
 }
 
 /// The leader and the N/2 replicas nearest to it.
-fn near_majority(plan: &Plan<'_>) -> ReplicaSet {
+fn near_majority(plan: &RunPlan<'_>) -> ReplicaSet {
     let leader = plan.experiment.leader_index();
     let others = plan.topology().nearest_to(leader).into_iter();
     let near = others.take(plan.topology().len() / 2).chain([leader]);
     near.map(|site| ReplicaId(site as u8)).collect()
 }
 
-fn at(event: &Event) -> Time {
+fn at(event: &HistoryEvent) -> Time {
     Time(event.invoke_ns)
 }
 
@@ -64,7 +64,7 @@ struct Replay {
 }
 
 impl Replay {
-    fn of(plan: &Plan<'_>, events: &[&Event]) -> Replay {
+    fn of(plan: &RunPlan<'_>, events: &[&HistoryEvent]) -> Replay {
         let n = plan.topology().len();
         let universe = plan.experiment.workload.keys as usize;
         let mut now = at(events[0]);
@@ -90,13 +90,13 @@ impl Replay {
     }
 
     /// Reports the requests of every site's clients since the last report.
-    fn report(&mut self, now: Time, events: &[&Event]) {
+    fn report(&mut self, now: Time, events: &[&HistoryEvent]) {
         let mut counts: Vec<HashMap<u64, (u32, u32), FixedState>> =
             vec![HashMap::default(); self.n];
         for event in events {
             let count = counts[site_of(event, self.n)].entry(event.key).or_default();
             match event.action {
-                Action::Read { .. } => count.0 += 1,
+                HistoryAction::Read { .. } => count.0 += 1,
                 _ => count.1 += 1,
             }
         }
@@ -106,9 +106,9 @@ impl Replay {
                 reads,
                 writes,
             };
-            let report = Report {
+            let report = TallyReport {
                 deltas: counts.into_iter().map(delta).collect(),
-                ..Report::default()
+                ..TallyReport::default()
             };
             self.demand.report(now, ReplicaId(site as u8), &report);
         }
@@ -124,7 +124,7 @@ impl Replay {
     }
 
     fn profile(&self, holders: impl Fn(&[u8]) -> ReplicaSet, keys_max: usize) -> Profile {
-        let mut gathering = Gathering::begin(&self.demand, self.n, keys_max);
+        let mut gathering = ProfilePass::begin(&self.demand, self.n, keys_max);
         gathering.look(&self.demand, &holders, usize::MAX);
         let last = key_name(self.universe as u64 - 1);
         gathering.finish(&self.demand, self.universe, holders(&last))

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::backend::{EndedRuns, sim};
-use crate::report::{Manifest, Report};
+use crate::report::{ExperimentReport, Manifest};
 
 /// Short enough for a test; long enough to tell strategies apart.
 const SMALL: [&str; 5] = [
@@ -34,7 +34,7 @@ fn finished(sets: &[&str]) -> TempDir {
         let name = format!("history-{}.bin", ran.run.label);
         ran.histories[0].save(&dir.path().join(name)).unwrap();
     }
-    let report = Report {
+    let report = ExperimentReport {
         topology: experiment.topology.clone(),
         backend: "sim".to_owned(),
         seed: experiment.seed,

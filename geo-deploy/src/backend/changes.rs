@@ -5,16 +5,16 @@ use std::collections::{BTreeSet, HashMap};
 use foldhash::fast::FixedState;
 use leasehold_leases::{Key, KeyRange, StrategySpec};
 use leasehold_wire::Path;
-use leasehold_ycsb::sample::{End, OpKind, Sample};
+use leasehold_ycsb::sample::{OpKind, OpOutcome, Sample};
 
-use super::{Plan, key_name};
-use crate::experiment::Change;
-use crate::run::{Event, Measured, SwitchReads};
+use super::{RunPlan, key_name};
+use crate::experiment::StrategyChange;
+use crate::run::{MeasuredInterval, RunEvent, SwitchReads};
 
-impl Plan<'_> {
+impl RunPlan<'_> {
     /// When the strategy is changed, in ns, and how; the measured interval begins at
     /// `begin_ns`.
-    pub(crate) fn changes(&self, begin_ns: u64) -> impl Iterator<Item = (u64, &Change)> {
+    pub(crate) fn changes(&self, begin_ns: u64) -> impl Iterator<Item = (u64, &StrategyChange)> {
         let changes = self.strategy.change.iter();
         changes.map(move |change| {
             let at_ns = begin_ns as f64 + change.at_s * 1e9;
@@ -23,9 +23,9 @@ impl Plan<'_> {
     }
 
     /// The keys that a change concerns, as replicas name them.
-    pub(crate) fn range(&self, change: &Change) -> KeyRange {
+    pub(crate) fn range(&self, change: &StrategyChange) -> KeyRange {
         let keys = self.experiment.workload.keys;
-        let (from, to) = change.span(keys);
+        let (from, to) = change.key_bounds(keys);
         let from = if from == 0 {
             Key::new()
         } else {
@@ -39,16 +39,16 @@ impl Plan<'_> {
     ///
     /// # Errors
     /// If replicas do not know the strategy.
-    pub(crate) fn changed_to(&self, change: &Change) -> anyhow::Result<StrategySpec> {
+    pub(crate) fn changed_to(&self, change: &StrategyChange) -> anyhow::Result<StrategySpec> {
         self.spec_named(&change.strategy)
     }
 
     /// The changes within the measured interval, as events.
-    pub(super) fn change_events(&self, measured: Measured) -> Vec<Event> {
-        let event = |change: &Change| Event {
+    pub(super) fn change_events(&self, measured: MeasuredInterval) -> Vec<RunEvent> {
+        let event = |change: &StrategyChange| RunEvent {
             run: Some(self.strategy.label.clone()),
             at_s: measured.start_s + change.at_s,
-            kind: Event::SWITCH.to_owned(),
+            kind: RunEvent::SWITCH.to_owned(),
             sites: Vec::new(),
             text: change.words(),
         };
@@ -62,7 +62,8 @@ impl Plan<'_> {
         let keys = self.experiment.workload.keys;
         let plans = self.experiment.strategies.iter();
         let changes = plans.flat_map(|plan| &plan.change);
-        let starts = changes.flat_map(|change| [change.span(keys).0, change.span(keys).1]);
+        let starts =
+            changes.flat_map(|change| [change.key_bounds(keys).0, change.key_bounds(keys).1]);
         let starts: BTreeSet<u64> = starts.chain([0]).filter(|start| *start < keys).collect();
         starts.into_iter().collect()
     }
@@ -79,22 +80,22 @@ impl Plan<'_> {
 /// change was local, and the last one of that period was, too. Neither counts if it came so soon
 /// after a configuration that a promise of the one before may have served it.
 pub(super) fn switch_reads(
-    plan: &Plan<'_>,
+    plan: &RunPlan<'_>,
     operations: &[(Sample, u64)],
-    (events, measured): (&[Event], Measured),
+    (events, measured): (&[RunEvent], MeasuredInterval),
 ) -> Vec<SwitchReads> {
     let lease = &plan.experiment.lease;
     let promised_s = (lease.t_lease_ms + lease.t_guard_ms) as f64 / 1e3;
     let period_s = lease.reconfigure().as_secs_f64();
-    let changes: Vec<&Change> = {
+    let changes: Vec<&StrategyChange> = {
         let all = plan.strategy.change.iter();
         all.filter(|change| change.at_s >= 0.0).collect()
     };
     let starts = changes.iter().map(|change| measured.start_s + change.at_s);
     let starts: Vec<f64> = starts.chain([measured.end_s]).collect();
-    let configured = events.iter().filter(|e| e.kind == Event::CONFIGURATION);
+    let configured = events.iter().filter(|e| e.kind == RunEvent::CONFIGURATION);
     let configured: Vec<f64> = configured.map(|event| event.at_s).collect();
-    let of = |(change, span): (&&Change, &[f64])| {
+    let of = |(change, span): (&&StrategyChange, &[f64])| {
         let at_s = span[0];
         let earlier = configured.iter().copied().filter(|at| *at < at_s);
         let times_s = [
@@ -110,7 +111,11 @@ pub(super) fn switch_reads(
 
 /// `times_ns`: the time from which reads show the holder of a key before the change; the change;
 /// the time from which they show its holder after it; and the end of its settling time.
-fn of_change(change: &Change, operations: &[(Sample, u64)], times_ns: [u64; 4]) -> SwitchReads {
+fn of_change(
+    change: &StrategyChange,
+    operations: &[(Sample, u64)],
+    times_ns: [u64; 4],
+) -> SwitchReads {
     let started = |ns: u64| operations.partition_point(|(sample, _)| sample.start_ns < ns);
     let [before, changed, after, settled] = times_ns.map(started);
     let was_local = last_reads(&operations[before.min(changed)..changed]);
@@ -137,7 +142,7 @@ fn reads(operations: &[(Sample, u64)]) -> impl Iterator<Item = &(Sample, u64)> {
 }
 
 fn is_local_read(sample: &Sample) -> bool {
-    sample.end == End::Ok && matches!(sample.path, Path::Local | Path::Held)
+    sample.end == OpOutcome::Ok && matches!(sample.path, Path::Local | Path::Held)
 }
 
 /// Whether the last read of each key at each site was local.
@@ -155,7 +160,7 @@ mod tests {
             site,
             kind: OpKind::Read,
             path,
-            end: End::Ok,
+            end: OpOutcome::Ok,
             start_ns: at_s * 1_000_000_000,
             latency_ns: 1,
         };
@@ -163,7 +168,7 @@ mod tests {
     }
 
     fn judged(operations: &[(Sample, u64)]) -> (u64, u64) {
-        let change = Change {
+        let change = StrategyChange {
             at_s: 20.0,
             strategy: "all".to_owned(),
             keys: [0.0, 1.0],

@@ -4,17 +4,17 @@ use anyhow::anyhow;
 use rand::SeedableRng as _;
 use rand_pcg::Pcg64Mcg;
 
-use super::{Plan, outage};
-use crate::fault::{Effect, Fault, Scene};
+use super::{RunPlan, outage};
+use crate::fault::{Effect, FaultContext, FaultSpec};
 use crate::run::bound::SiteSet;
-use crate::run::{FaultSpan, Measured};
+use crate::run::{FaultSpan, MeasuredInterval};
 
 /// Makes `random` independent of everything else that a seed decides.
-const CHANCE_SALT: u64 = 0xfa17;
+const RNG_SALT: u64 = 0xfa17;
 
 /// A fault begins or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum FaultTransition {
     /// The fault of this index begins.
     Begin(usize),
     /// It ends.
@@ -23,44 +23,44 @@ pub(crate) enum Turn {
 
 /// Roles of the replicas, and the replicas that may hold a lease on each key.
 #[derive(Debug)]
-pub(crate) struct Roles {
+pub(crate) struct ClusterSnapshot {
     pub(crate) leader: Option<usize>,
     /// Holders of the hottest key.
     pub(crate) holders: Vec<usize>,
     pub(crate) up: Vec<bool>,
-    pub(crate) held: Held,
+    pub(crate) lease_holders: LeaseHolders,
 }
 
 /// Replicas that may have held a lease on each key when a fault began.
 #[derive(Clone, Debug)]
-pub(crate) enum Held {
+pub(crate) enum LeaseHolders {
     /// Nobody has asked.
-    Unasked,
+    NotRequested,
     /// It was asked, and is not sure: every key counts as leased to everybody.
     Unknown,
     /// These sites, by key. Nobody else.
-    By(Vec<SiteSet>),
+    Known(Vec<SiteSet>),
 }
 
 /// The faults of one run: those to come, and those that have begun.
-pub(crate) struct Faults<'a> {
-    plan: &'a Plan<'a>,
-    faults: &'a [Fault],
-    chance: Pcg64Mcg,
-    begun: Vec<Begun>,
+pub(crate) struct RunFaults<'a> {
+    plan: &'a RunPlan<'a>,
+    faults: &'a [FaultSpec],
+    rng: Pcg64Mcg,
+    started: Vec<StartedFault>,
 }
 
-struct Begun {
+struct StartedFault {
     index: usize,
     at_ns: u64,
-    held: Held,
+    lease_holders: LeaseHolders,
     effects: Vec<Effect>,
     span: FaultSpan,
 }
 
 /// Outcome of the faults of a run.
 #[derive(Debug, Default)]
-pub(crate) struct Passed {
+pub(crate) struct FaultOutcomes {
     pub(crate) spans: Vec<FaultSpan>,
     /// For each fault, its begin in ns and the replicas that may have held a lease on each key
     /// then; in order of time. Empty if nobody has asked.
@@ -68,27 +68,33 @@ pub(crate) struct Passed {
     pub(crate) notes: Vec<String>,
 }
 
-impl<'a> Faults<'a> {
-    pub(crate) fn new(plan: &'a Plan<'a>) -> Faults<'a> {
-        Faults {
+impl<'a> RunFaults<'a> {
+    pub(crate) fn new(plan: &'a RunPlan<'a>) -> RunFaults<'a> {
+        RunFaults {
             plan,
             faults: plan.faults(),
-            chance: Pcg64Mcg::seed_from_u64(plan.seed() ^ CHANCE_SALT),
-            begun: Vec::new(),
+            rng: Pcg64Mcg::seed_from_u64(plan.seed() ^ RNG_SALT),
+            started: Vec::new(),
         }
     }
 
     /// When faults begin and end, in order; in ns, for an interval that begins at `begin_ns`.
-    pub(crate) fn turns(&self, begin_ns: u64) -> Vec<(u64, Turn)> {
+    pub(crate) fn transitions(&self, begin_ns: u64) -> Vec<(u64, FaultTransition)> {
         let at_ns = |seconds: f64| begin_ns + (seconds * 1e9) as u64;
-        let mut turns = Vec::new();
+        let mut transitions = Vec::new();
         for (index, fault) in self.faults.iter().enumerate() {
-            turns.push((at_ns(fault.at_s), Turn::Begin(index)));
-            turns.extend(fault.until_s.map(|until| (at_ns(until), Turn::End(index))));
+            transitions.push((at_ns(fault.at_s), FaultTransition::Begin(index)));
+            transitions.extend(
+                fault
+                    .until_s
+                    .map(|until| (at_ns(until), FaultTransition::End(index))),
+            );
         }
         // What ends makes room for what begins then.
-        turns.sort_by_key(|(at_ns, turn)| (*at_ns, matches!(turn, Turn::Begin(_))));
-        turns
+        transitions.sort_by_key(|(at_ns, transition)| {
+            (*at_ns, matches!(transition, FaultTransition::Begin(_)))
+        });
+        transitions
     }
 
     /// A fault begins: what is done.
@@ -99,32 +105,32 @@ impl<'a> Faults<'a> {
         &mut self,
         index: usize,
         now_ns: u64,
-        roles: Roles,
+        snapshot: ClusterSnapshot,
     ) -> anyhow::Result<Vec<Effect>> {
         let fault = &self.faults[index];
-        let mut scene = Scene {
+        let mut context = FaultContext {
             topology: self.plan.topology(),
-            leader: roles.leader,
-            holders: roles.holders,
-            up: roles.up,
-            chance: &mut self.chance,
+            leader: snapshot.leader,
+            holders: snapshot.holders,
+            up: snapshot.up,
+            rng: &mut self.rng,
         };
         let failed = |error: String| anyhow!("fault.{}: {error}", index + 1);
-        let named = fault.named(&mut scene).map_err(failed)?;
-        let targets = scene.resolve(&named.target).map_err(failed)?;
-        let effects = named.begin(&mut scene).map_err(failed)?;
+        let named = fault.named(&mut context).map_err(failed)?;
+        let targets = context.resolve(&named.target).map_err(failed)?;
+        let effects = named.begin(&mut context).map_err(failed)?;
         let sites: SiteSet = targets.into_iter().collect();
         let span = FaultSpan {
             at_s: now_ns as f64 / 1e9,
             until_s: None,
             sites,
             text: fault.in_words(&named),
-            bounds: outage::bounds(self.plan, fault, sites, roles.leader),
+            bounds: outage::bounds(self.plan, fault, sites, snapshot.leader),
         };
-        self.begun.push(Begun {
+        self.started.push(StartedFault {
             index,
             at_ns: now_ns,
-            held: roles.held,
+            lease_holders: snapshot.lease_holders,
             effects: effects.clone(),
             span,
         });
@@ -133,37 +139,46 @@ impl<'a> Faults<'a> {
 
     /// Notes which replicas may have held a lease on each key when a fault began, or that this will
     /// never be known.
-    pub(crate) fn held(&mut self, index: usize, held: Held) {
-        if let Some(begun) = self.begun.iter_mut().find(|begun| begun.index == index) {
-            begun.held = held;
+    pub(crate) fn set_lease_holders(&mut self, index: usize, lease_holders: LeaseHolders) {
+        if let Some(started) = self
+            .started
+            .iter_mut()
+            .find(|started| started.index == index)
+        {
+            started.lease_holders = lease_holders;
         }
     }
 
     /// A fault ends: what is undone.
     pub(crate) fn end(&mut self, index: usize, now_ns: u64) -> Vec<Effect> {
-        let Some(begun) = self.begun.iter_mut().find(|begun| begun.index == index) else {
+        let Some(started) = self
+            .started
+            .iter_mut()
+            .find(|started| started.index == index)
+        else {
             return Vec::new();
         };
-        begun.span.until_s = Some(now_ns as f64 / 1e9);
-        begun
+        started.span.until_s = Some(now_ns as f64 / 1e9);
+        started
             .effects
             .iter()
-            .filter_map(|effect| effect.undone())
+            .filter_map(|effect| effect.inverse())
             .collect()
     }
 
     /// A replica that was asked to end and to start again has started.
-    pub(crate) fn started(&mut self, site: usize, now_ns: u64) {
-        let restarts = |begun: &&mut Begun| begun.effects.contains(&Effect::Restart(site));
-        for begun in self.begun.iter_mut().filter(restarts) {
-            begun.span.until_s.get_or_insert(now_ns as f64 / 1e9);
+    pub(crate) fn replica_restarted(&mut self, site: usize, now_ns: u64) {
+        let restarts =
+            |started: &&mut StartedFault| started.effects.contains(&Effect::Restart(site));
+        for started in self.started.iter_mut().filter(restarts) {
+            started.span.until_s.get_or_insert(now_ns as f64 / 1e9);
         }
     }
 
     /// Returns the outcome of the faults of a run with this measured interval.
-    pub(crate) fn passed(self, measured: Measured) -> Passed {
-        let begun = |index: usize| self.begun.iter().any(|begun| begun.index == index);
-        let never = (0..self.faults.len()).filter(|index| !begun(*index));
+    pub(crate) fn finish(self, measured: MeasuredInterval) -> FaultOutcomes {
+        let started = |index: usize| self.started.iter().any(|started| started.index == index);
+        let never = (0..self.faults.len()).filter(|index| !started(*index));
         let length_s = measured.end_s - measured.start_s;
         let never = never.map(|index| {
             format!(
@@ -173,37 +188,42 @@ impl<'a> Faults<'a> {
                 self.faults[index].at_s
             )
         });
-        let unsure = self.begun.iter();
-        let unsure = unsure.filter(|begun| matches!(begun.held, Held::Unknown));
-        let unsure = unsure.map(|begun| {
+        let unsure = self.started.iter();
+        let unsure =
+            unsure.filter(|started| matches!(started.lease_holders, LeaseHolders::Unknown));
+        let unsure = unsure.map(|started| {
             format!(
                 "it is not sure who held what when fault.{} began: every key counts as leased \
                  to who failed",
-                begun.index + 1
+                started.index + 1
             )
         });
-        Passed {
+        FaultOutcomes {
             notes: never.chain(unsure).collect(),
             leases: self.leases(),
-            spans: self.begun.into_iter().map(|begun| begun.span).collect(),
+            spans: self
+                .started
+                .into_iter()
+                .map(|started| started.span)
+                .collect(),
         }
     }
 
-    /// See [`Passed::leases`].
+    /// See [`FaultOutcomes::leases`].
     fn leases(&self) -> Vec<(u64, Vec<SiteSet>)> {
         let everybody = SiteSet::all(self.plan.topology().len());
         let keys = self.plan.experiment.workload.keys as usize;
-        let of = |begun: &Begun| match &begun.held {
-            Held::Unasked => None,
-            Held::Unknown => Some((begun.at_ns, vec![everybody; keys])),
-            Held::By(sites) => Some((begun.at_ns, sites.clone())),
+        let of = |started: &StartedFault| match &started.lease_holders {
+            LeaseHolders::NotRequested => None,
+            LeaseHolders::Unknown => Some((started.at_ns, vec![everybody; keys])),
+            LeaseHolders::Known(sites) => Some((started.at_ns, sites.clone())),
         };
-        let all: Option<Vec<_>> = self.begun.iter().map(of).collect();
+        let all: Option<Vec<_>> = self.started.iter().map(of).collect();
         all.unwrap_or_default()
     }
 }
 
-impl Passed {
+impl FaultOutcomes {
     /// The sites that may have held a lease on a key for an operation that ended then: as
     /// when the last fault before that began, or the first one after.
     pub(crate) fn leased_to(&self, key: u64, ended_ns: u64) -> Option<SiteSet> {
@@ -221,46 +241,49 @@ mod tests {
     const JP: usize = 0;
     const VA: usize = 3;
 
-    fn roles(held: Held) -> Roles {
-        Roles {
+    fn snapshot(lease_holders: LeaseHolders) -> ClusterSnapshot {
+        ClusterSnapshot {
             leader: Some(1),
             holders: vec![1, VA],
             up: vec![true; 5],
-            held,
+            lease_holders,
         }
     }
 
     /// Returns the outcome of the first fault of `fig7`, with two keys.
-    fn passed(held: Held, later: Option<Held>) -> Passed {
+    fn outcomes(lease_holders: LeaseHolders, later: Option<LeaseHolders>) -> FaultOutcomes {
         let experiment = Experiment::find("fig7").unwrap();
         let experiment = experiment.with(&["keys=2".to_owned()]).unwrap();
-        let plan = Plan::new(&experiment, &experiment.strategies[0]);
-        let mut faults = Faults::new(&plan);
-        faults.begin(0, 10, roles(held)).unwrap();
+        let plan = RunPlan::new(&experiment, &experiment.strategies[0]);
+        let mut faults = RunFaults::new(&plan);
+        faults.begin(0, 10, snapshot(lease_holders)).unwrap();
         if let Some(later) = later {
-            faults.held(0, later);
+            faults.set_lease_holders(0, later);
         }
-        faults.passed(Measured::default())
+        faults.finish(MeasuredInterval::default())
     }
 
     #[test]
     fn what_is_learned_after_a_fault_began_is_of_its_beginning() {
-        let by = vec![SiteSet::one(VA), SiteSet::EMPTY];
-        let passed = passed(Held::Unknown, Some(Held::By(by.clone())));
+        let known = vec![SiteSet::one(VA), SiteSet::EMPTY];
+        let outcomes = outcomes(
+            LeaseHolders::Unknown,
+            Some(LeaseHolders::Known(known.clone())),
+        );
         for ended_ns in [5, 10, 15] {
-            assert_eq!(passed.leased_to(0, ended_ns), Some(by[0]));
-            assert_eq!(passed.leased_to(1, ended_ns), Some(by[1]));
+            assert_eq!(outcomes.leased_to(0, ended_ns), Some(known[0]));
+            assert_eq!(outcomes.leased_to(1, ended_ns), Some(known[1]));
         }
-        assert_eq!(passed.notes, Vec::<String>::new());
+        assert_eq!(outcomes.notes, Vec::<String>::new());
     }
 
     #[test]
     fn a_key_is_leased_to_everybody_unless_it_surely_was_not() {
-        let unsure = passed(Held::Unknown, None);
+        let unsure = outcomes(LeaseHolders::Unknown, None);
         assert_eq!(unsure.leased_to(1, 15), Some(SiteSet::all(5)));
         assert!(unsure.notes[0].contains("fault.1"), "{:?}", unsure.notes);
         assert!(unsure.leased_to(1, 15).unwrap().contains(JP));
-        let unasked = passed(Held::Unasked, None);
-        assert_eq!(unasked.leased_to(1, 15), None);
+        let not_requested = outcomes(LeaseHolders::NotRequested, None);
+        assert_eq!(not_requested.leased_to(1, 15), None);
     }
 }

@@ -4,51 +4,51 @@
 //! loop, due. Its latency counts in full, also beyond the end. Clients of fast sites go on
 //! asking until the interval ends, so that all sites are measured under the same load.
 
-use super::Plan;
-use crate::experiment::Window;
+use super::RunPlan;
+use crate::experiment::MeasurementWindow;
 
 /// The interval of a run that goes on. Times in ns since the run began.
 #[derive(Debug)]
-pub(crate) struct Interval {
-    window: Window,
+pub(crate) struct IntervalTracker {
+    window: MeasurementWindow,
     /// Clients that have not made their warm-up requests, and all of their requests.
     warming: u64,
-    asking: u64,
+    unfinished: u64,
     /// Requests made of those that the window asks for, and their number in all.
     made: u64,
-    wanted: u64,
+    requested: u64,
     start_ns: u64,
     begin_ns: Option<u64>,
     end_ns: Option<u64>,
 }
 
-impl Interval {
+impl IntervalTracker {
     /// The interval of a plan with clients that begin to ask at `start_ns`.
-    pub(crate) fn new(plan: &Plan<'_>, start_ns: u64) -> Interval {
+    pub(crate) fn new(plan: &RunPlan<'_>, start_ns: u64) -> IntervalTracker {
         let workload = &plan.experiment.workload;
         let clients = u64::from(workload.clients) * plan.topology().len() as u64;
-        Interval::of(workload.window(), clients, start_ns)
+        IntervalTracker::of(workload.window(), clients, start_ns)
     }
 
-    fn of(window: Window, clients: u64, start_ns: u64) -> Interval {
+    fn of(window: MeasurementWindow, clients: u64, start_ns: u64) -> IntervalTracker {
         let after = |seconds: f64| start_ns + (seconds * 1e9) as u64;
         let (begin_ns, end_ns) = match window {
-            Window::Counts { warmup, .. } => ((warmup == 0).then_some(start_ns), None),
-            Window::Seconds { warmup_s, seconds } => {
+            MeasurementWindow::Counts { warmup, .. } => ((warmup == 0).then_some(start_ns), None),
+            MeasurementWindow::Seconds { warmup_s, seconds } => {
                 (Some(after(warmup_s)), Some(after(warmup_s + seconds)))
             }
         };
-        let wanted = match window {
-            Window::Counts { requests, .. } => requests.saturating_mul(clients),
-            Window::Seconds { .. } => 0,
+        let requested = match window {
+            MeasurementWindow::Counts { requests, .. } => requests.saturating_mul(clients),
+            MeasurementWindow::Seconds { .. } => 0,
         };
-        Interval {
+        IntervalTracker {
             window,
             made: 0,
-            wanted,
+            requested,
             start_ns,
             warming: clients,
-            asking: clients,
+            unfinished: clients,
             begin_ns,
             end_ns,
         }
@@ -56,7 +56,7 @@ impl Interval {
 
     /// A client's `count`-th request was answered or given up.
     pub(crate) fn made(&mut self, count: u64, now_ns: u64) {
-        let Window::Counts { warmup, requests } = self.window else {
+        let MeasurementWindow::Counts { warmup, requests } = self.window else {
             return;
         };
         self.made += u64::from(count <= requests);
@@ -67,8 +67,8 @@ impl Interval {
             }
         }
         if count == requests {
-            self.asking -= 1;
-            if self.asking == 0 {
+            self.unfinished -= 1;
+            if self.unfinished == 0 {
                 self.end_ns = Some(now_ns);
             }
         }
@@ -87,12 +87,12 @@ impl Interval {
     /// Returns the part of the run that is done, and all of it: requests, or ms.
     pub(crate) fn progress(&self, now_ns: u64) -> (u64, u64) {
         match (self.window, self.end_ns) {
-            (Window::Seconds { .. }, Some(end_ns)) => {
+            (MeasurementWindow::Seconds { .. }, Some(end_ns)) => {
                 let ms = |from: u64, to: u64| to.saturating_sub(from) / 1_000_000;
                 let all = ms(self.start_ns, end_ns).max(1);
                 (ms(self.start_ns, now_ns).min(all), all)
             }
-            _ => (self.made, self.wanted),
+            _ => (self.made, self.requested),
         }
     }
 
@@ -109,11 +109,11 @@ mod tests {
 
     #[test]
     fn the_slowest_client_begins_and_ends_it() {
-        let window = Window::Counts {
+        let window = MeasurementWindow::Counts {
             warmup: 2,
             requests: 4,
         };
-        let mut interval = Interval::of(window, 2, 5);
+        let mut interval = IntervalTracker::of(window, 2, 5);
         // One client is fast: it goes on beyond its own requests.
         for (count, now_ns) in [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50)] {
             interval.made(count, now_ns);
@@ -132,11 +132,11 @@ mod tests {
 
     #[test]
     fn without_warm_up_it_begins_with_the_first_request() {
-        let window = Window::Counts {
+        let window = MeasurementWindow::Counts {
             warmup: 0,
             requests: 1,
         };
-        let mut interval = Interval::of(window, 2, 7);
+        let mut interval = IntervalTracker::of(window, 2, 7);
         assert_eq!(interval.begin_ns(), Some(7));
         interval.made(1, 10);
         assert!(!interval.is_over(10));
@@ -146,11 +146,11 @@ mod tests {
 
     #[test]
     fn seconds_are_the_same_for_all() {
-        let window = Window::Seconds {
+        let window = MeasurementWindow::Seconds {
             warmup_s: 1.0,
             seconds: 2.0,
         };
-        let mut interval = Interval::of(window, 2, 1_000_000_000);
+        let mut interval = IntervalTracker::of(window, 2, 1_000_000_000);
         interval.made(1, 1_000);
         assert_eq!(interval.begin_ns(), Some(2_000_000_000));
         assert!(interval.is_over(4_000_000_000) && !interval.is_over(3_999_999_999));

@@ -7,12 +7,12 @@ use leasehold_histories::history::ValueId;
 use leasehold_ycsb::sample::OpKind;
 use leasehold_ycsb::site_stream::SiteStream;
 
-use super::Plan;
-use crate::experiment::Window;
+use super::RunPlan;
+use crate::experiment::MeasurementWindow;
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct KeyRequest {
     pub(crate) kind: OpKind,
     pub(crate) key: u64,
     /// Value that a write would write.
@@ -21,54 +21,58 @@ pub(crate) struct Ask {
 
 /// A process of a history: it does one operation at a time. Its number is unique in a run.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct HistoryProcess {
     pub(crate) site: usize,
     pub(crate) id: u32,
     /// Operations asked so far.
-    asked: u64,
+    issued: u64,
 }
 
-impl Process {
+impl HistoryProcess {
     /// Its next request, with a value that no other write of the run shares.
-    pub(crate) fn ask(&mut self, (kind, key): (OpKind, u64)) -> Ask {
-        let value = ValueId(u64::from(self.id + 1) << 32 | self.asked);
-        self.asked += 1;
-        Ask { kind, key, value }
+    pub(crate) fn next_request(&mut self, (kind, key): (OpKind, u64)) -> KeyRequest {
+        let value = ValueId(u64::from(self.id + 1) << 32 | self.issued);
+        self.issued += 1;
+        KeyRequest { kind, key, value }
     }
 }
 
 /// Numbers processes so that a history says where each of them is: divided by the number
 /// of sites, the remainder is the site's index.
 #[derive(Debug)]
-pub(crate) struct Processes {
+pub(crate) struct ProcessNumbers {
     /// Made so far, by site.
     made: Vec<u32>,
 }
 
-impl Processes {
+impl ProcessNumbers {
     /// None yet, at so many sites.
-    pub(crate) fn new(sites: usize) -> Processes {
-        Processes {
+    pub(crate) fn new(sites: usize) -> ProcessNumbers {
+        ProcessNumbers {
             made: vec![0; sites],
         }
     }
 
     /// One more, at a site.
-    pub(crate) fn make(&mut self, site: usize) -> Process {
+    pub(crate) fn make(&mut self, site: usize) -> HistoryProcess {
         let id = self.made[site] * self.made.len() as u32 + site as u32;
         self.made[site] += 1;
-        Process { site, id, asked: 0 }
+        HistoryProcess {
+            site,
+            id,
+            issued: 0,
+        }
     }
 }
 
 /// The requests of a client, or of a site. Their popular keys may change as time goes by.
-pub(crate) struct Requests {
+pub(crate) struct RequestStream {
     stream: SiteStream,
-    moves: Option<Moves>,
+    swaps: Option<SwapSchedule>,
 }
 
 /// The site exchanges its popular keys with another one.
-struct Moves {
+struct SwapSchedule {
     /// When it does so first, and how often.
     first_ns: u64,
     every_ns: u64,
@@ -79,37 +83,42 @@ struct Moves {
     done: u64,
 }
 
-impl Requests {
+impl RequestStream {
     /// Those of client number `client` at `site`, if clients begin to ask at `start_ns`.
-    pub(crate) fn of(plan: &Plan<'_>, site: usize, client: usize, start_ns: u64) -> Requests {
+    pub(crate) fn of(
+        plan: &RunPlan<'_>,
+        site: usize,
+        client: usize,
+        start_ns: u64,
+    ) -> RequestStream {
         let workload = &plan.experiment.workload;
-        let moves = workload.swap.as_ref().and_then(|swap| {
+        let swaps = workload.swap.as_ref().and_then(|swap| {
             let partner = swap.partner(site, plan.topology())?;
-            let Window::Seconds { warmup_s, .. } = workload.window() else {
+            let MeasurementWindow::Seconds { warmup_s, .. } = workload.window() else {
                 return None; // refused when the experiment was read
             };
             let ns = |seconds: f64| (seconds * 1e9) as u64;
-            Some(Moves {
+            Some(SwapSchedule {
                 first_ns: start_ns + ns(warmup_s + swap.every_s),
                 every_ns: ns(swap.every_s),
                 sites: [site as u64, partner as u64],
                 done: 0,
             })
         });
-        Requests {
+        RequestStream {
             stream: plan.stream(site, client),
-            moves,
+            swaps,
         }
     }
 
     /// Returns the request to send at `now_ns`, which never decreases.
     pub(crate) fn next(&mut self, now_ns: u64) -> (OpKind, u64) {
-        if let Some(moves) = &mut self.moves {
-            let since = now_ns.checked_sub(moves.first_ns);
-            let due = since.map_or(0, |since_ns| 1 + since_ns / moves.every_ns);
-            if due > moves.done {
-                moves.done = due;
-                self.stream.move_to(moves.sites[(due % 2) as usize]);
+        if let Some(swaps) = &mut self.swaps {
+            let since = now_ns.checked_sub(swaps.first_ns);
+            let due = since.map_or(0, |since_ns| 1 + since_ns / swaps.every_ns);
+            if due > swaps.done {
+                swaps.done = due;
+                self.stream.move_to(swaps.sites[(due % 2) as usize]);
             }
         }
         self.stream.next()
@@ -117,11 +126,14 @@ impl Requests {
 }
 
 /// The requests of every client of a closed loop, site by site; they begin at `start_ns`.
-pub(crate) fn closed_loops(plan: &Plan<'_>, start_ns: u64) -> Vec<(usize, Requests)> {
+pub(crate) fn closed_loops(plan: &RunPlan<'_>, start_ns: u64) -> Vec<(usize, RequestStream)> {
     let clients = plan.experiment.workload.clients as usize;
     let of = |index: usize| {
         let site = index / clients;
-        (site, Requests::of(plan, site, index % clients, start_ns))
+        (
+            site,
+            RequestStream::of(plan, site, index % clients, start_ns),
+        )
     };
     (0..clients * plan.topology().len()).map(of).collect()
 }
@@ -129,16 +141,16 @@ pub(crate) fn closed_loops(plan: &Plan<'_>, start_ns: u64) -> Vec<(usize, Reques
 /// A site that asks at a rate, whether or not earlier requests were answered.
 pub(crate) struct OpenLoop<T> {
     pub(crate) site: usize,
-    requests: Requests,
+    requests: RequestStream,
     /// Between two requests, in ns.
     every_ns: f64,
     /// When the first one is due.
     first_ns: f64,
     due: u64,
     /// Drawn while as many as may be were in flight, and when they were due.
-    backlog: VecDeque<Due>,
+    backlog: VecDeque<DueRequest>,
     /// Requests that waited so.
-    pub(crate) held_back: u64,
+    pub(crate) queued: u64,
     /// Senders that wait for nothing.
     idle: Vec<T>,
     busy: u32,
@@ -146,11 +158,11 @@ pub(crate) struct OpenLoop<T> {
 }
 
 /// When a request is due, and what it is.
-pub(crate) type Due = (u64, (OpKind, u64));
+pub(crate) type DueRequest = (u64, (OpKind, u64));
 
 impl<T> OpenLoop<T> {
     /// All sites of a plan that ask something, from `start_ns` on.
-    pub(crate) fn all(plan: &Plan<'_>, start_ns: u64) -> Vec<OpenLoop<T>> {
+    pub(crate) fn all(plan: &RunPlan<'_>, start_ns: u64) -> Vec<OpenLoop<T>> {
         let workload = &plan.experiment.workload;
         let n = plan.topology().len();
         let of = |(site, name): (usize, &&str)| {
@@ -158,13 +170,13 @@ impl<T> OpenLoop<T> {
             let every_ns = 1e9 / rate;
             (rate > 0.0).then(|| OpenLoop {
                 site,
-                requests: Requests::of(plan, site, 0, start_ns),
+                requests: RequestStream::of(plan, site, 0, start_ns),
                 every_ns,
                 // Sites do not ask all at the same moment.
                 first_ns: start_ns as f64 + every_ns * site as f64 / n as f64,
                 due: 0,
                 backlog: VecDeque::new(),
-                held_back: 0,
+                queued: 0,
                 idle: Vec::new(),
                 busy: 0,
                 most: workload.outstanding,
@@ -186,12 +198,12 @@ impl<T> OpenLoop<T> {
 
     /// Returns the request that is due now and its sender, made by `make` if no sender is idle.
     /// `None`: as many as may be are in flight, and it waits.
-    pub(crate) fn next(&mut self, make: impl FnOnce() -> T) -> Option<(T, Due)> {
+    pub(crate) fn next(&mut self, make: impl FnOnce() -> T) -> Option<(T, DueRequest)> {
         let due_ns = self.due_ns();
         let due = (due_ns, self.requests.next(due_ns));
         self.due += 1;
         if self.busy == self.most {
-            self.held_back += 1;
+            self.queued += 1;
             self.backlog.push_back(due);
             return None;
         }
@@ -199,22 +211,22 @@ impl<T> OpenLoop<T> {
         Some((self.idle.pop().unwrap_or_else(make), due))
     }
 
-    /// Notes that the sender `who` waits for nothing any more: it sends the request that waited
+    /// Notes that `sender` waits for nothing any more: it sends the request that waited
     /// longest, if any did.
-    pub(crate) fn done(&mut self, who: T) -> Option<(T, Due)> {
+    pub(crate) fn complete(&mut self, sender: T) -> Option<(T, DueRequest)> {
         if let Some(due) = self.backlog.pop_front() {
-            return Some((who, due));
+            return Some((sender, due));
         }
         self.busy -= 1;
-        self.idle.push(who);
+        self.idle.push(sender);
         None
     }
 }
 
 /// Returns a report's note on requests that waited at clients; nothing if none did.
-pub(crate) fn held_back_note(plan: &Plan<'_>, held_back: &[(usize, u64)]) -> Option<String> {
+pub(crate) fn queued_note(plan: &RunPlan<'_>, queued: &[(usize, u64)]) -> Option<String> {
     let names = plan.topology().names();
-    let sites = held_back.iter().filter(|(_, count)| *count > 0);
+    let sites = queued.iter().filter(|(_, count)| *count > 0);
     let sites: Vec<String> = sites
         .map(|(site, count)| format!("{count} at {}", names[*site]))
         .collect();
@@ -242,37 +254,37 @@ mod tests {
             _ => set.to_owned(),
         });
         let experiment = Experiment::find("demo").unwrap().with(&sets).unwrap();
-        let plan = Plan::new(&experiment, &experiment.strategies[0]);
+        let plan = RunPlan::new(&experiment, &experiment.strategies[0]);
         let mut sites = OpenLoop::all(&plan, 1_000_000_000);
         assert_eq!(sites.len(), 5);
         let site = &mut sites[0];
-        let mut processes = Processes::new(5);
+        let mut processes = ProcessNumbers::new(5);
         let mut make = || processes.make(0).id;
         let first = site.next(&mut make).unwrap();
         let second = site.next(&mut make).unwrap();
         assert_eq!((first.1.0, second.1.0), (1_000_000_000, 1_010_000_000));
         assert_ne!(first.0, second.0);
         assert!(site.next(&mut make).is_none());
-        let (who, due) = site.done(first.0).unwrap();
-        assert_eq!((who, due.0), (first.0, 1_020_000_000));
-        assert!(site.done(second.0).is_none());
+        let (sender, due) = site.complete(first.0).unwrap();
+        assert_eq!((sender, due.0), (first.0, 1_020_000_000));
+        assert!(site.complete(second.0).is_none());
         assert_eq!(
             site.next(&mut make).unwrap().0,
             second.0,
             "an idle one is used"
         );
-        assert_eq!(site.held_back, 1);
-        let note = held_back_note(&plan, &[(0, 1), (1, 0)]).unwrap();
+        assert_eq!(site.queued, 1);
+        let note = queued_note(&plan, &[(0, 1), (1, 0)]).unwrap();
         assert!(note.contains("1 at JP") && !note.contains("CA"), "{note}");
-        assert_eq!(held_back_note(&plan, &[(0, 0)]), None);
+        assert_eq!(queued_note(&plan, &[(0, 0)]), None);
     }
 
     #[test]
     fn two_sites_exchange_their_keys_again_and_again() {
         let experiment = Experiment::find("moving").unwrap();
-        let plan = Plan::new(&experiment, &experiment.strategies[0]);
+        let plan = RunPlan::new(&experiment, &experiment.strategies[0]);
         let hottest = |site: usize, at_s: u64| {
-            let mut requests = Requests::of(&plan, site, 0, 5_000_000_000);
+            let mut requests = RequestStream::of(&plan, site, 0, 5_000_000_000);
             let mut times = HashMap::new();
             for _ in 0..2_000 {
                 let (_, key) = requests.next(at_s * 1_000_000_000);
@@ -299,12 +311,12 @@ mod tests {
 
     #[test]
     fn no_two_writes_share_a_value() {
-        let mut processes = Processes::new(2);
+        let mut processes = ProcessNumbers::new(2);
         let mut all = std::collections::BTreeSet::new();
         for site in [0, 1, 1, 0] {
             let mut process = processes.make(site);
             assert_eq!(process.id % 2, site as u32, "the number says where it is");
-            let ask = |_| process.ask((OpKind::Update, 1)).value;
+            let ask = |_| process.next_request((OpKind::Update, 1)).value;
             assert!((0..5).map(ask).all(|value| all.insert(value)));
         }
     }

@@ -15,17 +15,17 @@ mod roles;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-pub use cluster::{Data, LocalCluster, LocalSettings};
-pub use reach::Reach;
+pub use cluster::{DataState, LocalCluster, LocalSettings};
+pub use reach::ClientAccess;
 pub(super) use replica::events_file;
-pub use replica::{Condition, Happened, Life, Why};
+pub use replica::{DownReason, ProcessEvent, ProcessState, ProcessStatus};
 pub use roles::Roles;
 
 use super::counters::sum_counters;
-use super::faults::Faults;
-use super::{Around, EndedRuns, Plan, Progress, Ran, node_events};
+use super::faults::RunFaults;
+use super::{EndedRuns, ProgressFn, RunContext, RunPlan, RunResult, node_events};
 use crate::experiment::Experiment;
-use crate::run::Event;
+use crate::run::RunEvent;
 
 /// Longest time that a replica may take to report its counters.
 const STATUS_WITHIN: Duration = Duration::from_secs(2);
@@ -38,12 +38,12 @@ const STATUS_WITHIN: Duration = Duration::from_secs(2);
 pub async fn run(
     experiment: &Experiment,
     settings: &LocalSettings,
-    progress: Progress<'_>,
+    progress: ProgressFn<'_>,
     ended: &mut EndedRuns,
 ) -> anyhow::Result<()> {
     for strategy in &experiment.strategies {
         for run in 0..experiment.runs {
-            let plan = Plan {
+            let plan = RunPlan {
                 experiment,
                 strategy,
                 run,
@@ -57,10 +57,10 @@ pub async fn run(
 
 /// One run of a strategy, in a directory of its own. Of several runs, progress is their number.
 async fn one_of_several(
-    plan: &Plan<'_>,
+    plan: &RunPlan<'_>,
     settings: &LocalSettings,
-    progress: Progress<'_>,
-) -> anyhow::Result<Ran> {
+    progress: ProgressFn<'_>,
+) -> anyhow::Result<RunResult> {
     let (label, runs) = (&plan.strategy.label, plan.experiment.runs);
     let dir = match runs {
         1 => label.clone(),
@@ -80,10 +80,10 @@ async fn one_of_several(
 }
 
 async fn run_plan(
-    plan: &Plan<'_>,
+    plan: &RunPlan<'_>,
     settings: &LocalSettings,
-    progress: Progress<'_>,
-) -> anyhow::Result<Ran> {
+    progress: ProgressFn<'_>,
+) -> anyhow::Result<RunResult> {
     let started = Instant::now();
     let start_unix_ms = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -93,8 +93,8 @@ async fn run_plan(
     let admins = cluster.ready(plan).await?;
     let ready = ready_event(plan, started.elapsed().as_secs_f64());
     cluster.wan().probe().context("probing the emulated WAN")?;
-    let mut faults = Faults::new(plan);
-    let asked = clients::drive(plan, (&mut cluster, &mut faults), started, progress).await?;
+    let mut faults = RunFaults::new(plan);
+    let outcome = clients::drive(plan, (&mut cluster, &mut faults), started, progress).await?;
     let mut statuses = Vec::new();
     for admin in &admins {
         // One that is down, or stands still, says nothing.
@@ -102,7 +102,7 @@ async fn run_plan(
         statuses.extend(status.ok().and_then(Result::ok));
     }
     let at = |ns: u64| started + Duration::from_nanos(ns);
-    let (begin_ns, end_ns) = asked.interval_ns;
+    let (begin_ns, end_ns) = outcome.interval_ns;
     let network = cluster.wan().network(at(begin_ns), at(end_ns));
     cluster.stop();
     let mut events = node_events::read(plan, &settings.dir, start_unix_ms as u64);
@@ -110,24 +110,24 @@ async fn run_plan(
     events.insert(at, ready);
     // The data of a run is of no use after it.
     let _ = std::fs::remove_dir_all(settings.dir.join("data"));
-    let around = Around {
+    let context = RunContext {
         started,
-        interval_ns: asked.interval_ns,
+        interval_ns: outcome.interval_ns,
         virtual_s: None,
         events,
-        notes: asked.notes,
+        notes: outcome.notes,
         faults: Some(faults),
         counters: sum_counters(statuses),
         network: Some(network),
     };
-    Ok(asked.recorder.finish(plan, around))
+    Ok(outcome.recorder.finish(plan, context))
 }
 
-fn ready_event(plan: &Plan<'_>, at_s: f64) -> Event {
-    Event {
+fn ready_event(plan: &RunPlan<'_>, at_s: f64) -> RunEvent {
+    RunEvent {
         run: Some(plan.strategy.label.clone()),
         at_s,
-        kind: Event::READY.to_string(),
+        kind: RunEvent::READY.to_string(),
         sites: Vec::new(),
         text: "the leader leads and every replica is promised by enough others".to_string(),
     }

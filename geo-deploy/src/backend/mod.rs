@@ -18,24 +18,24 @@ use bytes::Bytes;
 use leasehold_histories::history::{History, ValueId};
 use leasehold_leases::Key;
 
-use interval::Interval;
-pub use plan::Plan;
-use recorder::{Around, Ended, Recorder};
+use interval::IntervalTracker;
+pub use plan::RunPlan;
+use recorder::{OperationRecord, Recorder, RunContext};
 pub use repeat::EndedRuns;
 
-use crate::run::{Event, StrategyRun};
+use crate::run::{RunEvent, StrategyRun};
 
 /// Called now and then with a run's label, how much of it is done, and how much there is
 /// in all.
-pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
+pub type ProgressFn<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 /// One strategy's run and what happened in it.
 #[derive(Debug)]
-pub struct Ran {
+pub struct RunResult {
     /// Measurements of the run.
     pub run: StrategyRun,
     /// Elections, configurations, faults.
-    pub events: Vec<Event>,
+    pub events: Vec<RunEvent>,
     /// Requests of the clients and the answers to them, warm-up included: the histories that were
     /// judged. There is one of each run.
     pub histories: Vec<History>,

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::Plan;
-use crate::run::Event;
+use super::RunPlan;
+use crate::run::RunEvent;
 
 /// A line of a replica's events file; fields that a report does not show are left out.
 #[derive(Deserialize)]
-struct Line {
+struct EventLine {
     unix_ms: u64,
     node: String,
     event: String,
@@ -29,14 +29,14 @@ struct Line {
 
 /// Reads the events files of a run's replicas; `start_unix_ms` is when it began.
 /// Files and lines that cannot be read are left out: no figure depends on events.
-pub(super) fn read(plan: &Plan<'_>, dir: &Path, start_unix_ms: u64) -> Vec<Event> {
+pub(super) fn read(plan: &RunPlan<'_>, dir: &Path, start_unix_ms: u64) -> Vec<RunEvent> {
     let mut lines = Vec::new();
     for site in plan.topology().names() {
         let text =
             std::fs::read_to_string(super::local::events_file(dir, site)).unwrap_or_default();
         let read = text
             .lines()
-            .filter_map(|line| serde_json::from_str::<Line>(line).ok());
+            .filter_map(|line| serde_json::from_str::<EventLine>(line).ok());
         lines.extend(read);
     }
     lines.sort_by_key(|line| line.unix_ms);
@@ -50,7 +50,7 @@ pub(super) fn read(plan: &Plan<'_>, dir: &Path, start_unix_ms: u64) -> Vec<Event
 }
 
 /// ", JP hold nothing", or nothing if all may hold leases.
-pub(super) fn hold_nothing(plan: &Plan<'_>, excluded: impl Iterator<Item = usize>) -> String {
+pub(super) fn excluded_note(plan: &RunPlan<'_>, excluded: impl Iterator<Item = usize>) -> String {
     let names = plan.topology().names();
     let without: Vec<&str> = excluded
         .filter_map(|site| names.get(site).copied())
@@ -62,28 +62,28 @@ pub(super) fn hold_nothing(plan: &Plan<'_>, excluded: impl Iterator<Item = usize
     }
 }
 
-fn event(plan: &Plan<'_>, line: &Line, start_unix_ms: u64) -> Option<Event> {
+fn event(plan: &RunPlan<'_>, line: &EventLine, start_unix_ms: u64) -> Option<RunEvent> {
     let (kind, text) = match line.event.as_str() {
         "campaigning" => (
-            Event::ELECTION,
+            RunEvent::ELECTION,
             format!("campaigns in round {}", line.round),
         ),
-        "leading" => (Event::ELECTION, format!("leads in round {}", line.round)),
+        "leading" => (RunEvent::ELECTION, format!("leads in round {}", line.round)),
         "configured" => {
-            let Line {
+            let EventLine {
                 configuration,
                 keys,
                 strategy,
                 excluded,
                 ..
             } = line;
-            let without = hold_nothing(plan, excluded.iter().copied());
+            let without = excluded_note(plan, excluded.iter().copied());
             let text = format!("{configuration} ({strategy}): {keys} keys changed{without}");
-            (Event::CONFIGURATION, text)
+            (RunEvent::CONFIGURATION, text)
         }
         _ => return None,
     };
-    Some(Event {
+    Some(RunEvent {
         run: Some(plan.strategy.label.clone()),
         at_s: line.unix_ms.saturating_sub(start_unix_ms) as f64 / 1e3,
         kind: kind.to_string(),

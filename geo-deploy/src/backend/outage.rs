@@ -13,8 +13,8 @@
 //! Clients of a replica that no longer answers find another one: at once if it is down,
 //! after an attempt's time if it stands still or is cut off.
 
-use super::Plan;
-use crate::fault::{Action, Fault};
+use super::RunPlan;
+use crate::fault::{FaultAction, FaultSpec};
 use crate::run::OutageBound;
 use crate::run::bound::{Bounds, Replies, SiteSet};
 
@@ -26,18 +26,18 @@ pub(crate) const ATTEMPT_S: f64 = 1.0;
 /// Returns the bounds promised to clients at each site for a fault at `failed`, while `leader` led;
 /// empty if nothing is promised.
 pub(crate) fn bounds(
-    plan: &Plan<'_>,
-    fault: &Fault,
+    plan: &RunPlan<'_>,
+    fault: &FaultSpec,
     failed: SiteSet,
     leader: Option<usize>,
 ) -> Vec<OutageBound> {
     let n = plan.topology().len();
     let survives = n - failed.iter().count() > n / 2;
     let silences = match fault.action {
-        Action::Kill | Action::Stop | Action::Restart | Action::Pause => true,
+        FaultAction::Kill | FaultAction::Stop | FaultAction::Restart | FaultAction::Pause => true,
         // Some links of a replica may fail without a consequence, or with all of them.
-        Action::Partition => fault.to.is_empty() && fault.direction == Default::default(),
-        Action::Slow | Action::Loss | Action::FillDisk => false,
+        FaultAction::Partition => fault.to.is_empty() && fault.direction == Default::default(),
+        FaultAction::Slow | FaultAction::Loss | FaultAction::FillDisk => false,
     };
     if !silences || !survives {
         return Vec::new();
@@ -48,8 +48,8 @@ pub(crate) fn bounds(
 }
 
 fn of_site(
-    plan: &Plan<'_>,
-    fault: &Fault,
+    plan: &RunPlan<'_>,
+    fault: &FaultSpec,
     (site, failed): (usize, bool),
     of_leader: bool,
 ) -> OutageBound {
@@ -57,7 +57,7 @@ fn of_site(
     let usual_s = usual_s(plan, site);
     let finds_another_s = match fault.action {
         _ if !failed => 0.0,
-        Action::Kill | Action::Stop | Action::Restart => usual_s,
+        FaultAction::Kill | FaultAction::Stop | FaultAction::Restart => usual_s,
         _ => ATTEMPT_S + usual_s,
     };
     let other_s = match of_leader {
@@ -78,7 +78,7 @@ fn of_site(
 
 /// Returns the time without a leader after the leader failed, and the time for which a leased key
 /// is blocked after another holder failed, in s.
-fn durations_s(plan: &Plan<'_>) -> (f64, f64) {
+fn durations_s(plan: &RunPlan<'_>) -> (f64, f64) {
     let params = plan.params();
     let rho = plan.experiment.lease.rho;
     let seconds = |duration: std::time::Duration| duration.as_secs_f64();
@@ -95,7 +95,7 @@ fn durations_s(plan: &Plan<'_>) -> (f64, f64) {
 
 /// The longest that an operation at a site takes while nothing fails, in s: a write that
 /// everybody must acknowledge, behind another one.
-fn usual_s(plan: &Plan<'_>, site: usize) -> f64 {
+fn usual_s(plan: &RunPlan<'_>, site: usize) -> f64 {
     let topology = plan.topology();
     let bounds = Bounds::new(topology, plan.experiment.leader_index());
     let everybody = SiteSet::all(topology.len());
@@ -107,16 +107,16 @@ fn usual_s(plan: &Plan<'_>, site: usize) -> f64 {
 mod tests {
     use super::*;
     use crate::experiment::Experiment;
-    use crate::fault::Target;
+    use crate::fault::FaultTarget;
 
     const JP: usize = 0;
     const CA: usize = 1;
 
-    fn of(sets: &[&str], action: Action, failed: SiteSet) -> Vec<OutageBound> {
+    fn of(sets: &[&str], action: FaultAction, failed: SiteSet) -> Vec<OutageBound> {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         let experiment = Experiment::find("fig6").unwrap().with(&sets).unwrap();
-        let plan = Plan::new(&experiment, &experiment.strategies[0]);
-        let fault = Fault::now(action, vec![Target::All]);
+        let plan = RunPlan::new(&experiment, &experiment.strategies[0]);
+        let fault = FaultSpec::now(action, vec![FaultTarget::All]);
         bounds(&plan, &fault, failed, Some(CA))
     }
 
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_papers_holder_blocks_its_keys_for_two_renewals_and_its_last_promise() {
-        let bounds = of(&PAPER, Action::Kill, SiteSet::one(JP));
+        let bounds = of(&PAPER, FaultAction::Kill, SiteSet::one(JP));
         let at_leader = bounds[CA];
         let usual_s = at_leader.other_writes_s.unwrap() - SLACK_S;
         // 1.001 s and 4.016 s, a round trip of 0.27 s, 0.1 s, and two writes.
@@ -138,7 +138,7 @@ mod tests {
         assert!((5.38..5.40).contains(&leased_s), "{leased_s}");
         let other_s = at_leader.other_writes_s.unwrap();
         assert!(other_s < 0.5, "{other_s}");
-        let paused = of(&PAPER, Action::Pause, SiteSet::one(JP));
+        let paused = of(&PAPER, FaultAction::Pause, SiteSet::one(JP));
         let found_s = paused[JP].other_reads_s.unwrap() - bounds[JP].other_reads_s.unwrap();
         assert!((found_s - ATTEMPT_S).abs() < 1e-9, "{found_s}");
         assert_eq!(paused[CA], at_leader);
@@ -151,7 +151,7 @@ mod tests {
             "lease.renew_ms=60",
             "lease.t_guard_ms=250",
         ];
-        let bounds = of(&fast, Action::Kill, SiteSet::one(CA));
+        let bounds = of(&fast, FaultAction::Kill, SiteSet::one(CA));
         let waits_s = bounds[JP].other_writes_s.unwrap();
         assert!(
             bounds
@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn nothing_is_promised_without_a_majority_or_of_a_slow_link() {
-        assert_eq!(of(&[], Action::Kill, SiteSet::all(5)), []);
-        assert_eq!(of(&[], Action::Slow, SiteSet::one(JP)), []);
-        assert_eq!(of(&[], Action::Partition, SiteSet::one(JP)).len(), 5);
+        assert_eq!(of(&[], FaultAction::Kill, SiteSet::all(5)), []);
+        assert_eq!(of(&[], FaultAction::Slow, SiteSet::one(JP)), []);
+        assert_eq!(of(&[], FaultAction::Partition, SiteSet::one(JP)).len(), 5);
     }
 }

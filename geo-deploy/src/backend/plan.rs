@@ -9,8 +9,10 @@ use leasehold_node::config::{LeaseSection, RangeSection};
 use leasehold_ycsb::site_stream::{Popularity, Requests, SiteStream};
 
 use super::key_name;
-use crate::experiment::{AcceptRepliesName, Distribution, Experiment, StrategyPlan, Window};
-use crate::fault::Fault;
+use crate::experiment::{
+    AcceptRepliesName, Distribution, Experiment, MeasurementWindow, StrategyPlan,
+};
+use crate::fault::FaultSpec;
 use crate::run::bound::SiteSet;
 use crate::topology::Topology;
 
@@ -18,7 +20,7 @@ use crate::topology::Topology;
 const CANDIDATES: u64 = 100;
 
 /// One strategy of an experiment: what a backend runs.
-pub struct Plan<'a> {
+pub struct RunPlan<'a> {
     /// The experiment.
     pub experiment: &'a Experiment,
     /// The strategy.
@@ -27,10 +29,10 @@ pub struct Plan<'a> {
     pub run: u32,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> RunPlan<'a> {
     /// The first run of a strategy.
-    pub fn new(experiment: &'a Experiment, strategy: &'a StrategyPlan) -> Plan<'a> {
-        Plan {
+    pub fn new(experiment: &'a Experiment, strategy: &'a StrategyPlan) -> RunPlan<'a> {
+        RunPlan {
             experiment,
             strategy,
             run: 0,
@@ -53,19 +55,19 @@ impl<'a> Plan<'a> {
         let names = self.topology().names();
         let sites = names.len() as u64;
         match (workload.window(), &workload.rate) {
-            (Window::Counts { requests, .. }, _) => {
+            (MeasurementWindow::Counts { requests, .. }, _) => {
                 requests.saturating_mul(u64::from(workload.clients) * sites)
             }
-            (Window::Seconds { warmup_s, seconds }, Some(rate)) => {
+            (MeasurementWindow::Seconds { warmup_s, seconds }, Some(rate)) => {
                 let rate: f64 = names.iter().map(|site| rate.at(site)).sum();
                 (rate * (warmup_s + seconds)) as u64
             }
-            (Window::Seconds { .. }, None) => 0,
+            (MeasurementWindow::Seconds { .. }, None) => 0,
         }
     }
 
     /// Returns the faults that are injected into the cluster.
-    pub fn faults(&self) -> &[Fault] {
+    pub fn faults(&self) -> &[FaultSpec] {
         self.strategy.faults(self.experiment)
     }
 

@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use leasehold_histories::history::{Action, Event, History, ValueId};
-use leasehold_histories::linearizability::{Verdict as Judged, check};
+use leasehold_histories::history::{History, HistoryAction, HistoryEvent, ValueId};
+use leasehold_histories::linearizability::{LinearizabilityVerdict, check};
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Outcome, Path};
-use leasehold_ycsb::sample::{End, OpKind, Sample};
+use leasehold_ycsb::sample::{OpKind, OpOutcome, Sample};
 
 use super::changes::switch_reads;
-use super::faults::{Faults, Passed};
-use super::load::Ask;
-use super::{Plan, Ran};
-use crate::run::bookkeeping::{Bookkeeping, Issued, bookkeeping};
+use super::faults::{FaultOutcomes, RunFaults};
+use super::load::KeyRequest;
+use super::{RunPlan, RunResult};
+use crate::run::bookkeeping::{Bookkeeping, IssuedOperation, bookkeeping};
 use crate::run::bound::SiteSet;
-use crate::run::{self, Measured, StrategyRun, Verdict};
-use crate::wan::Network;
+use crate::run::{self, HistoryVerdict, MeasuredInterval, StrategyRun};
+use crate::wan::NetworkReport;
 
 /// Room is made at once for at most so many operations.
 const RESERVED_MAX: u64 = 1 << 22;
@@ -29,34 +29,34 @@ pub(crate) const READ_ONCE_MORE: &str = "after the run each key that was written
      once more: the history that was judged includes these reads";
 
 /// An operation that was answered or given up.
-pub(crate) struct Ended<'a> {
+pub(crate) struct OperationRecord<'a> {
     pub(crate) site: usize,
     pub(crate) process: u32,
-    pub(crate) ask: Ask,
+    pub(crate) request: KeyRequest,
     /// When it began: was sent, or, in an open loop, due. Latency counts from here.
     pub(crate) due_ns: u64,
     /// When it was sent.
     pub(crate) sent_ns: u64,
     pub(crate) now_ns: u64,
     /// Whether it ended without an answer because its time was over; it failed otherwise.
-    pub(crate) gave_up: bool,
+    pub(crate) timed_out: bool,
     pub(crate) answer: Option<(Path, &'a Outcome)>,
 }
 
 /// Facts of a run besides its operations.
-pub(crate) struct Around<'a> {
+pub(crate) struct RunContext<'a> {
     /// When the backend began with it.
     pub(crate) started: Instant,
     /// Beginning and end of the measured interval.
     pub(crate) interval_ns: (u64, u64),
     pub(crate) virtual_s: Option<f64>,
-    pub(crate) events: Vec<run::Event>,
+    pub(crate) events: Vec<run::RunEvent>,
     pub(crate) notes: Vec<String>,
     /// Faults that were injected into the cluster, if any were.
-    pub(crate) faults: Option<Faults<'a>>,
+    pub(crate) faults: Option<RunFaults<'a>>,
     pub(crate) counters: BTreeMap<String, u64>,
     /// As probes found it in the measured interval.
-    pub(crate) network: Option<Network>,
+    pub(crate) network: Option<NetworkReport>,
 }
 
 /// Gathers what clients of one run asked and were answered.
@@ -71,7 +71,7 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// A recorder for a plan.
-    pub(crate) fn new(plan: &Plan<'_>) -> Recorder {
+    pub(crate) fn new(plan: &RunPlan<'_>) -> Recorder {
         let mut recorder = Recorder::default();
         recorder
             .operations
@@ -80,9 +80,10 @@ impl Recorder {
     }
 
     /// Notes an operation that ended.
-    pub(crate) fn ended(&mut self, ended: &Ended<'_>) {
-        self.operations.push((ended.sample(), ended.ask.key));
-        self.history.push(ended.event());
+    pub(crate) fn record(&mut self, operation: &OperationRecord<'_>) {
+        self.operations
+            .push((operation.sample(), operation.request.key));
+        self.history.push(operation.event());
     }
 
     /// Every key that somebody tried to write, rising.
@@ -94,50 +95,50 @@ impl Recorder {
     }
 
     /// Judges the run, and says all that a report needs of it.
-    pub(crate) fn finish(mut self, plan: &Plan<'_>, around: Around<'_>) -> Ran {
+    pub(crate) fn finish(mut self, plan: &RunPlan<'_>, context: RunContext<'_>) -> RunResult {
         self.operations.sort_by_key(|(sample, _)| sample.start_ns);
-        let (begin_ns, end_ns) = around.interval_ns;
+        let (begin_ns, end_ns) = context.interval_ns;
         let started = |ns: u64| self.operations.partition_point(|(s, _)| s.start_ns < ns);
         let (first, after) = (started(begin_ns), started(end_ns));
-        let measured = Measured {
+        let measured = MeasuredInterval {
             start_s: begin_ns as f64 / 1e9,
             end_s: end_ns as f64 / 1e9,
         };
-        let passed = around.faults.map(|faults| faults.passed(measured));
-        let passed = passed.unwrap_or_default();
+        let outcomes = context.faults.map(|faults| faults.finish(measured));
+        let outcomes = outcomes.unwrap_or_default();
         let operations = &self.operations[first..after];
         let books = self.bookkeeping(plan, first, after);
         let parts = plan.parts();
         let n = plan.topology().len();
-        let notes = [around.notes, self.notes.clone(), passed.notes.clone()];
+        let notes = [context.notes, self.notes.clone(), outcomes.notes.clone()];
         let run = StrategyRun {
             label: plan.strategy.label.clone(),
             strategy: plan.strategy.strategy.clone(),
             workload: plan.words(),
-            asked: self.operations.len() as u64,
+            issued: self.operations.len() as u64,
             samples: operations.iter().map(|(sample, _)| *sample).collect(),
-            leased_to: leased_to(operations, &passed),
+            leased_to: leased_to(operations, &outcomes),
             part_of: part_of(operations, &parts),
             parts,
-            switches: switch_reads(plan, &self.operations, (&around.events, measured)),
+            switches: switch_reads(plan, &self.operations, (&context.events, measured)),
             repeats: Vec::new(),
             measured: Some(measured),
-            faults: passed.spans,
-            wall_s: around.started.elapsed().as_secs_f64(),
-            virtual_s: around.virtual_s,
+            faults: outcomes.spans,
+            wall_s: context.started.elapsed().as_secs_f64(),
+            virtual_s: context.virtual_s,
             linearizable: self.judge(),
             bookkeeping_local: books.as_ref().map(|a| a.local_reads.clone()),
             bookkeeping_minimum: books.map(|a| a.writes_at_minimum),
             notes: notes.concat(),
-            counters: around.counters,
-            measured_rtt_ms: around.network.as_ref().map(|found| found.matrix_ms(n)),
-            network: around.network,
+            counters: context.counters,
+            measured_rtt_ms: context.network.as_ref().map(|found| found.matrix_ms(n)),
+            network: context.network,
         };
-        let mut events = around.events;
+        let mut events = context.events;
         events.extend(swaps(plan, measured));
         events.extend(plan.change_events(measured));
         events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
-        Ran {
+        RunResult {
             run,
             events,
             histories: vec![self.history],
@@ -147,12 +148,12 @@ impl Recorder {
     /// Returns the shares that perfect bookkeeping would have reached on the operations from
     /// `first` to before `after`, those before being known; `None` for a strategy that does not
     /// learn.
-    fn bookkeeping(&self, plan: &Plan<'_>, first: usize, after: usize) -> Option<Bookkeeping> {
+    fn bookkeeping(&self, plan: &RunPlan<'_>, first: usize, after: usize) -> Option<Bookkeeping> {
         if plan.strategy.strategy != "quorum" {
             return None;
         }
         let operations = self.operations[..after].iter().enumerate();
-        let stream = operations.map(|(index, (sample, key))| Issued {
+        let stream = operations.map(|(index, (sample, key))| IssuedOperation {
             site: usize::from(sample.site),
             is_read: sample.kind == OpKind::Read,
             key: *key,
@@ -163,28 +164,28 @@ impl Recorder {
     }
 
     /// Whether the history, warm-up included, is linearizable.
-    fn judge(&self) -> Verdict {
+    fn judge(&self) -> HistoryVerdict {
         match check(&self.history) {
-            Judged::Linearizable { ops, keys } => {
-                Verdict::Yes(format!("{ops} operations on {keys} keys"))
+            LinearizabilityVerdict::Linearizable { ops, keys } => {
+                HistoryVerdict::Yes(format!("{ops} operations on {keys} keys"))
             }
-            Judged::Violation {
+            LinearizabilityVerdict::Violation {
                 key, explanation, ..
-            } => Verdict::No(format!("key {key}: {explanation}")),
-            unknown => Verdict::Unchecked(format!("{unknown:?}")),
+            } => HistoryVerdict::No(format!("key {key}: {explanation}")),
+            unknown => HistoryVerdict::Unchecked(format!("{unknown:?}")),
         }
     }
 }
 
 /// When two sites exchanged their popular keys, if the workload says so.
-fn swaps(plan: &Plan<'_>, measured: Measured) -> Vec<run::Event> {
+fn swaps(plan: &RunPlan<'_>, measured: MeasuredInterval) -> Vec<run::RunEvent> {
     let Some(swap) = &plan.experiment.workload.swap else {
         return Vec::new();
     };
-    let event = |at_s: f64| run::Event {
+    let event = |at_s: f64| run::RunEvent {
         run: Some(plan.strategy.label.clone()),
         at_s: measured.start_s + at_s,
-        kind: run::Event::SWAP.to_owned(),
+        kind: run::RunEvent::SWAP.to_owned(),
         sites: swap.sites.to_vec(),
         text: format!("{} exchange their popular keys", swap.sites.join(" and ")),
     };
@@ -204,23 +205,24 @@ fn part_of(operations: &[(Sample, u64)], parts: &[u64]) -> Vec<u8> {
 
 /// Returns the holders of a lease on the key of each operation; empty if they are not known for
 /// every operation.
-fn leased_to(operations: &[(Sample, u64)], passed: &Passed) -> Vec<SiteSet> {
-    let holders =
-        |(sample, key): &(Sample, u64)| passed.leased_to(*key, sample.start_ns + sample.latency_ns);
+fn leased_to(operations: &[(Sample, u64)], outcomes: &FaultOutcomes) -> Vec<SiteSet> {
+    let holders = |(sample, key): &(Sample, u64)| {
+        outcomes.leased_to(*key, sample.start_ns + sample.latency_ns)
+    };
     let all: Option<Vec<SiteSet>> = operations.iter().map(holders).collect();
     all.unwrap_or_default()
 }
 
-impl Ended<'_> {
+impl OperationRecord<'_> {
     /// Returns the way in which the operation ended, and the path by which it was served.
-    fn end(&self) -> (End, Path) {
+    fn end(&self) -> (OpOutcome, Path) {
         match self.answer {
             Some((path, outcome)) if !matches!(outcome.result, Some(Answer::Error(_)) | None) => {
-                (End::Ok, path)
+                (OpOutcome::Ok, path)
             }
-            Some(_) => (End::Failed, Path::Unspecified),
-            None if self.gave_up => (End::TimedOut, Path::Unspecified),
-            None => (End::Failed, Path::Unspecified),
+            Some(_) => (OpOutcome::Failed, Path::Unspecified),
+            None if self.timed_out => (OpOutcome::TimedOut, Path::Unspecified),
+            None => (OpOutcome::Failed, Path::Unspecified),
         }
     }
 
@@ -228,7 +230,7 @@ impl Ended<'_> {
         let (end, path) = self.end();
         Sample {
             site: self.site as u8,
-            kind: self.ask.kind,
+            kind: self.request.kind,
             path,
             end,
             start_ns: self.due_ns,
@@ -236,21 +238,21 @@ impl Ended<'_> {
         }
     }
 
-    fn event(&self) -> Event {
-        let value = self.ask.value;
-        let action = match self.ask.kind {
-            OpKind::Read => Action::Read {
+    fn event(&self) -> HistoryEvent {
+        let value = self.request.value;
+        let action = match self.request.kind {
+            OpKind::Read => HistoryAction::Read {
                 value: self.answer.and_then(|(_, outcome)| read_value(outcome)),
             },
-            _ => Action::Write { value },
+            _ => HistoryAction::Write { value },
         };
         let (end, _) = self.end();
-        Event {
+        HistoryEvent {
             process: self.process,
-            key: self.ask.key,
+            key: self.request.key,
             action,
             invoke_ns: self.sent_ns,
-            return_ns: (end == End::Ok).then_some(self.now_ns),
+            return_ns: (end == OpOutcome::Ok).then_some(self.now_ns),
         }
     }
 }
@@ -273,33 +275,33 @@ mod tests {
 
     /// Returns the value that the history records for a read with this answer.
     fn found(outcome: &Outcome) -> Option<ValueId> {
-        let ask = Ask {
+        let request = KeyRequest {
             kind: OpKind::Read,
             key: 1,
             value: ValueId(7),
         };
-        let ended = Ended {
+        let ended = OperationRecord {
             site: 0,
             process: 1,
-            ask,
+            request,
             due_ns: 0,
             sent_ns: 0,
             now_ns: 5,
-            gave_up: false,
+            timed_out: false,
             answer: Some((Path::Local, outcome)),
         };
         match ended.event().action {
-            Action::Read { value } => value,
+            HistoryAction::Read { value } => value,
             other => panic!("a read became {other:?}"),
         }
     }
 
     #[test]
     fn operations_that_failed_are_told_from_those_that_were_given_up() {
-        let ended = |gave_up| Ended {
+        let ended = |timed_out| OperationRecord {
             site: 0,
             process: 1,
-            ask: Ask {
+            request: KeyRequest {
                 kind: OpKind::Update,
                 key: 1,
                 value: ValueId(7),
@@ -307,12 +309,12 @@ mod tests {
             due_ns: 1,
             sent_ns: 3,
             now_ns: 5,
-            gave_up,
+            timed_out,
             answer: None,
         };
-        assert_eq!(ended(true).sample().end, End::TimedOut);
+        assert_eq!(ended(true).sample().end, OpOutcome::TimedOut);
         let failed = ended(false);
-        assert_eq!(failed.sample().end, End::Failed);
+        assert_eq!(failed.sample().end, OpOutcome::Failed);
         // Latency counts from when it was due; the history begins when it was sent. The write
         // may have taken effect.
         assert_eq!(

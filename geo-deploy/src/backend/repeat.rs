@@ -3,17 +3,17 @@
 //! Their measured intervals are put one after the other, as if one run had gone on. What
 //! lies outside of them is left out: warm-up and elections before, and the end.
 
-use super::Ran;
+use super::RunResult;
 use crate::experiment::Experiment;
-use crate::run::{Event, FaultSpan, Measured, StrategyRun, SwitchReads, Verdict};
+use crate::run::{FaultSpan, HistoryVerdict, MeasuredInterval, RunEvent, StrategyRun, SwitchReads};
 
 /// The runs of an experiment that have ended, by the label of their strategy.
 #[derive(Debug, Default)]
-pub struct EndedRuns(Vec<(String, Vec<Ran>)>);
+pub struct EndedRuns(Vec<(String, Vec<RunResult>)>);
 
 impl EndedRuns {
     /// Adds a run. Those of a strategy follow each other.
-    pub(super) fn add(&mut self, label: &str, ran: Ran) {
+    pub(super) fn add(&mut self, label: &str, ran: RunResult) {
         match self.0.last_mut() {
             Some((last, runs)) if last == label => runs.push(ran),
             _ => self.0.push((label.to_owned(), vec![ran])),
@@ -45,14 +45,14 @@ impl EndedRuns {
     }
 
     /// The runs of each strategy as one.
-    pub fn joined(self) -> Vec<Ran> {
+    pub fn joined(self) -> Vec<RunResult> {
         let strategies = self.0.into_iter();
         strategies.filter_map(|(_, runs)| joined(runs)).collect()
     }
 }
 
 /// All runs as one; `None` if there is none.
-fn joined(runs: Vec<Ran>) -> Option<Ran> {
+fn joined(runs: Vec<RunResult>) -> Option<RunResult> {
     let count = runs.len();
     let mut runs = runs.into_iter();
     let first = runs.next()?;
@@ -72,8 +72,8 @@ fn joined(runs: Vec<Ran>) -> Option<Ran> {
 }
 
 /// Without the events outside its measured interval. What learning gives is of one run.
-fn only_measured(mut ran: Ran) -> Ran {
-    let Measured { start_s, end_s } = ran.run.measured.unwrap_or_default();
+fn only_measured(mut ran: RunResult) -> RunResult {
+    let MeasuredInterval { start_s, end_s } = ran.run.measured.unwrap_or_default();
     ran.events
         .retain(|event| (start_s..end_s).contains(&event.at_s));
     ran.run.bookkeeping_local = None;
@@ -81,17 +81,17 @@ fn only_measured(mut ran: Ran) -> Ran {
     ran
 }
 
-fn append(all: &mut Ran, next: Ran) {
+fn append(all: &mut RunResult, next: RunResult) {
     let (before, after) = (measured(&all.run), measured(&next.run));
     let shift_s = before.end_s - after.start_s;
     let shift_ns = (shift_s * 1e9) as i64;
     let run = &mut all.run;
     let end_s = after.end_s + shift_s;
-    run.measured = Some(Measured {
+    run.measured = Some(MeasuredInterval {
         start_s: before.start_s,
         end_s,
     });
-    run.repeats.push(Measured {
+    run.repeats.push(MeasuredInterval {
         start_s: before.end_s,
         end_s,
     });
@@ -113,7 +113,7 @@ fn append(all: &mut Ran, next: Ran) {
             until_s: fault.until_s.map(|until| until + shift_s),
             ..fault
         }));
-    run.asked += next.run.asked;
+    run.issued += next.run.issued;
     run.part_of.extend(next.run.part_of);
     let length_s = before.end_s - before.start_s;
     run.switches
@@ -132,29 +132,29 @@ fn append(all: &mut Ran, next: Ran) {
         }
     }
     all.events
-        .extend(next.events.into_iter().map(|event| Event {
+        .extend(next.events.into_iter().map(|event| RunEvent {
             at_s: event.at_s + shift_s,
             ..event
         }));
     all.histories.extend(next.histories);
 }
 
-fn measured(run: &StrategyRun) -> Measured {
+fn measured(run: &StrategyRun) -> MeasuredInterval {
     run.measured.unwrap_or_default()
 }
 
 /// No, if one is not linearizable; yes, if all are.
-fn together(verdicts: &[Verdict]) -> Verdict {
+fn together(verdicts: &[HistoryVerdict]) -> HistoryVerdict {
     let numbered = || verdicts.iter().zip(1..);
-    let one = |wanted: fn(&Verdict) -> bool| {
+    let one = |wanted: fn(&HistoryVerdict) -> bool| {
         let found = numbered().find(|(verdict, _)| wanted(verdict));
         found.map(|(verdict, number)| format!("run {number}: {}", verdict.text()))
     };
-    if let Some(text) = one(|verdict| matches!(verdict, Verdict::No(_))) {
-        return Verdict::No(text);
+    if let Some(text) = one(|verdict| matches!(verdict, HistoryVerdict::No(_))) {
+        return HistoryVerdict::No(text);
     }
-    if let Some(text) = one(|verdict| matches!(verdict, Verdict::Unchecked(_))) {
-        return Verdict::Unchecked(text);
+    if let Some(text) = one(|verdict| matches!(verdict, HistoryVerdict::Unchecked(_))) {
+        return HistoryVerdict::Unchecked(text);
     }
-    Verdict::Yes(format!("each of {} runs", verdicts.len()))
+    HistoryVerdict::Yes(format!("each of {} runs", verdicts.len()))
 }

@@ -22,13 +22,13 @@ use leasehold_sim::network::Faults;
 use leasehold_sim::world::{World, WorldSettings};
 
 use super::counters::sum_counters;
-use super::{Around, EndedRuns, Plan, Progress, Ran};
-use crate::experiment::{Experiment, Network};
+use super::{EndedRuns, ProgressFn, RunContext, RunPlan, RunResult};
+use crate::experiment::{Experiment, NetworkFaults};
 
 use clients::Clients;
 
 /// Time that the cluster has to elect its leader and establish leases, in ns.
-const SETTLE_NS: u64 = 5_000_000_000;
+const STARTUP_NS: u64 = 5_000_000_000;
 /// Duration of a sync, in ns.
 pub(crate) const SYNC_NS: u64 = 100_000;
 /// The longest extra delay of a reordered message, in ns.
@@ -42,14 +42,14 @@ const REORDER_NS: u64 = 300_000_000;
 /// If the experiment names a strategy that replicas do not know.
 pub fn run(
     experiment: &Experiment,
-    progress: Progress<'_>,
+    progress: ProgressFn<'_>,
     stop: &AtomicBool,
     ended: &mut EndedRuns,
 ) -> anyhow::Result<()> {
     let mut plans = Vec::new();
     for strategy in &experiment.strategies {
-        Plan::new(experiment, strategy).strategies()?;
-        plans.extend((0..experiment.runs).map(|run| Plan {
+        RunPlan::new(experiment, strategy).strategies()?;
+        plans.extend((0..experiment.runs).map(|run| RunPlan {
             experiment,
             strategy,
             run,
@@ -71,12 +71,12 @@ pub fn run(
 /// Every plan's run beside its index, in the order in which they ended. One that was stopped
 /// has none.
 fn in_parallel(
-    plans: &[Plan<'_>],
-    progress: Progress<'_>,
+    plans: &[RunPlan<'_>],
+    progress: ProgressFn<'_>,
     stop: &AtomicBool,
-) -> Vec<(usize, anyhow::Result<Option<Ran>>)> {
+) -> Vec<(usize, anyhow::Result<Option<RunResult>>)> {
     let next = AtomicUsize::new(0);
-    let ended = Repeats::new(plans, progress, stop);
+    let ended = RepeatProgress::new(plans, progress, stop);
     let worker = || {
         let more = |index: &usize| *index < plans.len() && !stop.load(Ordering::Relaxed);
         let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(more);
@@ -99,23 +99,27 @@ fn in_parallel(
 }
 
 /// Shows how far runs are: a single one of a strategy from within, several by their number.
-struct Repeats<'a> {
-    progress: Progress<'a>,
+struct RepeatProgress<'a> {
+    progress: ProgressFn<'a>,
     stop: &'a AtomicBool,
     ended: Mutex<BTreeMap<String, u64>>,
 }
 
-impl<'a> Repeats<'a> {
-    fn new(plans: &[Plan<'_>], progress: Progress<'a>, stop: &'a AtomicBool) -> Repeats<'a> {
-        let label = |plan: &Plan<'_>| (plan.strategy.label.clone(), 0);
-        Repeats {
+impl<'a> RepeatProgress<'a> {
+    fn new(
+        plans: &[RunPlan<'_>],
+        progress: ProgressFn<'a>,
+        stop: &'a AtomicBool,
+    ) -> RepeatProgress<'a> {
+        let label = |plan: &RunPlan<'_>| (plan.strategy.label.clone(), 0);
+        RepeatProgress {
             progress,
             stop,
             ended: Mutex::new(plans.iter().map(label).collect()),
         }
     }
 
-    fn run(&self, plan: &Plan<'_>) -> anyhow::Result<Option<Ran>> {
+    fn run(&self, plan: &RunPlan<'_>) -> anyhow::Result<Option<RunResult>> {
         let runs = plan.experiment.runs;
         if runs == 1 {
             return run_plan(plan, self.progress, self.stop);
@@ -131,7 +135,7 @@ impl<'a> Repeats<'a> {
     }
 }
 
-fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
+fn world_settings(plan: &RunPlan<'_>) -> anyhow::Result<WorldSettings> {
     let topology = plan.topology();
     let n = topology.len();
     let mut replica = Settings::new(ReplicaId(0), n);
@@ -153,12 +157,12 @@ fn world_settings(plan: &Plan<'_>) -> anyhow::Result<WorldSettings> {
         drift_ppm: (plan.experiment.lease.rho * 1e6 / 2.0) as u32,
         encoded: false,
         disks_remember: faults != Faults::default() || !plan.faults().is_empty(),
-        odd: None,
+        faulty_reporter: None,
         watched: false,
     })
 }
 
-fn faults(network: &Network) -> Faults {
+fn faults(network: &NetworkFaults) -> Faults {
     let delays = network.reorder + network.duplication > 0.0;
     Faults {
         loss: network.loss,
@@ -171,19 +175,19 @@ fn faults(network: &Network) -> Faults {
 
 /// `None` if it was stopped.
 fn run_plan(
-    plan: &Plan<'_>,
-    progress: Progress<'_>,
+    plan: &RunPlan<'_>,
+    progress: ProgressFn<'_>,
     stop: &AtomicBool,
-) -> anyhow::Result<Option<Ran>> {
+) -> anyhow::Result<Option<RunResult>> {
     let started = Instant::now();
     let world = World::new(world_settings(plan)?, plan.seed());
-    let mut clients = Clients::new(plan, world, SETTLE_NS);
+    let mut clients = Clients::new(plan, world, STARTUP_NS);
     clients.drive(progress, stop)?;
     let stopped = stop.load(Ordering::Relaxed);
     Ok((!stopped).then(|| finish(plan, clients, started)))
 }
 
-fn finish(plan: &Plan<'_>, clients: Clients<'_>, started: Instant) -> Ran {
+fn finish(plan: &RunPlan<'_>, clients: Clients<'_>, started: Instant) -> RunResult {
     let world = &clients.world;
     let replicas = (0..plan.topology().len())
         .filter_map(|node| Some((world.replica(node)?, world.clock(node))));
@@ -191,7 +195,7 @@ fn finish(plan: &Plan<'_>, clients: Clients<'_>, started: Instant) -> Ran {
     let mut events = events::of_replicas(plan, &world.notes);
     events.extend(clients.events.iter().cloned());
     events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
-    let around = Around {
+    let context = RunContext {
         started,
         interval_ns: clients.interval.bounds_ns(world.now_ns()),
         virtual_s: Some(world.now_ns() as f64 / 1e9),
@@ -201,5 +205,5 @@ fn finish(plan: &Plan<'_>, clients: Clients<'_>, started: Instant) -> Ran {
         counters,
         network: None,
     };
-    clients.recorder.finish(plan, around)
+    clients.recorder.finish(plan, context)
 }

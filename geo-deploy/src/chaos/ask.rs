@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use leasehold_histories::history::{Action, ValueId};
+use leasehold_histories::history::{HistoryAction, ValueId};
 use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Entry, KeyValue, SCAN_ENTRIES_MAX, Version};
@@ -12,7 +12,7 @@ use crate::backend::{key_name, value};
 
 /// Kinds of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum OperationKind {
     /// Reads one key.
     Get,
     /// Writes one key.
@@ -29,34 +29,40 @@ pub enum Kind {
     MultiPut,
 }
 
-impl Kind {
+impl OperationKind {
     /// Every kind.
-    pub const ALL: [Kind; 7] = [
-        Kind::Get,
-        Kind::Put,
-        Kind::Delete,
-        Kind::Cas,
-        Kind::Scan,
-        Kind::MultiGet,
-        Kind::MultiPut,
+    pub const ALL: [OperationKind; 7] = [
+        OperationKind::Get,
+        OperationKind::Put,
+        OperationKind::Delete,
+        OperationKind::Cas,
+        OperationKind::Scan,
+        OperationKind::MultiGet,
+        OperationKind::MultiPut,
     ];
 
     /// Its name in summaries.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Get => "get",
-            Kind::Put => "put",
-            Kind::Delete => "delete",
-            Kind::Cas => "cas",
-            Kind::Scan => "scan",
-            Kind::MultiGet => "multi-get",
-            Kind::MultiPut => "multi-put",
+            OperationKind::Get => "get",
+            OperationKind::Put => "put",
+            OperationKind::Delete => "delete",
+            OperationKind::Cas => "cas",
+            OperationKind::Scan => "scan",
+            OperationKind::MultiGet => "multi-get",
+            OperationKind::MultiPut => "multi-put",
         }
     }
 
     /// Whether it may change the state.
     pub fn is_write(self) -> bool {
-        matches!(self, Kind::Put | Kind::Delete | Kind::Cas | Kind::MultiPut)
+        matches!(
+            self,
+            OperationKind::Put
+                | OperationKind::Delete
+                | OperationKind::Cas
+                | OperationKind::MultiPut
+        )
     }
 }
 
@@ -65,9 +71,9 @@ pub type Belief = Option<(ValueId, Version)>;
 
 /// An operation that a client is about to send.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct OperationRequest {
     /// Kind of the operation.
-    pub kind: Kind,
+    pub kind: OperationKind,
     /// To which keys; of a scan, every key of the range, rising, without a gap.
     pub keys: Vec<u64>,
     /// Values to write, one for each key.
@@ -77,29 +83,29 @@ pub struct Ask {
 }
 
 /// For each key, the state that was found or the action that was performed.
-pub type Parts = Vec<(u64, Action)>;
+pub type Parts = Vec<(u64, HistoryAction)>;
 
 /// An answer that no state of the store explains; the message says why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong(pub String);
+pub struct UnexplainedAnswer(pub String);
 
-impl Ask {
+impl OperationRequest {
     /// As it is sent.
     pub fn op(&self) -> Op {
         let key = |at: usize| key_name(self.keys[at]);
         let written = |at: usize| stored(self.values[at]);
         match self.kind {
-            Kind::Get => Op::get(key(0)),
-            Kind::Put => Op::put(key(0), written(0)),
-            Kind::Delete => Op::delete(key(0)),
-            Kind::Cas => Op::cas(
+            OperationKind::Get => Op::get(key(0)),
+            OperationKind::Put => Op::put(key(0), written(0)),
+            OperationKind::Delete => Op::delete(key(0)),
+            OperationKind::Cas => Op::cas(
                 key(0),
                 written(0),
                 self.expected.map(|(_, version)| version),
             ),
-            Kind::Scan => Op::scan(key(0), self.end(), SCAN_ENTRIES_MAX),
-            Kind::MultiGet => Op::multi_get((0..self.keys.len()).map(key).collect()),
-            Kind::MultiPut => {
+            OperationKind::Scan => Op::scan(key(0), self.end(), SCAN_ENTRIES_MAX),
+            OperationKind::MultiGet => Op::multi_get((0..self.keys.len()).map(key).collect()),
+            OperationKind::MultiPut => {
                 let entry = |at| KeyValue {
                     key: key(at),
                     value: written(at),
@@ -115,7 +121,7 @@ impl Ask {
     }
 
     /// Returns the possible effects if it was never answered: its writes.
-    pub fn open(&self) -> Parts {
+    pub fn possible_effects(&self) -> Parts {
         match self.kind.is_write() {
             true => self.effects(true),
             false => Parts::new(),
@@ -126,17 +132,17 @@ impl Ask {
     ///
     /// # Errors
     /// If the answer is not one to this operation, or holds what nobody wrote.
-    pub fn done(&self, answer: &Answer) -> Result<Parts, Wrong> {
+    pub fn effects_of(&self, answer: &Answer) -> Result<Parts, UnexplainedAnswer> {
         match (self.kind, answer) {
-            (Kind::Get, Answer::Missing(_)) => Ok(self.found(&BTreeMap::new())),
-            (Kind::Get, Answer::Value(found)) => {
+            (OperationKind::Get, Answer::Missing(_)) => Ok(self.found(&BTreeMap::new())),
+            (OperationKind::Get, Answer::Value(found)) => {
                 let id = self.recognise(self.keys[0], &found.value)?;
                 Ok(self.found(&BTreeMap::from([(self.keys[0], id)])))
             }
-            (Kind::Scan | Kind::MultiGet, Answer::Entries(entries)) => {
+            (OperationKind::Scan | OperationKind::MultiGet, Answer::Entries(entries)) => {
                 Ok(self.found(&self.entries(&entries.entries)?))
             }
-            (Kind::Cas, Answer::Mismatch(_)) => Ok(self.effects(false)),
+            (OperationKind::Cas, Answer::Mismatch(_)) => Ok(self.effects(false)),
             (kind, Answer::Written(_)) if kind.is_write() => Ok(self.effects(true)),
             _ => Err(self.wrong(format!("was answered {answer:?}"))),
         }
@@ -145,7 +151,7 @@ impl Ask {
     fn found(&self, values: &BTreeMap<u64, ValueId>) -> Parts {
         let read = |key: &u64| {
             let value = values.get(key).copied();
-            (*key, Action::Read { value })
+            (*key, HistoryAction::Read { value })
         };
         self.keys.iter().map(read).collect()
     }
@@ -153,11 +159,11 @@ impl Ask {
     fn effects(&self, swapped: bool) -> Parts {
         let values = self.values.iter().copied();
         match self.kind {
-            Kind::Delete => vec![(self.keys[0], Action::Delete)],
-            Kind::Cas => {
+            OperationKind::Delete => vec![(self.keys[0], HistoryAction::Delete)],
+            OperationKind::Cas => {
                 let expected = self.expected.map(|(value, _)| value);
                 let new = self.values[0];
-                let action = Action::Cas {
+                let action = HistoryAction::Cas {
                     expected,
                     new,
                     swapped,
@@ -166,13 +172,13 @@ impl Ask {
             }
             _ => {
                 let keys = self.keys.iter().copied();
-                let write = |(key, value)| (key, Action::Write { value });
+                let write = |(key, value)| (key, HistoryAction::Write { value });
                 keys.zip(values).map(write).collect()
             }
         }
     }
 
-    fn entries(&self, entries: &[Entry]) -> Result<BTreeMap<u64, ValueId>, Wrong> {
+    fn entries(&self, entries: &[Entry]) -> Result<BTreeMap<u64, ValueId>, UnexplainedAnswer> {
         let mut found = BTreeMap::new();
         for entry in entries {
             let Some(key) = self.key_of(&entry.key) else {
@@ -196,7 +202,7 @@ impl Ask {
         (self.keys.contains(&key) && key_name(key) == *name).then_some(key)
     }
 
-    fn recognise(&self, key: u64, bytes: &Bytes) -> Result<ValueId, Wrong> {
+    fn recognise(&self, key: u64, bytes: &Bytes) -> Result<ValueId, UnexplainedAnswer> {
         let id = ValueId::from_value(bytes).filter(|id| stored(*id) == *bytes);
         id.ok_or_else(|| {
             let size = bytes.len();
@@ -206,9 +212,9 @@ impl Ask {
         })
     }
 
-    fn wrong(&self, what: String) -> Wrong {
+    fn wrong(&self, what: String) -> UnexplainedAnswer {
         let (first, last) = (self.keys.first(), self.keys.last());
-        Wrong(format!(
+        UnexplainedAnswer(format!(
             "{} of keys {:?} to {:?} {what}",
             self.kind.name(),
             first.unwrap_or(&0),
@@ -236,8 +242,8 @@ mod tests {
 
     const KEYS: [u64; 3] = [4, 5, 6];
 
-    fn ask(kind: Kind, keys: &[u64]) -> Ask {
-        Ask {
+    fn request(kind: OperationKind, keys: &[u64]) -> OperationRequest {
+        OperationRequest {
             kind,
             keys: keys.to_vec(),
             values: (1..=keys.len() as u64).map(ValueId).collect(),
@@ -258,9 +264,11 @@ mod tests {
 
     #[test]
     fn a_scan_finds_every_key_of_its_range_or_that_it_is_absent() {
-        let scan = ask(Kind::Scan, &KEYS);
-        let found = scan.done(&entries(&[(5, ValueId(9))])).expect("an answer");
-        let read = |value| Action::Read { value };
+        let scan = request(OperationKind::Scan, &KEYS);
+        let found = scan
+            .effects_of(&entries(&[(5, ValueId(9))]))
+            .expect("an answer");
+        let read = |value| HistoryAction::Read { value };
         assert_eq!(
             found,
             [
@@ -270,44 +278,44 @@ mod tests {
             ]
         );
         assert!(
-            scan.open().is_empty(),
+            scan.possible_effects().is_empty(),
             "a read without an answer says nothing"
         );
     }
 
     #[test]
     fn answers_that_nothing_explains_are_wrong() {
-        let scan = ask(Kind::Scan, &KEYS);
-        let outside = scan.done(&entries(&[(7, ValueId(9))]));
+        let scan = request(OperationKind::Scan, &KEYS);
+        let outside = scan.effects_of(&entries(&[(7, ValueId(9))]));
         assert!(outside.is_err_and(|wrong| wrong.0.contains("did not ask")));
-        let twice = scan.done(&entries(&[(5, ValueId(9)), (5, ValueId(9))]));
+        let twice = scan.effects_of(&entries(&[(5, ValueId(9)), (5, ValueId(9))]));
         assert!(twice.is_err_and(|wrong| wrong.0.contains("twice")));
         let mut torn = stored(ValueId(9)).to_vec();
         torn.pop();
-        let get = ask(Kind::Get, &[4]).done(&Answer::Value(Value {
+        let get = request(OperationKind::Get, &[4]).effects_of(&Answer::Value(Value {
             value: torn.into(),
             version: None,
         }));
         assert!(get.is_err_and(|wrong| wrong.0.contains("no client wrote")));
-        let put = ask(Kind::Put, &[4]).done(&Answer::Missing(Missing {}));
+        let put = request(OperationKind::Put, &[4]).effects_of(&Answer::Missing(Missing {}));
         assert!(put.is_err());
     }
 
     #[test]
     fn a_write_without_an_answer_may_have_been_executed() {
-        let write = |value| Action::Write {
+        let write = |value| HistoryAction::Write {
             value: ValueId(value),
         };
-        let put = ask(Kind::MultiPut, &KEYS).open();
+        let put = request(OperationKind::MultiPut, &KEYS).possible_effects();
         assert_eq!(put, [(4, write(1)), (5, write(2)), (6, write(3))]);
-        let cas = ask(Kind::Cas, &[4]);
-        let swapped = |swapped| Action::Cas {
+        let cas = request(OperationKind::Cas, &[4]);
+        let swapped = |swapped| HistoryAction::Cas {
             expected: None,
             new: ValueId(1),
             swapped,
         };
-        assert_eq!(cas.open(), [(4, swapped(true))]);
+        assert_eq!(cas.possible_effects(), [(4, swapped(true))]);
         let mismatch = Answer::Mismatch(leasehold_wire::Mismatch { actual: None });
-        assert_eq!(cas.done(&mismatch), Ok(vec![(4, swapped(false))]));
+        assert_eq!(cas.effects_of(&mismatch), Ok(vec![(4, swapped(false))]));
     }
 }

@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use leasehold_histories::history::{Action, ValueId};
+use leasehold_histories::history::{HistoryAction, ValueId};
 use leasehold_wire::Version;
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::ask::{Ask, Belief, Kind, Parts};
+use super::ask::{Belief, OperationKind, OperationRequest, Parts};
 
 /// Keys on which everybody works.
 pub const HOT: Range<u64> = 0..48;
@@ -30,30 +30,30 @@ const HOT_SHARE: f64 = 0.7;
 const BELIEFS_MAX: usize = 4096;
 
 /// Kinds of operations of a client of hot and cold keys, each with its relative frequency.
-const SINGLE: [(Kind, u32); 7] = [
-    (Kind::Get, 44),
-    (Kind::Put, 22),
-    (Kind::Delete, 6),
-    (Kind::Cas, 14),
-    (Kind::Scan, 3),
-    (Kind::MultiGet, 5),
-    (Kind::MultiPut, 6),
+const SINGLE: [(OperationKind, u32); 7] = [
+    (OperationKind::Get, 44),
+    (OperationKind::Put, 22),
+    (OperationKind::Delete, 6),
+    (OperationKind::Cas, 14),
+    (OperationKind::Scan, 3),
+    (OperationKind::MultiGet, 5),
+    (OperationKind::MultiPut, 6),
 ];
 /// The same of a client of groups.
-const GROUPED: [(Kind, u32); 7] = [
-    (Kind::Get, 12),
-    (Kind::Put, 10),
-    (Kind::Delete, 4),
-    (Kind::Cas, 6),
-    (Kind::Scan, 20),
-    (Kind::MultiGet, 23),
-    (Kind::MultiPut, 25),
+const GROUPED: [(OperationKind, u32); 7] = [
+    (OperationKind::Get, 12),
+    (OperationKind::Put, 10),
+    (OperationKind::Delete, 4),
+    (OperationKind::Cas, 6),
+    (OperationKind::Scan, 20),
+    (OperationKind::MultiGet, 23),
+    (OperationKind::MultiPut, 25),
 ];
 
 /// One of several, each drawn as often as its weight says.
-pub fn weighted<T: Copy>(all: &[(T, u32)], chance: &mut Pcg64Mcg) -> T {
+pub fn weighted<T: Copy>(all: &[(T, u32)], rng: &mut Pcg64Mcg) -> T {
     let weights: u32 = all.iter().map(|(_, weight)| weight).sum();
-    let mut left = chance.random_range(0..weights);
+    let mut left = rng.random_range(0..weights);
     for &(one, weight) in all {
         match left.checked_sub(weight) {
             Some(rest) => left = rest,
@@ -76,17 +76,17 @@ pub fn group_of(key: u64) -> Option<u64> {
 
 /// The groups on which clients work at the moment.
 #[derive(Debug)]
-pub struct Groups {
+pub struct KeyGroups {
     /// Each with the number of operations that it may still have.
     open: Vec<(u64, u32)>,
     begun: u64,
     operations: u32,
 }
 
-impl Groups {
+impl KeyGroups {
     /// `open` at a time, of so many operations each.
-    pub fn new(open: u64, operations: u32) -> Groups {
-        Groups {
+    pub fn new(open: u64, operations: u32) -> KeyGroups {
+        KeyGroups {
             open: (0..open).map(|group| (group, operations)).collect(),
             begun: open,
             operations,
@@ -99,8 +99,8 @@ impl Groups {
     }
 
     /// The group of the next operation.
-    fn take(&mut self, chance: &mut Pcg64Mcg) -> u64 {
-        let at = chance.random_range(0..self.open.len());
+    fn take(&mut self, rng: &mut Pcg64Mcg) -> u64 {
+        let at = rng.random_range(0..self.open.len());
         let (group, left) = &mut self.open[at];
         let taken = *group;
         *left -= 1;
@@ -114,7 +114,7 @@ impl Groups {
 
 /// On which keys a client works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Works {
+pub enum KeyPool {
     /// On hot and cold keys.
     Single,
     /// On the keys of groups.
@@ -124,8 +124,8 @@ pub enum Works {
 /// Decides what one client asks.
 #[derive(Debug)]
 pub struct Chooser {
-    works: Works,
-    chance: Pcg64Mcg,
+    pool: KeyPool,
+    rng: Pcg64Mcg,
     beliefs: BTreeMap<u64, Belief>,
     /// Values of this client, and no others, begin with this.
     values_from: u64,
@@ -134,11 +134,11 @@ pub struct Chooser {
 
 impl Chooser {
     /// Creates the chooser of client number `client`. No other client writes its values.
-    pub fn new(works: Works, client: u32, seed: u64) -> Chooser {
+    pub fn new(pool: KeyPool, client: u32, seed: u64) -> Chooser {
         let values_from = u64::from(client + 1) << 32;
         Chooser {
-            works,
-            chance: Pcg64Mcg::seed_from_u64(seed ^ values_from),
+            pool,
+            rng: Pcg64Mcg::seed_from_u64(seed ^ values_from),
             beliefs: BTreeMap::new(),
             values_from,
             values: 0,
@@ -147,25 +147,25 @@ impl Chooser {
 
     /// Returns the time until the next operation, in seconds, for `rate` operations a second.
     pub fn pause_s(&mut self, rate: f64) -> f64 {
-        -(1.0 - self.chance.random::<f64>()).ln() / rate
+        -(1.0 - self.rng.random::<f64>()).ln() / rate
     }
 
     /// The next operation.
-    pub fn next(&mut self, groups: &mut Groups) -> Ask {
-        let (kind, keys) = match self.works {
-            Works::Single => self.single(),
-            Works::Grouped => self.grouped(groups),
+    pub fn next(&mut self, groups: &mut KeyGroups) -> OperationRequest {
+        let (kind, keys) = match self.pool {
+            KeyPool::Single => self.single(),
+            KeyPool::Grouped => self.grouped(groups),
         };
         // What a key holds must be known before it can be compared.
         let known = self.beliefs.get(&keys[0]).copied();
         let (kind, expected) = match (kind, known) {
-            (Kind::Cas, None) => (Kind::Get, None),
-            (Kind::Cas, Some(belief)) => (Kind::Cas, belief),
+            (OperationKind::Cas, None) => (OperationKind::Get, None),
+            (OperationKind::Cas, Some(belief)) => (OperationKind::Cas, belief),
             (other, _) => (other, None),
         };
-        let writes = kind.is_write() && kind != Kind::Delete;
+        let writes = kind.is_write() && kind != OperationKind::Delete;
         let values = keys.iter().filter(|_| writes).map(|_| self.value());
-        Ask {
+        OperationRequest {
             kind,
             values: values.collect(),
             keys,
@@ -178,22 +178,22 @@ impl Chooser {
         ValueId(self.values_from | self.values)
     }
 
-    fn single(&mut self) -> (Kind, Vec<u64>) {
-        let kind = weighted(&SINGLE, &mut self.chance);
-        let several = self.chance.random_range(2..5);
+    fn single(&mut self) -> (OperationKind, Vec<u64>) {
+        let kind = weighted(&SINGLE, &mut self.rng);
+        let several = self.rng.random_range(2..5);
         let keys = match kind {
-            Kind::MultiGet | Kind::MultiPut => self.distinct(several),
-            Kind::Scan => self.range(),
+            OperationKind::MultiGet | OperationKind::MultiPut => self.distinct(several),
+            OperationKind::Scan => self.range(),
             _ => vec![self.key()],
         };
         (kind, keys)
     }
 
     fn key(&mut self) -> u64 {
-        match self.chance.random_bool(HOT_SHARE) {
+        match self.rng.random_bool(HOT_SHARE) {
             // The first are the hottest.
-            true => (self.chance.random::<f64>().powi(2) * HOT.end as f64) as u64,
-            false => self.chance.random_range(COLD),
+            true => (self.rng.random::<f64>().powi(2) * HOT.end as f64) as u64,
+            false => self.rng.random_range(COLD),
         }
     }
 
@@ -210,20 +210,20 @@ impl Chooser {
 
     fn range(&mut self) -> Vec<u64> {
         let from = self.key();
-        (from..(from + self.chance.random_range(2..12)).min(COLD.end)).collect()
+        (from..(from + self.rng.random_range(2..12)).min(COLD.end)).collect()
     }
 
-    fn grouped(&mut self, groups: &mut Groups) -> (Kind, Vec<u64>) {
-        let mut keys: Vec<u64> = group_keys(groups.take(&mut self.chance)).collect();
-        let kind = weighted(&GROUPED, &mut self.chance);
-        if kind != Kind::Scan {
-            let several = matches!(kind, Kind::MultiGet | Kind::MultiPut);
+    fn grouped(&mut self, groups: &mut KeyGroups) -> (OperationKind, Vec<u64>) {
+        let mut keys: Vec<u64> = group_keys(groups.take(&mut self.rng)).collect();
+        let kind = weighted(&GROUPED, &mut self.rng);
+        if kind != OperationKind::Scan {
+            let several = matches!(kind, OperationKind::MultiGet | OperationKind::MultiPut);
             let number = if several {
-                self.chance.random_range(2..=keys.len())
+                self.rng.random_range(2..=keys.len())
             } else {
                 1
             };
-            keys.shuffle(&mut self.chance);
+            keys.shuffle(&mut self.rng);
             keys.truncate(number);
         }
         (kind, keys)
@@ -236,10 +236,10 @@ impl Chooser {
         }
         for &(key, action) in parts {
             let held = match action {
-                Action::Read { value } => value,
-                Action::Write { value } => Some(value),
-                Action::Cas { new, .. } => Some(new),
-                Action::Delete => None,
+                HistoryAction::Read { value } => value,
+                HistoryAction::Write { value } => Some(value),
+                HistoryAction::Cas { new, .. } => Some(new),
+                HistoryAction::Delete => None,
             };
             match (held, versions.get(&key)) {
                 (None, _) => drop(self.beliefs.insert(key, None)),
@@ -252,7 +252,7 @@ impl Chooser {
     }
 
     /// Forgets what keys held: nobody knows what came of an operation on them.
-    pub fn doubt(&mut self, keys: &[u64]) {
+    pub fn forget(&mut self, keys: &[u64]) {
         for key in keys {
             self.beliefs.remove(key);
         }
@@ -265,46 +265,46 @@ mod tests {
 
     use super::*;
 
-    fn learn_reads(chooser: &mut Chooser, ask: &Ask) {
+    fn learn_reads(chooser: &mut Chooser, request: &OperationRequest) {
         let read = |key: &u64| {
             let value = Some(ValueId(1));
-            (*key, Action::Read { value })
+            (*key, HistoryAction::Read { value })
         };
-        let parts: Parts = ask.keys.iter().map(read).collect();
-        let versions = ask.keys.iter().map(|key| (*key, Version::default()));
+        let parts: Parts = request.keys.iter().map(read).collect();
+        let versions = request.keys.iter().map(|key| (*key, Version::default()));
         chooser.learn(&parts, &versions.collect());
     }
 
     #[test]
     fn every_kind_is_asked_for_on_keys_of_the_right_sets_and_no_value_twice() {
-        for works in [Works::Single, Works::Grouped] {
-            let mut groups = Groups::new(3, 50);
+        for pool in [KeyPool::Single, KeyPool::Grouped] {
+            let mut groups = KeyGroups::new(3, 50);
             let mut kinds = BTreeSet::new();
             let mut values = BTreeSet::new();
             for client in 0..2 {
-                let mut chooser = Chooser::new(works, client, 5);
+                let mut chooser = Chooser::new(pool, client, 5);
                 for _ in 0..3000 {
-                    let ask = chooser.next(&mut groups);
-                    kinds.insert(ask.kind);
-                    for value in &ask.values {
+                    let request = chooser.next(&mut groups);
+                    kinds.insert(request.kind);
+                    for value in &request.values {
                         assert!(values.insert(*value), "{value:?} is written twice");
                     }
                     let of_group = |key: &u64| group_of(*key).is_some();
-                    let grouped = ask.keys.iter().all(of_group);
-                    assert_eq!(grouped, works == Works::Grouped, "{ask:?}");
-                    let distinct: BTreeSet<_> = ask.keys.iter().collect();
-                    assert_eq!(distinct.len(), ask.keys.len(), "{ask:?}");
-                    learn_reads(&mut chooser, &ask);
+                    let grouped = request.keys.iter().all(of_group);
+                    assert_eq!(grouped, pool == KeyPool::Grouped, "{request:?}");
+                    let distinct: BTreeSet<_> = request.keys.iter().collect();
+                    assert_eq!(distinct.len(), request.keys.len(), "{request:?}");
+                    learn_reads(&mut chooser, &request);
                 }
             }
-            assert_eq!(kinds.len(), Kind::ALL.len(), "{kinds:?}");
+            assert_eq!(kinds.len(), OperationKind::ALL.len(), "{kinds:?}");
         }
     }
 
     #[test]
     fn a_group_has_so_many_operations_and_never_more() {
-        let mut groups = Groups::new(3, 50);
-        let mut chooser = Chooser::new(Works::Grouped, 0, 1);
+        let mut groups = KeyGroups::new(3, 50);
+        let mut chooser = Chooser::new(KeyPool::Grouped, 0, 1);
         let mut operations: BTreeMap<u64, u32> = BTreeMap::new();
         for _ in 0..10_000 {
             let keys = chooser.next(&mut groups).keys;
@@ -323,19 +323,19 @@ mod tests {
 
     #[test]
     fn a_compare_and_swap_expects_what_was_seen_last() {
-        let mut groups = Groups::new(1, u32::MAX);
-        let mut chooser = Chooser::new(Works::Grouped, 0, 1);
+        let mut groups = KeyGroups::new(1, u32::MAX);
+        let mut chooser = Chooser::new(KeyPool::Grouped, 0, 1);
         let version = Version { slot: 7, index: 1 };
         let all = group_keys(0);
-        let read = |value| Action::Read { value };
+        let read = |value| HistoryAction::Read { value };
         let parts: Parts = all
             .clone()
             .map(|key| (key, read(Some(ValueId(key)))))
             .collect();
         chooser.learn(&parts, &all.map(|key| (key, version)).collect());
         let cas = std::iter::repeat_with(|| chooser.next(&mut groups));
-        let mut cas = cas.filter(|ask| ask.kind == Kind::Cas);
-        let ask = cas.next().expect("one comes");
-        assert_eq!(ask.expected, Some((ValueId(ask.keys[0]), version)));
+        let mut cas = cas.filter(|request| request.kind == OperationKind::Cas);
+        let request = cas.next().expect("one comes");
+        assert_eq!(request.expected, Some((ValueId(request.keys[0]), version)));
     }
 }

@@ -6,24 +6,24 @@ use std::collections::{BTreeMap, VecDeque};
 use rand::SeedableRng as _;
 use rand_pcg::Pcg64Mcg;
 
-use super::possible::Possible;
+use super::possible::EffectFilter;
 use crate::backend::local::LocalCluster;
-use crate::fault::{Action, Effect, Fault, Target};
+use crate::fault::{Effect, FaultAction, FaultSpec, FaultTarget};
 use crate::topology::Topology;
 
 /// Carries out the faults of a schedule, and ends them.
-pub struct Conductor<'a> {
+pub struct FaultInjector<'a> {
     topology: &'a Topology,
-    chance: Pcg64Mcg,
-    waiting: VecDeque<Fault>,
-    active: Vec<Active>,
+    rng: Pcg64Mcg,
+    waiting: VecDeque<FaultSpec>,
+    active: Vec<ActiveFault>,
     /// Account of the faults so far.
-    pub performed: Performed,
+    pub account: FaultAccount,
 }
 
 /// Account of the faults of a schedule.
 #[derive(Clone, Debug, Default)]
-pub struct Performed {
+pub struct FaultAccount {
     /// Faults that began, by what they did.
     pub begun: BTreeMap<String, u64>,
     /// Faults that could not begin, because their targets were down already or nobody had
@@ -34,16 +34,16 @@ pub struct Performed {
 }
 
 /// A fault that lasts.
-pub(super) struct Active {
+pub(super) struct ActiveFault {
     pub until_s: f64,
     words: String,
     pub undo: Vec<Effect>,
 }
 
-impl Active {
+impl ActiveFault {
     #[cfg(test)]
-    pub fn new(until_s: f64, undo: Vec<Effect>) -> Active {
-        Active {
+    pub fn new(until_s: f64, undo: Vec<Effect>) -> ActiveFault {
+        ActiveFault {
             until_s,
             words: String::new(),
             undo,
@@ -51,15 +51,15 @@ impl Active {
     }
 }
 
-impl<'a> Conductor<'a> {
-    /// Creates a conductor for a schedule, sorted by the begin of its faults.
-    pub fn new(faults: &[Fault], topology: &'a Topology, seed: u64) -> Conductor<'a> {
-        Conductor {
+impl<'a> FaultInjector<'a> {
+    /// Creates an injector for a schedule, sorted by the begin of its faults.
+    pub fn new(faults: &[FaultSpec], topology: &'a Topology, seed: u64) -> FaultInjector<'a> {
+        FaultInjector {
             topology,
-            chance: Pcg64Mcg::seed_from_u64(seed),
+            rng: Pcg64Mcg::seed_from_u64(seed),
             waiting: faults.iter().cloned().collect(),
             active: Vec::new(),
-            performed: Performed::default(),
+            account: FaultAccount::default(),
         }
     }
 
@@ -91,7 +91,7 @@ impl<'a> Conductor<'a> {
     /// Ends everything that lasts, and begins nothing any more.
     ///
     /// # Errors
-    /// As [`Conductor::step`].
+    /// As [`FaultInjector::step`].
     pub fn heal(&mut self, cluster: &mut LocalCluster, now_s: f64) -> anyhow::Result<()> {
         self.waiting.clear();
         self.end(cluster, f64::INFINITY, now_s)
@@ -115,25 +115,25 @@ impl<'a> Conductor<'a> {
     async fn begin(
         &mut self,
         cluster: &mut LocalCluster,
-        fault: &Fault,
+        fault: &FaultSpec,
         now_s: f64,
     ) -> anyhow::Result<()> {
         let effects = match self.effects(cluster, fault).await {
             Ok(effects) => effects,
             Err(why) => {
-                self.performed.skipped += 1;
+                self.account.skipped += 1;
                 self.note(now_s, &format!("not {fault}: {why}"));
                 return Ok(());
             }
         };
         let words = self.words(fault, &effects);
         self.note(now_s, &words);
-        *self.performed.begun.entry(kind(fault)).or_default() += 1;
+        *self.account.begun.entry(kind(fault)).or_default() += 1;
         let undo: Vec<Effect> = (effects.iter().copied())
-            .filter_map(Effect::undone)
+            .filter_map(Effect::inverse)
             .collect();
         if let Some(until_s) = fault.until_s {
-            self.active.push(Active {
+            self.active.push(ActiveFault {
                 until_s,
                 words,
                 undo,
@@ -148,13 +148,13 @@ impl<'a> Conductor<'a> {
     async fn effects(
         &mut self,
         cluster: &LocalCluster,
-        fault: &Fault,
+        fault: &FaultSpec,
     ) -> Result<Vec<Effect>, String> {
         let roles = cluster.roles(None).await;
-        let mut scene = roles.scene(self.topology, &mut self.chance);
-        let effects = fault.begin(&mut scene)?;
-        let conditions = cluster.conditions();
-        let effects = Possible::new(&conditions, &self.active, fault.until_s).of(effects);
+        let mut context = roles.fault_context(self.topology, &mut self.rng);
+        let effects = fault.begin(&mut context)?;
+        let statuses = cluster.process_statuses();
+        let effects = EffectFilter::new(&statuses, &self.active, fault.until_s).apply(effects);
         match effects.is_empty() {
             true => Err("its targets are down already".to_owned()),
             false => Ok(effects),
@@ -162,17 +162,18 @@ impl<'a> Conductor<'a> {
     }
 
     fn note(&mut self, now_s: f64, words: &str) {
-        self.performed.log.push(format!("{now_s:9.3} s  {words}"));
+        self.account.log.push(format!("{now_s:9.3} s  {words}"));
     }
 
     /// The fault in words, with the replicas that its roles meant.
-    fn words(&self, fault: &Fault, effects: &[Effect]) -> String {
+    fn words(&self, fault: &FaultSpec, effects: &[Effect]) -> String {
         let names = self.topology.names();
-        let by_name = |target: &Target| matches!(target, Target::Site(_) | Target::All);
+        let by_name =
+            |target: &FaultTarget| matches!(target, FaultTarget::Site(_) | FaultTarget::All);
         if fault.target.iter().chain(&fault.to).all(by_name) {
             return fault.to_string();
         }
-        let meant: Vec<String> = match fault.action.is_of_links() {
+        let meant: Vec<String> = match fault.action.affects_links() {
             true => effects.iter().map(|effect| link(*effect, &names)).collect(),
             false => (effects.iter().flat_map(|effect| effect.sites()))
                 .map(|site| names[site].to_owned())
@@ -189,12 +190,12 @@ fn link(effect: Effect, names: &[&str]) -> String {
 }
 
 /// As it is counted.
-fn kind(fault: &Fault) -> String {
+fn kind(fault: &FaultSpec) -> String {
     let name = fault.action.name();
     match (fault.action, fault.direction) {
-        (Action::Kill, _) if fault.target.contains(&Target::All) => "kill all".to_owned(),
-        (Action::Partition, crate::fault::Direction::Both) => format!("{name} two-way"),
-        (Action::Partition, _) => format!("{name} one-way"),
+        (FaultAction::Kill, _) if fault.target.contains(&FaultTarget::All) => "kill all".to_owned(),
+        (FaultAction::Partition, crate::fault::Direction::Both) => format!("{name} two-way"),
+        (FaultAction::Partition, _) => format!("{name} one-way"),
         _ => name.to_owned(),
     }
 }

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_histories::history::{Action, Event, History, ValueId};
+use leasehold_histories::history::{History, HistoryAction, HistoryEvent, ValueId};
 
-use super::record::Record;
+use super::record::RoundRecord;
 
 /// Way in which a record is falsified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Control {
+pub enum Falsification {
     /// A read is added that finds what was overwritten before it began.
     StaleRead,
     /// The final read finds the value before the last acknowledged write.
@@ -18,15 +18,15 @@ pub enum Control {
 
 /// Falsifies a record. False if it holds nothing that could be falsified so: no key was
 /// written twice, one write after the other.
-pub fn falsify(control: Control, record: &mut Record) -> bool {
-    let Some(overwritten) = overwritten(&record.history) else {
+pub fn falsify(falsification: Falsification, record: &mut RoundRecord) -> bool {
+    let Some(pair) = last_write_pair(&record.history) else {
         return false;
     };
-    match control {
-        Control::StaleRead => record.history.push(overwritten.read()),
-        Control::LostWrite => {
+    match falsification {
+        Falsification::StaleRead => record.history.push(pair.read()),
+        Falsification::LostWrite => {
             let lost: History = (record.history.events().iter())
-                .map(|event| overwritten.lose(event))
+                .map(|event| pair.lose(event))
                 .collect();
             record.history = lost;
         }
@@ -35,7 +35,7 @@ pub fn falsify(control: Control, record: &mut Record) -> bool {
 }
 
 /// Two acknowledged writes of a key, one after the other.
-struct Overwritten {
+struct WritePair {
     key: u64,
     old: ValueId,
     new: ValueId,
@@ -45,10 +45,10 @@ struct Overwritten {
 
 /// The last two such writes of the hottest key that has them, so that much happens around
 /// them.
-fn overwritten(history: &History) -> Option<Overwritten> {
+fn last_write_pair(history: &History) -> Option<WritePair> {
     let mut writes: BTreeMap<u64, Vec<(u64, u64, ValueId)>> = BTreeMap::new();
     for event in history.events() {
-        if let (Action::Write { value }, Some(end_ns)) = (event.action, event.return_ns) {
+        if let (HistoryAction::Write { value }, Some(end_ns)) = (event.action, event.return_ns) {
             let of_key = writes.entry(event.key).or_default();
             of_key.push((event.invoke_ns, end_ns, value));
         }
@@ -60,7 +60,7 @@ fn overwritten(history: &History) -> Option<Overwritten> {
             .iter()
             .rev()
             .find(|(_, end_ns, _)| *end_ns < begin_ns);
-        before.map(|&(_, _, old)| Overwritten {
+        before.map(|&(_, _, old)| WritePair {
             key,
             old,
             new,
@@ -69,13 +69,13 @@ fn overwritten(history: &History) -> Option<Overwritten> {
     })
 }
 
-impl Overwritten {
+impl WritePair {
     /// Finds the old value after the new one was acknowledged.
-    fn read(&self) -> Event {
-        Event {
+    fn read(&self) -> HistoryEvent {
+        HistoryEvent {
             process: u32::MAX,
             key: self.key,
-            action: Action::Read {
+            action: HistoryAction::Read {
                 value: Some(self.old),
             },
             invoke_ns: self.at_ns + 1,
@@ -84,16 +84,16 @@ impl Overwritten {
     }
 
     /// Replaces the new value by the old one in an operation that found it, at whatever time.
-    fn lose(&self, event: &Event) -> Event {
-        let new = Action::Read {
+    fn lose(&self, event: &HistoryEvent) -> HistoryEvent {
+        let new = HistoryAction::Read {
             value: Some(self.new),
         };
         if event.key != self.key || event.action != new {
             return *event;
         }
         let value = Some(self.old);
-        Event {
-            action: Action::Read { value },
+        HistoryEvent {
+            action: HistoryAction::Read { value },
             ..*event
         }
     }

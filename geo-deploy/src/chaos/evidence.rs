@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::Serialize;
 
-use super::ran::Ran;
-use super::round::Lived;
-use crate::fault::Fault;
+use super::ran::RoundResult;
+use super::round::RoundFacts;
+use crate::fault::FaultSpec;
 
 /// File in the directory of a round that has a violation.
 const VIOLATION: &str = "violation.txt";
@@ -41,22 +41,22 @@ fn write(dir: &Path, name: &str, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
 }
 
 /// As experiments write them.
-pub fn write_schedule(dir: &Path, faults: &[Fault]) -> anyhow::Result<()> {
+pub fn write_schedule(dir: &Path, faults: &[FaultSpec]) -> anyhow::Result<()> {
     #[derive(Serialize)]
     struct File<'a> {
-        fault: &'a [Fault],
+        fault: &'a [FaultSpec],
     }
     let text = toml::to_string(&File { fault: faults }).context("the schedule")?;
     write(dir, "schedule.toml", text)
 }
 
 /// Adds what happened to the logs and data of a round.
-pub fn keep(dir: &Path, lived: &Lived, ran: &Ran) -> anyhow::Result<()> {
-    write(dir, "faults.log", lived.performed.log.join("\n") + "\n")?;
-    let words: Vec<&str> = ran.violations().map(String::as_str).collect();
+pub fn save(dir: &Path, facts: &RoundFacts, result: &RoundResult) -> anyhow::Result<()> {
+    write(dir, "faults.log", facts.account.log.join("\n") + "\n")?;
+    let words: Vec<&str> = result.violations().map(String::as_str).collect();
     write(dir, VIOLATION, words.join("\n\n") + "\n")?;
-    lived.record.history.save(&dir.join("history.bin"))?;
-    lived.record.grouped().save(&dir.join("groups.bin"))?;
+    facts.record.history.save(&dir.join("history.bin"))?;
+    facts.record.grouped().save(&dir.join("groups.bin"))?;
     Ok(())
 }
 

@@ -8,14 +8,14 @@
 use leasehold_histories::linearizability;
 use leasehold_histories::serializability;
 
-use super::record::Record;
+use super::record::RoundRecord;
 
 /// Most states developed for one group: some seconds.
 const STEPS: usize = 2_000_000;
 
 /// Verdict on a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Judged {
+pub struct Judgement {
     /// Operations on hot and cold keys, counted at each key.
     pub operations: usize,
     /// These keys.
@@ -31,10 +31,10 @@ pub struct Judged {
 }
 
 /// Judges a round.
-pub fn judge(record: &Record) -> Judged {
-    let mut judged = Judged {
+pub fn judge(record: &RoundRecord) -> Judgement {
+    let mut judged = Judgement {
         violations: record.wrong.clone(),
-        ..Judged::default()
+        ..Judgement::default()
     };
     judged.single_keys(record);
     for (group, transactions) in &record.groups {
@@ -43,33 +43,37 @@ pub fn judge(record: &Record) -> Judged {
     judged
 }
 
-impl Judged {
-    fn single_keys(&mut self, record: &Record) {
-        use linearizability::Verdict;
+impl Judgement {
+    fn single_keys(&mut self, record: &RoundRecord) {
+        use linearizability::LinearizabilityVerdict;
         match linearizability::check(&record.history) {
-            Verdict::Linearizable { ops, keys } => {
+            LinearizabilityVerdict::Linearizable { ops, keys } => {
                 self.operations = ops;
                 self.keys = keys;
             }
-            Verdict::Violation {
+            LinearizabilityVerdict::Violation {
                 key, explanation, ..
             } => self.violations.push(format!("key {key}: {explanation}")),
-            Verdict::Unknown { key, reason } => self.undecided.push(format!("key {key}: {reason}")),
+            LinearizabilityVerdict::Unknown { key, reason } => {
+                self.undecided.push(format!("key {key}: {reason}"))
+            }
         }
     }
 
     fn group(&mut self, group: u64, transactions: &[serializability::Transaction]) {
-        use serializability::Verdict;
+        use serializability::SerializabilityVerdict;
         match serializability::check_within(transactions, STEPS) {
-            Verdict::Serializable { transactions, .. } => {
+            SerializabilityVerdict::Serializable { transactions, .. } => {
                 self.transactions += transactions;
                 self.groups += 1;
             }
-            Verdict::Violation { explanation, .. } => {
+            SerializabilityVerdict::Violation { explanation, .. } => {
                 self.violations
                     .push(format!("group {group}: {explanation}"));
             }
-            Verdict::Unknown { reason } => self.undecided.push(format!("group {group}: {reason}")),
+            SerializabilityVerdict::Unknown { reason } => {
+                self.undecided.push(format!("group {group}: {reason}"))
+            }
         }
     }
 }

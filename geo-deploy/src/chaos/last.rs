@@ -10,9 +10,9 @@ use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Entry, Version};
 use tokio::time::sleep;
 
-use super::ask::{Ask, Kind, Parts};
+use super::ask::{OperationKind, OperationRequest, Parts};
 use super::choose::{COLD, HOT, group_keys, group_of};
-use super::record::{End, Ended, Record};
+use super::record::{CompletedOperation, OperationOutcome, RoundRecord};
 use crate::backend::key_name;
 use crate::backend::local::LocalCluster;
 use crate::topology::Topology;
@@ -34,7 +34,7 @@ const READERS_FROM: u32 = 1 << 16;
 type Dump = Vec<(Bytes, Bytes, Option<Version>)>;
 
 /// Reads at the end of a round.
-pub struct Last<'a> {
+pub struct FinalCheck<'a> {
     /// The cluster, well again.
     pub cluster: &'a mut LocalCluster,
     /// Where its replicas are.
@@ -46,20 +46,20 @@ pub struct Last<'a> {
 }
 
 /// Forbidden actions of replicas, one message each.
-pub type Broken = Vec<String>;
+pub type ReplicaViolations = Vec<String>;
 
-impl Last<'_> {
+impl FinalCheck<'_> {
     /// Waits until every replica serves a write and a read.
     ///
     /// # Errors
     /// If one does not within a minute, or a process has ended by itself.
-    pub async fn settle(&mut self) -> anyhow::Result<()> {
+    pub async fn wait_until_serving(&mut self) -> anyhow::Result<()> {
         for site in 0..self.cluster.client_addresses().len() {
             let client = self.client(site).await?;
             let value = Bytes::copy_from_slice(&(site as u64).to_be_bytes());
-            self.insist(site, || client.put(key_name(PROBE), value.clone()))
+            self.retry(site, || client.put(key_name(PROBE), value.clone()))
                 .await?;
-            self.insist(site, || client.get(key_name(PROBE))).await?;
+            self.retry(site, || client.get(key_name(PROBE))).await?;
         }
         Ok(())
     }
@@ -69,13 +69,16 @@ impl Last<'_> {
     ///
     /// # Errors
     /// If a replica does not serve within a minute, or a process has ended by itself.
-    pub async fn read_everything(&mut self, record: &mut Record) -> anyhow::Result<Broken> {
+    pub async fn read_everything(
+        &mut self,
+        record: &mut RoundRecord,
+    ) -> anyhow::Result<ReplicaViolations> {
         let mut dumps: Vec<Dump> = Vec::new();
         for site in 0..self.cluster.client_addresses().len() {
             let client = self.client(site).await?;
             let mut dump = Dump::new();
-            for ask in self.scans() {
-                let entries = self.read(site, &client, &ask, record).await?;
+            for request in self.scans() {
+                let entries = self.read(site, &client, &request, record).await?;
                 dump.extend(
                     entries
                         .into_iter()
@@ -91,11 +94,11 @@ impl Last<'_> {
     }
 
     /// Scans that together cover every key that clients may have written.
-    fn scans(&self) -> Vec<Ask> {
+    fn scans(&self) -> Vec<OperationRequest> {
         let grouped = group_keys(0).start..group_keys(self.groups).start;
         let all = [HOT.start..COLD.end, grouped];
-        let chunk = |from: u64, end: u64| Ask {
-            kind: Kind::Scan,
+        let chunk = |from: u64, end: u64| OperationRequest {
+            kind: OperationKind::Scan,
             keys: (from..(from + SCAN_KEYS).min(end)).collect(),
             values: Vec::new(),
             expected: None,
@@ -111,41 +114,41 @@ impl Last<'_> {
 
     async fn client(&mut self, site: usize) -> anyhow::Result<Client> {
         let address = self.cluster.client_addresses()[site];
-        let mut options = self.cluster.reach().options([address]);
+        let mut options = self.cluster.client_access().options([address]);
         options.connect_timeout = ATTEMPT;
         options.request_timeout = ATTEMPT;
-        self.insist(site, || Client::connect(options.clone())).await
+        self.retry(site, || Client::connect(options.clone())).await
     }
 
     async fn read(
         &mut self,
         site: usize,
         client: &Client,
-        ask: &Ask,
-        record: &mut Record,
+        request: &OperationRequest,
+        record: &mut RoundRecord,
     ) -> anyhow::Result<Vec<Entry>> {
         // The attempt that is answered began when it was made, not when the first was.
         let began = self.began;
         let attempt = || async {
             let began_ns = began.elapsed().as_nanos() as u64;
             client
-                .execute(ask.op())
+                .execute(request.op())
                 .await
                 .map(|reply| (began_ns, reply))
         };
-        let (began_ns, reply) = self.insist(site, attempt).await?;
+        let (began_ns, reply) = self.retry(site, attempt).await?;
         let now_ns = began.elapsed().as_nanos() as u64;
         let answer = reply.outcome.result.context("an answer without a result")?;
-        match ask.done(&answer) {
+        match request.effects_of(&answer) {
             Ok(parts) => by_group(parts).into_iter().for_each(|parts| {
-                record.read_at_the_end(&Ended {
+                record.add_final_read(&CompletedOperation {
                     client: READERS_FROM + site as u32,
                     site,
                     roams: false,
-                    kind: ask.kind,
+                    kind: request.kind,
                     began_ns,
                     now_ns,
-                    end: End::Answered(parts),
+                    end: OperationOutcome::Answered(parts),
                 });
             }),
             Err(wrong) => record.wrong(wrong.0),
@@ -157,7 +160,7 @@ impl Last<'_> {
     }
 
     /// Tries until it succeeds.
-    async fn insist<T, F>(
+    async fn retry<T, F>(
         &mut self,
         site: usize,
         mut attempt: impl FnMut() -> F,
@@ -167,7 +170,7 @@ impl Last<'_> {
     {
         let deadline = Instant::now() + RECOVERY_MAX;
         loop {
-            super::look_after(self.cluster, self.sites)?;
+            super::check_processes(self.cluster, self.sites)?;
             let error = match attempt().await {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
@@ -184,9 +187,9 @@ impl Last<'_> {
     }
 }
 
-fn single(key: u64) -> Ask {
-    Ask {
-        kind: Kind::Get,
+fn single(key: u64) -> OperationRequest {
+    OperationRequest {
+        kind: OperationKind::Get,
         keys: vec![key],
         values: Vec::new(),
         expected: None,
@@ -203,14 +206,14 @@ fn by_group(parts: Parts) -> Vec<Parts> {
 }
 
 /// In which way replicas hold something else than the first, with the same versions.
-fn differences(dumps: &[Dump], names: &[&str]) -> Broken {
-    let mut broken = Broken::new();
+fn differences(dumps: &[Dump], names: &[&str]) -> ReplicaViolations {
+    let mut violations = ReplicaViolations::new();
     let others = dumps.iter().enumerate().skip(1);
     for (site, dump) in others.filter(|(_, dump)| **dump != dumps[0]) {
         let differs = |(a, b): &(&_, &_)| a != b;
         let first = dumps[0].iter().zip(dump).find(differs);
         let key = first.map(|((key, ..), _)| String::from_utf8_lossy(key).into_owned());
-        broken.push(format!(
+        violations.push(format!(
             "the replicas of {} and {} hold different states: {} and {} keys, the first difference at {}",
             names[0],
             names[site],
@@ -219,5 +222,5 @@ fn differences(dumps: &[Dump], names: &[&str]) -> Broken {
             key.unwrap_or("the end of one".to_owned())
         ));
     }
-    broken
+    violations
 }

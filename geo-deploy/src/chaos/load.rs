@@ -13,10 +13,10 @@ use leasehold_wire::{Path, Version};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::ask::{Ask, Kind};
-use super::choose::{Chooser, Groups, Works};
-use super::record::{End, Ended, Record};
-use crate::backend::local::Reach;
+use super::ask::{OperationKind, OperationRequest};
+use super::choose::{Chooser, KeyGroups, KeyPool};
+use super::record::{CompletedOperation, OperationOutcome, RoundRecord};
+use crate::backend::local::ClientAccess;
 
 /// A client that could not connect waits for so long.
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
@@ -24,7 +24,7 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 const BEHIND_MAX: Duration = Duration::from_millis(500);
 /// Timeouts of clients that wait for an answer: some are short, and leave many operations of
 /// unknown fate.
-const PATIENCE: [Duration; 3] = [
+const TIMEOUTS: [Duration; 3] = [
     Duration::from_millis(600),
     Duration::from_secs(2),
     Duration::from_secs(5),
@@ -44,7 +44,7 @@ const ROAM_AFTER: u32 = 4;
 #[derive(Clone, Debug)]
 pub struct LoadSettings {
     /// Settings that clients of the cluster need besides its addresses.
-    pub reach: Reach,
+    pub access: ClientAccess,
     /// For clients of each site, where all replicas are: its own first, then by distance.
     pub addresses: Vec<Vec<SocketAddr>>,
     /// Clients at each site.
@@ -56,39 +56,39 @@ pub struct LoadSettings {
 }
 
 /// The clients at work.
-pub struct Load {
-    shared: Rc<Shared>,
+pub struct LoadGenerator {
+    shared: Rc<SharedLoadState>,
     tasks: Vec<JoinHandle<()>>,
 }
 
-struct Shared {
+struct SharedLoadState {
     settings: LoadSettings,
     began: Instant,
     over: Cell<bool>,
-    groups: RefCell<Groups>,
-    record: RefCell<Record>,
+    groups: RefCell<KeyGroups>,
+    record: RefCell<RoundRecord>,
 }
 
-impl Load {
+impl LoadGenerator {
     /// Starts all clients, on the current local set. Times count from `began`.
-    pub fn start(settings: LoadSettings, began: Instant) -> Load {
+    pub fn start(settings: LoadSettings, began: Instant) -> LoadGenerator {
         let sites = settings.addresses.len();
         let now_ns = began.elapsed().as_nanos() as u64;
-        let shared = Rc::new(Shared {
+        let shared = Rc::new(SharedLoadState {
             began,
             over: Cell::new(false),
-            groups: RefCell::new(Groups::new(GROUPS, GROUP_OPERATIONS)),
-            record: RefCell::new(Record::new(sites, now_ns)),
+            groups: RefCell::new(KeyGroups::new(GROUPS, GROUP_OPERATIONS)),
+            record: RefCell::new(RoundRecord::new(sites, now_ns)),
             settings,
         });
         let all = 0..sites * shared.settings.clients;
         let worker = |number| tokio::task::spawn_local(Worker::new(number, shared.clone()).work());
         let tasks = all.map(worker).collect();
-        Load { shared, tasks }
+        LoadGenerator { shared, tasks }
     }
 
     /// Returns the record so far.
-    pub fn record(&self) -> Ref<'_, Record> {
+    pub fn record(&self) -> Ref<'_, RoundRecord> {
         self.shared.record.borrow()
     }
 
@@ -97,7 +97,7 @@ impl Load {
     ///
     /// # Errors
     /// If a client has panicked.
-    pub async fn finish(self) -> anyhow::Result<(Record, u64)> {
+    pub async fn finish(self) -> anyhow::Result<(RoundRecord, u64)> {
         self.shared.over.set(true);
         for task in self.tasks {
             task.await?;
@@ -110,7 +110,7 @@ impl Load {
     }
 }
 
-impl Shared {
+impl SharedLoadState {
     fn now_ns(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
     }
@@ -121,30 +121,30 @@ struct Worker {
     site: usize,
     /// It asks another replica when its own does not answer.
     roams: bool,
-    patience: Duration,
+    timeout: Duration,
     chooser: Chooser,
-    shared: Rc<Shared>,
+    shared: Rc<SharedLoadState>,
     connection: Option<Client>,
     operations: u64,
     due: Instant,
 }
 
 impl Worker {
-    fn new(number: usize, shared: Rc<Shared>) -> Worker {
+    fn new(number: usize, shared: Rc<SharedLoadState>) -> Worker {
         let LoadSettings { clients, seed, .. } = shared.settings;
         let of_site = number % clients;
         let grouped = of_site % GROUPED_EVERY == GROUPED_EVERY - 1;
-        let works = if grouped {
-            Works::Grouped
+        let pool = if grouped {
+            KeyPool::Grouped
         } else {
-            Works::Single
+            KeyPool::Single
         };
         Worker {
             number: number as u32,
             site: number / clients,
             roams: of_site % ROAMING_EVERY == 1,
-            patience: PATIENCE[number % PATIENCE.len()],
-            chooser: Chooser::new(works, number as u32, seed),
+            timeout: TIMEOUTS[number % TIMEOUTS.len()],
+            chooser: Chooser::new(pool, number as u32, seed),
             shared,
             connection: None,
             operations: 0,
@@ -185,75 +185,80 @@ impl Worker {
     fn options(&self) -> ClientOptions {
         let settings = &self.shared.settings;
         let known = &settings.addresses[self.site];
-        let asked = if self.roams { known.len() } else { 1 };
-        let mut options = settings.reach.options(&known[..asked]);
-        options.connect_timeout = self.patience;
-        options.attempt_timeout = self.patience / ROAM_AFTER;
-        options.request_timeout = self.patience;
+        let count = if self.roams { known.len() } else { 1 };
+        let mut options = settings.access.options(&known[..count]);
+        options.connect_timeout = self.timeout;
+        options.attempt_timeout = self.timeout / ROAM_AFTER;
+        options.request_timeout = self.timeout;
         options
     }
 
     async fn operate(&mut self, client: Client) {
-        let ask = self.chooser.next(&mut self.shared.groups.borrow_mut());
+        let request = self.chooser.next(&mut self.shared.groups.borrow_mut());
         self.operations += 1;
         let began_ns = self.shared.now_ns();
-        let result = client.execute(ask.op()).await;
+        let result = client.execute(request.op()).await;
         let now_ns = self.shared.now_ns();
         let end = match result {
-            Ok(reply) => self.answered(&ask, reply.outcome.result.as_ref(), reply.path),
-            Err(error) => self.failed(&ask, &error),
+            Ok(reply) => self.answered(&request, reply.outcome.result.as_ref(), reply.path),
+            Err(error) => self.failed(&request, &error),
         };
-        self.shared.record.borrow_mut().ended(&Ended {
+        self.shared.record.borrow_mut().add(&CompletedOperation {
             client: self.number,
             site: self.site,
             roams: self.roams,
-            kind: ask.kind,
+            kind: request.kind,
             began_ns,
             now_ns,
             end,
         });
     }
 
-    fn answered(&mut self, ask: &Ask, answer: Option<&Answer>, path: Path) -> End {
-        let done = answer.map(|answer| (ask.done(answer), versions(ask, answer)));
+    fn answered(
+        &mut self,
+        request: &OperationRequest,
+        answer: Option<&Answer>,
+        path: Path,
+    ) -> OperationOutcome {
+        let done = answer.map(|answer| (request.effects_of(answer), versions(request, answer)));
         match done {
             Some((Ok(parts), versions)) => {
                 self.chooser.learn(&parts, &versions);
                 self.shared.record.borrow_mut().served(path);
-                End::Answered(parts)
+                OperationOutcome::Answered(parts)
             }
             Some((Err(wrong), _)) => {
                 self.shared.record.borrow_mut().wrong(wrong.0);
-                End::Failed
+                OperationOutcome::Failed
             }
-            None => End::Failed,
+            None => OperationOutcome::Failed,
         }
     }
 
-    fn failed(&mut self, ask: &Ask, error: &Error) -> End {
-        self.chooser.doubt(&ask.keys);
+    fn failed(&mut self, request: &OperationRequest, error: &Error) -> OperationOutcome {
+        self.chooser.forget(&request.keys);
         if let Error::Protocol { message, .. } = error {
             self.shared.record.borrow_mut().wrong(message.clone());
         }
-        match error.may_have_taken_effect() && ask.kind.is_write() {
-            true => End::Unknown(ask.open()),
-            false => End::Failed,
+        match error.may_have_taken_effect() && request.kind.is_write() {
+            true => OperationOutcome::Unknown(request.possible_effects()),
+            false => OperationOutcome::Failed,
         }
     }
 }
 
 /// The versions that an answer names, by key.
-pub fn versions(ask: &Ask, answer: &Answer) -> BTreeMap<u64, Version> {
-    match (ask.kind, answer) {
-        (_, Answer::Written(version)) => ask.keys.iter().map(|key| (*key, *version)).collect(),
-        (Kind::Get, Answer::Value(found)) => {
-            let version = found.version.map(|version| (ask.keys[0], version));
+pub fn versions(request: &OperationRequest, answer: &Answer) -> BTreeMap<u64, Version> {
+    match (request.kind, answer) {
+        (_, Answer::Written(version)) => request.keys.iter().map(|key| (*key, *version)).collect(),
+        (OperationKind::Get, Answer::Value(found)) => {
+            let version = found.version.map(|version| (request.keys[0], version));
             version.into_iter().collect()
         }
         (_, Answer::Entries(entries)) => {
             let found = entries.entries.iter();
             found
-                .filter_map(|entry| Some((ask.key_of(&entry.key)?, entry.version?)))
+                .filter_map(|entry| Some((request.key_of(&entry.key)?, entry.version?)))
                 .collect()
         }
         _ => BTreeMap::new(),

@@ -26,16 +26,16 @@ mod tests;
 
 use anyhow::bail;
 
-pub use ask::Kind;
-pub use control::Control;
-pub use judge::Judged;
-pub use ran::{Outage, Ran};
-pub use record::Counts;
+pub use ask::OperationKind;
+pub use control::Falsification;
+pub use judge::Judgement;
+pub use ran::{RoundResult, SiteOutage};
+pub use record::OutcomeCounts;
 pub use round::{Round, Settings};
-pub use stage::{Progress, Show};
-pub use summary::Summary;
+pub use stage::{RoundProgress, RoundProgressFn};
+pub use summary::ChaosSummary;
 
-use crate::backend::local::{Happened, LocalCluster, Why};
+use crate::backend::local::{DownReason, LocalCluster, ProcessEvent};
 use crate::experiment::Experiment;
 use crate::topology::Topology;
 
@@ -55,17 +55,17 @@ pub fn experiment() -> anyhow::Result<Experiment> {
 ///
 /// # Errors
 /// If one has ended and nobody asked it to.
-fn look_after(cluster: &mut LocalCluster, sites: &Topology) -> anyhow::Result<()> {
-    for (site, happened) in cluster.tend() {
+fn check_processes(cluster: &mut LocalCluster, sites: &Topology) -> anyhow::Result<()> {
+    for (site, happened) in cluster.poll() {
         let site = &sites.sites()[site].name;
         match happened {
-            Happened::Ended(Why::Died(how) | Why::Refused(how)) => {
+            ProcessEvent::Ended(DownReason::Died(how) | DownReason::Refused(how)) => {
                 bail!("the replica of {site} ended, and nobody had asked it to: {how}")
             }
-            Happened::NotStarted(why) => {
+            ProcessEvent::NotStarted(why) => {
                 bail!("the replica of {site} could not be started again: {why}")
             }
-            Happened::Ended(_) | Happened::Started => {}
+            ProcessEvent::Ended(_) | ProcessEvent::Started => {}
         }
     }
     Ok(())

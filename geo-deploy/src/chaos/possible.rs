@@ -3,8 +3,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::conductor::Active;
-use crate::backend::local::{Condition, Life};
+use super::conductor::ActiveFault;
+use crate::backend::local::{ProcessState, ProcessStatus};
 use crate::fault::Effect;
 
 /// A replica has opened its data this long after its start, also on a busy machine. It
@@ -12,22 +12,22 @@ use crate::fault::Effect;
 const OPENED: Duration = Duration::from_secs(3);
 
 /// Filter that keeps those effects of a fault that are possible now.
-pub(super) struct Possible<'a> {
-    conditions: &'a [Condition],
-    active: &'a [Active],
+pub(super) struct EffectFilter<'a> {
+    statuses: &'a [ProcessStatus],
+    active: &'a [ActiveFault],
     /// When the fault is to end.
     until_s: Option<f64>,
 }
 
-impl Possible<'_> {
+impl EffectFilter<'_> {
     /// For a fault that ends at `until_s`, beside those that last.
     pub fn new<'a>(
-        conditions: &'a [Condition],
-        active: &'a [Active],
+        statuses: &'a [ProcessStatus],
+        active: &'a [ActiveFault],
         until_s: Option<f64>,
-    ) -> Possible<'a> {
-        Possible {
-            conditions,
+    ) -> EffectFilter<'a> {
+        EffectFilter {
+            statuses,
             active,
             until_s,
         }
@@ -35,11 +35,11 @@ impl Possible<'_> {
 
     /// Nothing happens to processes that do not run, nobody starts on a full disk, and no
     /// majority is down, unless all fall at once.
-    pub fn of(&self, effects: Vec<Effect>) -> Vec<Effect> {
-        let mut may_fall = self.may_fall(effects.len());
+    pub fn apply(&self, effects: Vec<Effect>) -> Vec<Effect> {
+        let mut failures_allowed = self.failures_allowed(effects.len());
         let mut fall = |site: usize| {
-            let may = self.is_up(site) && self.will_have_room(site) && may_fall > 0;
-            may_fall -= usize::from(may);
+            let may = self.is_up(site) && self.will_have_room(site) && failures_allowed > 0;
+            failures_allowed -= usize::from(may);
             may
         };
         let can = |effect: &Effect| match *effect {
@@ -51,10 +51,12 @@ impl Possible<'_> {
         effects.into_iter().filter(can).collect()
     }
 
-    fn may_fall(&self, effects: usize) -> usize {
-        let n = self.conditions.len();
-        let is_down = |found: &&Condition| matches!(found.life, Life::Down(_) | Life::Ending);
-        let down = self.conditions.iter().filter(is_down).count();
+    fn failures_allowed(&self, effects: usize) -> usize {
+        let n = self.statuses.len();
+        let is_down = |found: &&ProcessStatus| {
+            matches!(found.state, ProcessState::Down(_) | ProcessState::Ending)
+        };
+        let down = self.statuses.iter().filter(is_down).count();
         match effects == n {
             true => n,
             false => (n - (n / 2 + 1)).saturating_sub(down),
@@ -62,11 +64,11 @@ impl Possible<'_> {
     }
 
     fn is_up(&self, site: usize) -> bool {
-        self.conditions[site].life == Life::Up
+        self.statuses[site].state == ProcessState::Up
     }
 
     fn has_opened(&self, site: usize) -> bool {
-        let since = SystemTime::now().duration_since(self.conditions[site].since);
+        let since = SystemTime::now().duration_since(self.statuses[site].since);
         self.is_up(site) && since.is_ok_and(|since| since >= OPENED)
     }
 
@@ -78,7 +80,7 @@ impl Possible<'_> {
 
     /// Until when the disk is full, in seconds; `None` if it is not.
     fn full_until(&self, site: usize) -> Option<f64> {
-        let full = |fault: &&Active| fault.undo.contains(&Effect::FreeDisk(site));
+        let full = |fault: &&ActiveFault| fault.undo.contains(&Effect::FreeDisk(site));
         self.active.iter().find(full).map(|fault| fault.until_s)
     }
 }
@@ -86,45 +88,51 @@ impl Possible<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::local::Why;
+    use crate::backend::local::DownReason;
 
-    fn conditions(lives: [Life; 5]) -> Vec<Condition> {
-        let condition = |life| Condition {
-            life,
+    fn statuses(states: [ProcessState; 5]) -> Vec<ProcessStatus> {
+        let status = |state| ProcessStatus {
+            state,
             since: SystemTime::now() - OPENED,
             process: None,
         };
-        lives.into_iter().map(condition).collect()
+        states.into_iter().map(status).collect()
     }
 
-    fn all_up() -> [Life; 5] {
-        [const { Life::Up }; 5]
+    fn all_up() -> [ProcessState; 5] {
+        [const { ProcessState::Up }; 5]
     }
 
     #[test]
     fn a_minority_falls_or_all_at_once() {
-        let killed = || Life::Down(Why::Killed);
-        let mut lives = all_up();
-        lives[3] = killed();
-        let one_down = conditions(lives);
+        let killed = || ProcessState::Down(DownReason::Killed);
+        let mut states = all_up();
+        states[3] = killed();
+        let one_down = statuses(states);
         let kill = |sites: &[usize]| sites.iter().map(|site| Effect::Kill(*site)).collect();
-        let of = |found: &[Condition], sites: &[usize]| {
-            Possible::new(found, &[], Some(9.0)).of(kill(sites)).len()
+        let of = |found: &[ProcessStatus], sites: &[usize]| {
+            EffectFilter::new(found, &[], Some(9.0))
+                .apply(kill(sites))
+                .len()
         };
         assert_eq!(of(&one_down, &[0]), 1);
         assert_eq!(of(&one_down, &[3]), 0, "it is down already");
         assert_eq!(of(&one_down, &[0, 1]), 1);
         assert_eq!(of(&one_down, &[0, 1, 2, 3, 4]), 4);
-        let mut lives = all_up();
-        (lives[3], lives[4]) = (killed(), Life::Ending);
-        assert_eq!(of(&conditions(lives), &[0]), 0);
+        let mut states = all_up();
+        (states[3], states[4]) = (killed(), ProcessState::Ending);
+        assert_eq!(of(&statuses(states), &[0]), 0);
     }
 
     #[test]
     fn nobody_starts_on_a_full_disk() {
-        let up = conditions(all_up());
-        let full = [Active::new(5.0, vec![Effect::FreeDisk(2)])];
-        let of = |until_s, effect| Possible::new(&up, &full, until_s).of(vec![effect]).len();
+        let up = statuses(all_up());
+        let full = [ActiveFault::new(5.0, vec![Effect::FreeDisk(2)])];
+        let of = |until_s, effect| {
+            EffectFilter::new(&up, &full, until_s)
+                .apply(vec![effect])
+                .len()
+        };
         assert_eq!(of(Some(4.0), Effect::Kill(2)), 0);
         assert_eq!(of(Some(6.0), Effect::Kill(2)), 1);
         assert_eq!(of(Some(4.0), Effect::Kill(1)), 1);
@@ -132,9 +140,9 @@ mod tests {
         assert_eq!(of(None, Effect::Restart(1)), 1);
         assert_eq!(of(Some(9.0), Effect::FillDisk(2)), 0, "it is full already");
         assert_eq!(of(Some(9.0), Effect::FillDisk(1)), 1);
-        let mut starting = conditions(all_up());
+        let mut starting = statuses(all_up());
         starting[1].since = SystemTime::now();
-        let fill = Possible::new(&starting, &[], Some(9.0)).of(vec![Effect::FillDisk(1)]);
+        let fill = EffectFilter::new(&starting, &[], Some(9.0)).apply(vec![Effect::FillDisk(1)]);
         assert_eq!(fill, []);
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-use leasehold_histories::history::{Event, History};
+use leasehold_histories::history::{History, HistoryEvent};
 use leasehold_histories::serializability::Transaction;
 use leasehold_wire::Path;
 
-use super::ask::{Kind, Parts};
+use super::ask::{OperationKind, Parts};
 use super::choose::group_of;
 
 /// Most answers kept that no state explains; one is a violation.
@@ -15,7 +15,7 @@ const WRONG_MAX: usize = 20;
 
 /// Outcome of an operation.
 #[derive(Clone, Debug)]
-pub enum End {
+pub enum OperationOutcome {
     /// With an answer, which says this.
     Answered(Parts),
     /// Without one: it may have been executed, or may still be.
@@ -26,7 +26,7 @@ pub enum End {
 
 /// Operations of one kind, by their end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Counts {
+pub struct OutcomeCounts {
     /// With an answer.
     pub answered: u64,
     /// Nobody knows whether they were executed.
@@ -35,15 +35,15 @@ pub struct Counts {
     pub failed: u64,
 }
 
-impl Counts {
+impl OutcomeCounts {
     /// All of them.
     pub fn all(&self) -> u64 {
         self.answered + self.unknown + self.failed
     }
 }
 
-impl AddAssign for Counts {
-    fn add_assign(&mut self, other: Counts) {
+impl AddAssign for OutcomeCounts {
+    fn add_assign(&mut self, other: OutcomeCounts) {
         self.answered += other.answered;
         self.unknown += other.unknown;
         self.failed += other.failed;
@@ -52,7 +52,7 @@ impl AddAssign for Counts {
 
 /// An operation that ended.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct CompletedOperation {
     /// Number of the client.
     pub client: u32,
     /// At which site it asked.
@@ -60,36 +60,36 @@ pub struct Ended {
     /// Whether it asks other replicas when its own does not answer.
     pub roams: bool,
     /// Kind of the operation.
-    pub kind: Kind,
+    pub kind: OperationKind,
     /// When it began and ended, in ns since the round began.
     pub began_ns: u64,
     /// See `began_ns`.
     pub now_ns: u64,
     /// Outcome of the operation.
-    pub end: End,
+    pub end: OperationOutcome,
 }
 
 /// Record of a round: the operations of its clients, and how they ended.
 #[derive(Clone, Debug, Default)]
-pub struct Record {
+pub struct RoundRecord {
     /// Operations on hot and cold keys, key by key.
     pub history: History,
     /// Operations on the keys of each group.
     pub groups: BTreeMap<u64, Vec<Transaction>>,
     /// By kind.
-    pub counts: BTreeMap<Kind, Counts>,
+    pub counts: BTreeMap<OperationKind, OutcomeCounts>,
     /// Answers that no state of the store explains.
     pub wrong: Vec<String>,
     /// Number of answers by the path that served them.
     pub paths: BTreeMap<Path, u64>,
     /// Longest time without an answer at each site: for its clients that stay with its replica, and
     /// for those that roam.
-    pub gaps: Vec<[Gap; 2]>,
+    pub gaps: Vec<[AnswerGap; 2]>,
 }
 
 /// The longest time without an answer, from when the load began.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gap {
+pub struct AnswerGap {
     last_ns: u64,
     /// When it began, in ns since the round began.
     pub from_ns: u64,
@@ -97,7 +97,7 @@ pub struct Gap {
     pub longest_ns: u64,
 }
 
-impl Gap {
+impl AnswerGap {
     /// Something was answered.
     pub fn answered(&mut self, now_ns: u64) {
         let gap_ns = now_ns.saturating_sub(self.last_ns);
@@ -108,33 +108,33 @@ impl Gap {
     }
 }
 
-impl Record {
+impl RoundRecord {
     /// Creates the record of clients at this many sites. They begin now.
-    pub fn new(sites: usize, now_ns: u64) -> Record {
-        let gap = Gap {
+    pub fn new(sites: usize, now_ns: u64) -> RoundRecord {
+        let gap = AnswerGap {
             last_ns: now_ns,
-            ..Gap::default()
+            ..AnswerGap::default()
         };
-        Record {
+        RoundRecord {
             gaps: vec![[gap; 2]; sites],
-            ..Record::default()
+            ..RoundRecord::default()
         }
     }
 
     /// Notes an operation that ended.
-    pub fn ended(&mut self, ended: &Ended) {
-        let counts = self.counts.entry(ended.kind).or_default();
-        match &ended.end {
-            End::Answered(parts) => {
+    pub fn add(&mut self, operation: &CompletedOperation) {
+        let counts = self.counts.entry(operation.kind).or_default();
+        match &operation.end {
+            OperationOutcome::Answered(parts) => {
                 counts.answered += 1;
-                self.gaps[ended.site][usize::from(ended.roams)].answered(ended.now_ns);
-                self.keep(ended, parts, Some(ended.now_ns));
+                self.gaps[operation.site][usize::from(operation.roams)].answered(operation.now_ns);
+                self.append(operation, parts, Some(operation.now_ns));
             }
-            End::Unknown(parts) => {
+            OperationOutcome::Unknown(parts) => {
                 counts.unknown += 1;
-                self.keep(ended, parts, None);
+                self.append(operation, parts, None);
             }
-            End::Failed => counts.failed += 1,
+            OperationOutcome::Failed => counts.failed += 1,
         }
     }
 
@@ -145,9 +145,9 @@ impl Record {
     }
 
     /// Notes what was read when the clients had gone. It is judged, and counted nowhere.
-    pub fn read_at_the_end(&mut self, ended: &Ended) {
-        if let End::Answered(parts) = &ended.end {
-            self.keep(ended, parts, Some(ended.now_ns));
+    pub fn add_final_read(&mut self, operation: &CompletedOperation) {
+        if let OperationOutcome::Answered(parts) = &operation.end {
+            self.append(operation, parts, Some(operation.now_ns));
         }
     }
 
@@ -163,11 +163,11 @@ impl Record {
         }
     }
 
-    fn keep(&mut self, ended: &Ended, parts: &Parts, return_ns: Option<u64>) {
+    fn append(&mut self, operation: &CompletedOperation, parts: &Parts, return_ns: Option<u64>) {
         let Some(&(first, _)) = parts.first() else {
             return;
         };
-        let (process, invoke_ns) = (ended.client, ended.began_ns);
+        let (process, invoke_ns) = (operation.client, operation.began_ns);
         if let Some(group) = group_of(first) {
             self.groups.entry(group).or_default().push(Transaction {
                 process,
@@ -177,7 +177,7 @@ impl Record {
             });
             return;
         }
-        let event = |&(key, action)| Event {
+        let event = |&(key, action)| HistoryEvent {
             process,
             key,
             action,
@@ -188,8 +188,8 @@ impl Record {
     }
 
     /// Operations of all kinds.
-    pub fn total(&self) -> Counts {
-        let mut total = Counts::default();
+    pub fn total(&self) -> OutcomeCounts {
+        let mut total = OutcomeCounts::default();
         self.counts.values().for_each(|counts| total += *counts);
         total
     }
@@ -198,7 +198,7 @@ impl Record {
     pub fn grouped(&self) -> History {
         let mut history = History::new();
         for transaction in self.groups.values().flatten() {
-            let event = |&(key, action)| Event {
+            let event = |&(key, action)| HistoryEvent {
                 process: transaction.process,
                 key,
                 action,

@@ -7,20 +7,20 @@ use anyhow::{Context as _, ensure};
 use leasehold_wire as wire;
 use tokio::task::LocalSet;
 
-use super::ask::Kind;
-use super::conductor::{Conductor, Performed};
-use super::control::{Control, falsify};
+use super::ask::OperationKind;
+use super::conductor::{FaultAccount, FaultInjector};
+use super::control::{Falsification, falsify};
 use super::evidence;
-use super::judge::{Judged, judge};
-use super::load::{Load, LoadSettings};
-use super::ran::{Outage, Ran};
-use super::record::{Counts, Record};
-use super::schedule::{self, Span};
-use super::stage::{Progress, Show, Stage};
-use crate::backend::Plan;
+use super::judge::{Judgement, judge};
+use super::load::{LoadGenerator, LoadSettings};
+use super::ran::{RoundResult, SiteOutage};
+use super::record::{OutcomeCounts, RoundRecord};
+use super::schedule::{self, ScheduleSettings};
+use super::stage::{RoundProgress, RoundProgressFn, RunningRound};
+use crate::backend::RunPlan;
 use crate::backend::local::{LocalCluster, LocalSettings};
 use crate::experiment::Experiment;
-use crate::fault::Fault;
+use crate::fault::FaultSpec;
 
 /// Settings that are the same for all rounds of a run.
 #[derive(Clone, Debug)]
@@ -34,11 +34,11 @@ pub struct Settings {
     /// Everything random follows from it.
     pub seed: u64,
     /// Time for which clients are at work in a round, in seconds, and frequency of faults.
-    pub span: Span,
+    pub schedule: ScheduleSettings,
     /// Operations a second that all clients together try for.
     pub rate: f64,
     /// Falsifies what clients saw, which must be noticed.
-    pub control: Option<Control>,
+    pub self_test: Option<Falsification>,
 }
 
 /// One round of a run.
@@ -51,9 +51,9 @@ pub struct Round<'a> {
 }
 
 /// Facts of a round that has ended, for its verdict.
-pub(super) struct Lived {
-    pub record: Record,
-    pub performed: Performed,
+pub(super) struct RoundFacts {
+    pub record: RoundRecord,
+    pub account: FaultAccount,
     pub seconds: f64,
     pub memory_bytes: u64,
     pub broken: Vec<String>,
@@ -78,10 +78,10 @@ impl Round<'_> {
         z ^ (z >> 31)
     }
 
-    fn plan(&self) -> Plan<'_> {
+    fn plan(&self) -> RunPlan<'_> {
         let experiment = &self.settings.experiment;
         let strategies = &experiment.strategies;
-        Plan::new(
+        RunPlan::new(
             experiment,
             &strategies[(self.number as usize - 1) % strategies.len()],
         )
@@ -91,9 +91,9 @@ impl Round<'_> {
         self.settings.dir.join(format!("round-{}", self.number))
     }
 
-    fn faults(&self) -> Vec<Fault> {
+    fn faults(&self) -> Vec<FaultSpec> {
         let topology = &self.settings.experiment.topology;
-        schedule::draw(self.seed(), self.settings.span, topology)
+        schedule::draw(self.seed(), self.settings.schedule, topology)
     }
 
     /// Runs it and judges it. What is wrong is part of the result. The directory of a round
@@ -101,23 +101,23 @@ impl Round<'_> {
     ///
     /// # Errors
     /// If the cluster cannot be started, or a file cannot be written.
-    pub async fn run(&self, show: Show<'_>) -> anyhow::Result<Ran> {
+    pub async fn run(&self, show: RoundProgressFn<'_>) -> anyhow::Result<RoundResult> {
         let dir = self.dir();
         evidence::make_empty(&dir)?;
         self.show(show, "starting");
         let mut cluster = self.start().await?;
         let clients = LocalSet::new();
-        let lived = clients.run_until(self.live(&mut cluster, show)).await?;
+        let facts = clients.run_until(self.drive(&mut cluster, show)).await?;
         cluster.stop();
         self.show(show, "judging");
-        let (lived, judged) = self.judge(lived).await?;
-        let ran = self.ran(&lived, judged);
-        match ran.is_violation() {
-            true => evidence::keep(&dir, &lived, &ran)?,
+        let (facts, judged) = self.judge(facts).await?;
+        let result = self.result(&facts, judged);
+        match result.is_violation() {
+            true => evidence::save(&dir, &facts, &result)?,
             false => std::fs::remove_dir_all(&dir)
                 .with_context(|| format!("removing {}", dir.display()))?,
         }
-        Ok(ran)
+        Ok(result)
     }
 
     async fn start(&self) -> anyhow::Result<LocalCluster> {
@@ -133,62 +133,66 @@ impl Round<'_> {
         Ok(cluster)
     }
 
-    async fn judge(&self, mut lived: Lived) -> anyhow::Result<(Lived, Judged)> {
-        if let Some(control) = self.settings.control {
-            let falsified = falsify(control, &mut lived.record);
+    async fn judge(&self, mut facts: RoundFacts) -> anyhow::Result<(RoundFacts, Judgement)> {
+        if let Some(falsification) = self.settings.self_test {
+            let falsified = falsify(falsification, &mut facts.record);
             ensure!(
                 falsified,
                 "too little happened to be falsified: give more --minutes"
             );
         }
         let judging = tokio::task::spawn_blocking(move || {
-            let judged = judge(&lived.record);
-            (lived, judged)
+            let judged = judge(&facts.record);
+            (facts, judged)
         });
         Ok(judging.await?)
     }
 
-    pub(super) fn show(&self, show: Show<'_>, doing: &'static str) {
-        show(&Progress {
+    pub(super) fn show(&self, show: RoundProgressFn<'_>, doing: &'static str) {
+        show(&RoundProgress {
             number: self.number,
             strategy: self.label(),
             doing,
             elapsed_s: 0.0,
             faults: 0,
-            operations: Counts::default(),
+            operations: OutcomeCounts::default(),
             failing: Vec::new(),
         });
     }
 
-    async fn live(&self, cluster: &mut LocalCluster, show: Show<'_>) -> anyhow::Result<Lived> {
+    async fn drive(
+        &self,
+        cluster: &mut LocalCluster,
+        show: RoundProgressFn<'_>,
+    ) -> anyhow::Result<RoundFacts> {
         let topology = &self.settings.experiment.topology;
         let faults = self.faults();
         evidence::write_schedule(&self.dir(), &faults)?;
-        let mut conductor = Conductor::new(&faults, topology, self.seed());
+        let mut injector = FaultInjector::new(&faults, topology, self.seed());
         let began = Instant::now();
-        let load = Load::start(self.load(cluster), began);
-        let mut stage = Stage {
+        let load = LoadGenerator::start(self.load(cluster), began);
+        let mut running = RunningRound {
             round: self,
             cluster,
             began,
             memory_bytes: 0,
             show,
         };
-        let conducted = stage.conduct(&mut conductor, &load).await;
+        let injected = running.run_schedule(&mut injector, &load).await;
         let seconds = began.elapsed().as_secs_f64();
-        let healed = conductor.heal(stage.cluster, seconds);
+        let healed = injector.heal(running.cluster, seconds);
         let (mut record, groups) = load.finish().await?;
-        let ended = match conducted.and(healed) {
-            Ok(()) => stage.end(&mut record, groups).await,
+        let ended = match injected.and(healed) {
+            Ok(()) => running.end(&mut record, groups).await,
             Err(error) => Err(error),
         };
         let mut broken = ended.unwrap_or_else(|error| vec![format!("{error:#}")]);
-        broken.extend(stage.too_large());
-        Ok(Lived {
+        broken.extend(running.too_large());
+        Ok(RoundFacts {
             record,
-            performed: conductor.performed,
+            account: injector.account,
             seconds,
-            memory_bytes: stage.memory_bytes,
+            memory_bytes: running.memory_bytes,
             broken,
         })
     }
@@ -202,7 +206,7 @@ impl Round<'_> {
             sites.into_iter().map(|site| all[site]).collect()
         };
         LoadSettings {
-            reach: cluster.reach().clone(),
+            access: cluster.client_access().clone(),
             addresses: (0..topology.len()).map(known).collect(),
             clients: experiment.workload.clients as usize,
             rate: self.settings.rate,
@@ -210,32 +214,32 @@ impl Round<'_> {
         }
     }
 
-    fn ran(&self, lived: &Lived, judged: Judged) -> Ran {
-        let record = &lived.record;
+    fn result(&self, facts: &RoundFacts, judged: Judgement) -> RoundResult {
+        let record = &facts.record;
         let topology = &self.settings.experiment.topology;
         let kinds = record.counts.iter();
         let paths = record.paths.iter();
-        let mut ran = Ran {
+        let mut result = RoundResult {
             number: self.number,
             strategy: self.label().to_owned(),
             seed: self.seed(),
-            seconds: lived.seconds,
-            faults: lived.performed.begun.clone(),
-            skipped: lived.performed.skipped,
+            seconds: facts.seconds,
+            faults: facts.account.begun.clone(),
+            skipped: facts.account.skipped,
             operations: kinds
-                .map(|(kind, counts)| (Kind::name(*kind), *counts))
+                .map(|(kind, counts)| (OperationKind::name(*kind), *counts))
                 .collect(),
             paths: paths
                 .map(|(path, count)| (wire::Path::as_str_name(path), *count))
                 .collect(),
-            outage: Outage::longest(record, false, topology),
-            outage_roaming: Outage::longest(record, true, topology),
-            memory_bytes: lived.memory_bytes,
+            outage: SiteOutage::longest(record, false, topology),
+            outage_roaming: SiteOutage::longest(record, true, topology),
+            memory_bytes: facts.memory_bytes,
             judged,
-            broken: lived.broken.clone(),
+            broken: facts.broken.clone(),
             kept: None,
         };
-        ran.kept = ran.is_violation().then(|| self.dir());
-        ran
+        result.kept = result.is_violation().then(|| self.dir());
+        result
     }
 }

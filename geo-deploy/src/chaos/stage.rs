@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::conductor::Conductor;
-use super::last::Last;
-use super::load::Load;
-use super::record::{Counts, Record};
+use super::conductor::FaultInjector;
+use super::last::FinalCheck;
+use super::load::LoadGenerator;
+use super::record::{OutcomeCounts, RoundRecord};
 use super::round::Round;
 use crate::backend::local::LocalCluster;
 use crate::fault::Effect;
@@ -22,7 +22,7 @@ const MEMORY_MAX: u64 = 1 << 30;
 
 /// Progress of a round.
 #[derive(Clone, Debug)]
-pub struct Progress<'a> {
+pub struct RoundProgress<'a> {
     /// Number of the round.
     pub number: u32,
     /// Its strategy.
@@ -34,50 +34,50 @@ pub struct Progress<'a> {
     /// Faults that have begun.
     pub faults: u64,
     /// Operations that have ended.
-    pub operations: Counts,
+    pub operations: OutcomeCounts,
     /// Faults that hold now.
     pub failing: Vec<&'a str>,
 }
 
 /// Called often while a round runs.
-pub type Show<'a> = &'a dyn Fn(&Progress<'_>);
+pub type RoundProgressFn<'a> = &'a dyn Fn(&RoundProgress<'_>);
 
 /// A round while it runs.
-pub(super) struct Stage<'a> {
+pub(super) struct RunningRound<'a> {
     pub round: &'a Round<'a>,
     pub cluster: &'a mut LocalCluster,
     pub began: Instant,
     pub memory_bytes: u64,
-    pub show: Show<'a>,
+    pub show: RoundProgressFn<'a>,
 }
 
-impl Stage<'_> {
+impl RunningRound<'_> {
     /// Carries out the schedule, until the clients' time is over.
-    pub async fn conduct(
+    pub async fn run_schedule(
         &mut self,
-        conductor: &mut Conductor<'_>,
-        load: &Load,
+        injector: &mut FaultInjector<'_>,
+        load: &LoadGenerator,
     ) -> anyhow::Result<()> {
         let settings = self.round.settings;
         let mut shown = self.began;
         loop {
             let now_s = self.began.elapsed().as_secs_f64();
-            if now_s >= settings.span.length_s {
+            if now_s >= settings.schedule.length_s {
                 return Ok(());
             }
-            super::look_after(self.cluster, &settings.experiment.topology)?;
-            conductor.step(self.cluster, now_s).await?;
+            super::check_processes(self.cluster, &settings.experiment.topology)?;
+            injector.step(self.cluster, now_s).await?;
             if shown.elapsed() >= SHOW_EVERY {
                 shown = Instant::now();
-                self.weigh();
-                (self.show)(&Progress {
+                self.measure_memory();
+                (self.show)(&RoundProgress {
                     number: self.round.number,
                     strategy: self.round.label(),
                     doing: "running",
                     elapsed_s: now_s,
-                    faults: conductor.performed.begun.values().sum(),
+                    faults: injector.account.begun.values().sum(),
                     operations: load.record().total(),
-                    failing: conductor.failing(),
+                    failing: injector.failing(),
                 });
             }
             sleep(TICK).await;
@@ -86,31 +86,35 @@ impl Stage<'_> {
 
     /// Everything is well again: every replica must serve. Then all are killed and started,
     /// and everything is read through each. Returns how replicas differ.
-    pub async fn end(&mut self, record: &mut Record, groups: u64) -> anyhow::Result<Vec<String>> {
+    pub async fn end(
+        &mut self,
+        record: &mut RoundRecord,
+        groups: u64,
+    ) -> anyhow::Result<Vec<String>> {
         let topology = &self.round.settings.experiment.topology;
         self.round
             .show(self.show, "waiting until every replica serves");
-        let mut last = Last {
+        let mut final_check = FinalCheck {
             cluster: self.cluster,
             sites: topology,
             began: self.began,
             groups,
         };
-        last.settle().await?;
+        final_check.wait_until_serving().await?;
         self.round
             .show(self.show, "killing all, reading everything");
         for effect in [Effect::Kill, Effect::Start] {
             for site in 0..topology.len() {
-                last.cluster.perform(effect(site))?;
+                final_check.cluster.perform(effect(site))?;
             }
         }
-        last.read_everything(record).await
+        final_check.read_everything(record).await
     }
 
     /// Looks how much memory the replicas take.
-    fn weigh(&mut self) {
-        let conditions = self.cluster.conditions();
-        let processes = conditions.iter().filter_map(|found| found.process);
+    fn measure_memory(&mut self) {
+        let statuses = self.cluster.process_statuses();
+        let processes = statuses.iter().filter_map(|found| found.process);
         let largest = processes.filter_map(resident_bytes).max().unwrap_or(0);
         self.memory_bytes = self.memory_bytes.max(largest);
     }

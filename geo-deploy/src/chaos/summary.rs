@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::ask::Kind;
-use super::ran::{Outage, Ran};
-use super::record::Counts;
+use super::ask::OperationKind;
+use super::ran::{RoundResult, SiteOutage};
+use super::record::OutcomeCounts;
 
 /// All rounds of a run together.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Summary {
+pub struct ChaosSummary {
     /// The seed of the run.
     pub seed: u64,
     /// Faults that began.
@@ -23,34 +23,34 @@ pub struct Summary {
     /// Operations that ended.
     pub operations_total: u64,
     /// By kind.
-    pub operations: BTreeMap<&'static str, Counts>,
+    pub operations: BTreeMap<&'static str, OutcomeCounts>,
     /// Answers by the way they were served.
     pub paths: BTreeMap<&'static str, u64>,
     /// Histories that took too long to judge.
     pub undecided: usize,
     /// The longest time for which the clients of a site had no answer, and in which round:
     /// those that stay with its replica.
-    pub outage: (u32, Outage),
+    pub outage: (u32, SiteOutage),
     /// The same for clients that roam.
-    pub outage_roaming: (u32, Outage),
+    pub outage_roaming: (u32, SiteOutage),
     /// Each round.
-    pub rounds: Vec<Ran>,
+    pub rounds: Vec<RoundResult>,
 }
 
-impl Summary {
+impl ChaosSummary {
     /// Creates the summary of these rounds.
-    pub fn new(seed: u64, rounds: Vec<Ran>) -> Summary {
-        let mut summary = Summary {
+    pub fn new(seed: u64, rounds: Vec<RoundResult>) -> ChaosSummary {
+        let mut summary = ChaosSummary {
             seed,
-            ..Summary::default()
+            ..ChaosSummary::default()
         };
         for ran in &rounds {
             summary.add(ran);
         }
-        Summary { rounds, ..summary }
+        ChaosSummary { rounds, ..summary }
     }
 
-    fn add(&mut self, ran: &Ran) {
+    fn add(&mut self, ran: &RoundResult) {
         for (kind, count) in &ran.faults {
             *self.faults.entry(kind.clone()).or_default() += count;
             self.faults_total += count;
@@ -69,7 +69,7 @@ impl Summary {
     }
 
     /// Rounds in which something is wrong.
-    pub fn violations(&self) -> impl Iterator<Item = &Ran> {
+    pub fn violations(&self) -> impl Iterator<Item = &RoundResult> {
         self.rounds.iter().filter(|ran| ran.is_violation())
     }
 
@@ -115,7 +115,7 @@ impl Summary {
             "round", "strategy", "faults", "operations", "outage", "memory", "judged"
         )?;
         for ran in &self.rounds {
-            let operations: u64 = ran.operations.values().map(Counts::all).sum();
+            let operations: u64 = ran.operations.values().map(OutcomeCounts::all).sum();
             writeln!(
                 out,
                 "{:>5} {:10} {:>7} {operations:>10} {:>7.1} s {:>3} MiB {:>12}  {}",
@@ -137,9 +137,9 @@ impl Summary {
             "\n{:10} {:>10} {:>12} {:>8}",
             "operation", "answered", "unknown fate", "failed"
         )?;
-        for kind in Kind::ALL.map(Kind::name) {
+        for kind in OperationKind::ALL.map(OperationKind::name) {
             let counts = self.operations.get(kind).copied().unwrap_or_default();
-            let Counts {
+            let OutcomeCounts {
                 answered,
                 unknown,
                 failed,
@@ -164,7 +164,7 @@ impl Summary {
         writeln!(out, "longest time without an answer for clients that")?;
         let stay = ("stay with a replica", &self.outage);
         for (who, (round, outage)) in [stay, ("ask another one then", &self.outage_roaming)] {
-            let Outage {
+            let SiteOutage {
                 site,
                 from_s,
                 seconds,
@@ -200,13 +200,13 @@ impl Summary {
 }
 
 /// Keeps the longer of two outages, with its round.
-fn longer(longest: &mut (u32, Outage), round: u32, outage: &Outage) {
+fn longer(longest: &mut (u32, SiteOutage), round: u32, outage: &SiteOutage) {
     if outage.seconds > longest.1.seconds {
         *longest = (round, outage.clone());
     }
 }
 
-fn verdict(ran: &Ran) -> &'static str {
+fn verdict(ran: &RoundResult) -> &'static str {
     match (ran.is_violation(), ran.judged.undecided.is_empty()) {
         (true, _) => "VIOLATION",
         (false, true) => "linearizable",

@@ -4,18 +4,18 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use leasehold_histories::history::{Action, ValueId};
+use leasehold_histories::history::{HistoryAction, ValueId};
 use leasehold_wire::command::Op;
 use leasehold_wire::{Entry, Outcome, Version};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::ask::Ask;
-use super::choose::{Chooser, Groups, Works, group_of};
-use super::control::{Control, falsify};
+use super::ask::OperationRequest;
+use super::choose::{Chooser, KeyGroups, KeyPool, group_of};
+use super::control::{Falsification, falsify};
 use super::judge::judge;
 use super::load::versions;
-use super::record::{End, Ended, Record};
+use super::record::{CompletedOperation, OperationOutcome, RoundRecord};
 
 /// A store that executes one operation after the other.
 #[derive(Default)]
@@ -86,11 +86,11 @@ impl Store {
 /// executed, at once or much later.
 struct World {
     store: Store,
-    record: Record,
-    groups: Groups,
+    record: RoundRecord,
+    groups: KeyGroups,
     choosers: Vec<Chooser>,
-    chance: Pcg64Mcg,
-    late: Vec<Ask>,
+    rng: Pcg64Mcg,
+    late: Vec<OperationRequest>,
     now_ns: u64,
 }
 
@@ -98,17 +98,17 @@ const CLIENTS: u32 = 8;
 
 impl World {
     fn new(seed: u64) -> World {
-        let works = |client| match client % 4 {
-            3 => Works::Grouped,
-            _ => Works::Single,
+        let pool = |client| match client % 4 {
+            3 => KeyPool::Grouped,
+            _ => KeyPool::Single,
         };
-        let chooser = |client| Chooser::new(works(client), client, seed);
+        let chooser = |client| Chooser::new(pool(client), client, seed);
         World {
             store: Store::default(),
-            record: Record::new(1, 0),
-            groups: Groups::new(2, 60),
+            record: RoundRecord::new(1, 0),
+            groups: KeyGroups::new(2, 60),
             choosers: (0..CLIENTS).map(chooser).collect(),
-            chance: Pcg64Mcg::seed_from_u64(seed),
+            rng: Pcg64Mcg::seed_from_u64(seed),
             late: Vec::new(),
             now_ns: 0,
         }
@@ -116,26 +116,26 @@ impl World {
 
     /// All clients begin an operation; they are executed in any order and end.
     fn step(&mut self) {
-        let mut asks: Vec<(u32, u64, Ask)> = Vec::new();
+        let mut requests: Vec<(u32, u64, OperationRequest)> = Vec::new();
         for client in 0..CLIENTS {
-            self.now_ns += self.chance.random_range(1..50);
-            let ask = self.choosers[client as usize].next(&mut self.groups);
-            asks.push((client, self.now_ns, ask));
+            self.now_ns += self.rng.random_range(1..50);
+            let request = self.choosers[client as usize].next(&mut self.groups);
+            requests.push((client, self.now_ns, request));
         }
-        while !asks.is_empty() {
-            if self.chance.random_bool(0.02) && !self.late.is_empty() {
+        while !requests.is_empty() {
+            if self.rng.random_bool(0.02) && !self.late.is_empty() {
                 let late = self.late.swap_remove(0);
                 self.store.execute(&late.op());
             }
-            let any = self.chance.random_range(0..asks.len());
-            let (client, began_ns, ask) = asks.swap_remove(any);
-            let end = self.end(client, &ask);
-            self.now_ns += self.chance.random_range(1..50);
-            self.record.ended(&Ended {
+            let any = self.rng.random_range(0..requests.len());
+            let (client, began_ns, request) = requests.swap_remove(any);
+            let end = self.end(client, &request);
+            self.now_ns += self.rng.random_range(1..50);
+            self.record.add(&CompletedOperation {
                 client,
                 site: 0,
                 roams: false,
-                kind: ask.kind,
+                kind: request.kind,
                 began_ns,
                 now_ns: self.now_ns,
                 end,
@@ -143,25 +143,25 @@ impl World {
         }
     }
 
-    fn end(&mut self, client: u32, ask: &Ask) -> End {
-        if self.chance.random_bool(0.03) {
-            match self.chance.random_range(0..3) {
-                0 => drop(self.store.execute(&ask.op())),
-                1 => self.late.push(ask.clone()),
+    fn end(&mut self, client: u32, request: &OperationRequest) -> OperationOutcome {
+        if self.rng.random_bool(0.03) {
+            match self.rng.random_range(0..3) {
+                0 => drop(self.store.execute(&request.op())),
+                1 => self.late.push(request.clone()),
                 _ => {}
             }
-            self.choosers[client as usize].doubt(&ask.keys);
-            return End::Unknown(ask.open());
+            self.choosers[client as usize].forget(&request.keys);
+            return OperationOutcome::Unknown(request.possible_effects());
         }
-        let outcome = self.store.execute(&ask.op());
+        let outcome = self.store.execute(&request.op());
         let answer = outcome.result.expect("an answer");
-        let parts = ask.done(&answer).expect("a right answer");
-        self.choosers[client as usize].learn(&parts, &versions(ask, &answer));
-        End::Answered(parts)
+        let parts = request.effects_of(&answer).expect("a right answer");
+        self.choosers[client as usize].learn(&parts, &versions(request, &answer));
+        OperationOutcome::Answered(parts)
     }
 }
 
-fn world(seed: u64) -> Record {
+fn world(seed: u64) -> RoundRecord {
     let mut world = World::new(seed);
     (0..1200).for_each(|_| world.step());
     world.record
@@ -182,12 +182,12 @@ fn what_a_right_store_answers_is_accepted() {
 
 #[test]
 fn a_stale_read_and_a_lost_write_are_noticed() {
-    for control in [Control::StaleRead, Control::LostWrite] {
+    for falsification in [Falsification::StaleRead, Falsification::LostWrite] {
         for seed in 0..3 {
             let mut record = world(seed);
-            assert!(falsify(control, &mut record));
+            assert!(falsify(falsification, &mut record));
             let judged = judge(&record);
-            assert_eq!(judged.violations.len(), 1, "{control:?}, seed {seed}");
+            assert_eq!(judged.violations.len(), 1, "{falsification:?}, seed {seed}");
             assert!(judged.violations[0].contains("key "), "{judged:?}");
         }
     }
@@ -198,21 +198,21 @@ fn an_acknowledged_write_that_the_history_lacks_is_noticed_when_it_was_read() {
     let record = world(1);
     let events = record.history.events();
     let read = events.iter().find_map(|event| match event.action {
-        Action::Read { value } => Some((event.key, value?)),
+        HistoryAction::Read { value } => Some((event.key, value?)),
         _ => None,
     });
     let (key, value) = read.expect("something was found");
     let wrote = |action| match action {
-        Action::Write { value } => Some(value),
-        Action::Cas { new, .. } => Some(new),
+        HistoryAction::Write { value } => Some(value),
+        HistoryAction::Cas { new, .. } => Some(new),
         _ => None,
     };
     let others = events
         .iter()
         .filter(|event| event.key != key || wrote(event.action) != Some(value));
-    let lacking = Record {
+    let lacking = RoundRecord {
         history: others.copied().collect(),
-        ..Record::new(1, 0)
+        ..RoundRecord::new(1, 0)
     };
     assert_eq!(judge(&lacking).violations.len(), 1);
 }
@@ -222,11 +222,11 @@ fn half_of_a_write_of_several_keys_is_noticed_in_a_group() {
     let mut record = world(2);
     let torn = record.groups.values_mut().any(|transactions| {
         let written = transactions.iter().find_map(|one| match one.parts[..] {
-            [(a, Action::Write { value }), (b, Action::Write { .. }), ..]
-                if one.return_ns.is_some() =>
-            {
-                Some((a, value, b, one.return_ns?))
-            }
+            [
+                (a, HistoryAction::Write { value }),
+                (b, HistoryAction::Write { .. }),
+                ..,
+            ] if one.return_ns.is_some() => Some((a, value, b, one.return_ns?)),
             _ => None,
         });
         let Some((a, value, b, end_ns)) = written else {
@@ -235,10 +235,10 @@ fn half_of_a_write_of_several_keys_is_noticed_in_a_group() {
         // Right behind it, one half was there and the other was not.
         let mut torn = transactions[0].clone();
         torn.parts = vec![
-            (a, Action::Read { value: Some(value) }),
+            (a, HistoryAction::Read { value: Some(value) }),
             (
                 b,
-                Action::Read {
+                HistoryAction::Read {
                     value: Some(ValueId(u64::MAX)),
                 },
             ),

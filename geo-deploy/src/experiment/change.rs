@@ -4,12 +4,12 @@ use leasehold_leases::StrategySpec;
 use serde::{Deserialize, Serialize};
 
 use super::validate::check;
-use super::{Experiment, ExperimentError, StrategyPlan, Window};
+use super::{Experiment, ExperimentError, MeasurementWindow, StrategyPlan};
 
 /// Another strategy, from some time on: `[[strategies.change]]` of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Change {
+pub struct StrategyChange {
     /// When, in s from the beginning of the measured interval; below 0: while clients warm up.
     pub at_s: f64,
     /// The strategy's name.
@@ -23,21 +23,21 @@ fn all_keys() -> [f64; 2] {
     [0.0, 1.0]
 }
 
-impl Change {
+impl StrategyChange {
     /// The first key that is concerned, and the first one after those, of `keys` keys.
-    pub(crate) fn span(&self, keys: u64) -> (u64, u64) {
+    pub(crate) fn key_bounds(&self, keys: u64) -> (u64, u64) {
         let [from, to] = self.keys.map(|share| (share * keys as f64).round() as u64);
         (from, to)
     }
 
     /// Whether all keys are concerned.
-    pub(crate) fn is_of_all(&self) -> bool {
+    pub(crate) fn covers_all_keys(&self) -> bool {
         self.keys == all_keys()
     }
 
     /// As marks and events call it: "quorum", "all for keys 50% to 100%".
     pub(crate) fn words(&self) -> String {
-        if self.is_of_all() {
+        if self.covers_all_keys() {
             return self.strategy.clone();
         }
         let [from, to] = self.keys.map(|share| share * 100.0);
@@ -51,7 +51,7 @@ impl Experiment {
             return Ok(());
         }
         let field = |name: &str| plan.field(&format!("change.{name}"));
-        let Window::Seconds { warmup_s, seconds } = self.workload.window() else {
+        let MeasurementWindow::Seconds { warmup_s, seconds } = self.workload.window() else {
             let found = format!("{} changes", plan.change.len());
             return check(false, &plan.field("change"), found, || {
                 "how long is measured must be known: give seconds and warmup_s".into()
@@ -73,7 +73,7 @@ impl Experiment {
     }
 }
 
-impl Change {
+impl StrategyChange {
     fn validate(&self, field: &impl Fn(&str) -> String) -> Result<(), ExperimentError> {
         let mut names: Vec<&str> = StrategySpec::NAMES.to_vec();
         names.retain(|name| *name != "fixed");

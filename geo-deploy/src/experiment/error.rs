@@ -46,10 +46,10 @@ pub enum ExperimentError {
     #[error("--set topology: {0}")]
     Topology(#[from] crate::topology::TopologyError),
     /// A field whose value makes no sense, alone or beside another.
-    #[error("{field} = {found}: {mend}")]
+    #[error("{field} = {found}: {fix}")]
     Invalid {
         field: String,
         found: String,
-        mend: String,
+        fix: String,
     },
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::validate::check;
-use super::{ExperimentError, Workload};
+use super::{ExperimentError, WorkloadSpec};
 use crate::topology::Topology;
 
 /// Longest warm-up or measured interval, in s: a week.
@@ -21,19 +21,19 @@ const OUTSTANDING_MAX: u32 = 1_000_000;
     untagged,
     expecting = "a number, or one for each site, as in { JP = 50, CA = 200 }, is expected"
 )]
-pub enum Rate {
+pub enum RequestRate {
     /// The same at every site.
     Equal(f64),
     /// By name of site; every site is named.
     Sites(BTreeMap<String, f64>),
 }
 
-impl Rate {
+impl RequestRate {
     /// The rate at a site, 0 if it is not named.
     pub fn at(&self, site: &str) -> f64 {
         match self {
-            Rate::Equal(rate) => *rate,
-            Rate::Sites(rates) => rates.get(site).copied().unwrap_or(0.0),
+            RequestRate::Equal(rate) => *rate,
+            RequestRate::Sites(rates) => rates.get(site).copied().unwrap_or(0.0),
         }
     }
 }
@@ -41,7 +41,7 @@ impl Rate {
 /// When operations are measured: those that *begin* in the interval. It is the same for
 /// all sites.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Window {
+pub enum MeasurementWindow {
     /// From when the slowest client has made its warm-up requests until the slowest has
     /// made all of its own. Everybody keeps asking meanwhile.
     Counts {
@@ -59,22 +59,22 @@ pub enum Window {
     },
 }
 
-impl Workload {
+impl WorkloadSpec {
     /// When operations are measured. In an open loop a count stands for the time in which
     /// the clients of the site with the lowest rate would make so many requests.
-    pub fn window(&self) -> Window {
+    pub fn window(&self) -> MeasurementWindow {
         if let Some(seconds) = self.seconds {
             let warmup_s = self.warmup_s.unwrap_or(0.0);
-            return Window::Seconds { warmup_s, seconds };
+            return MeasurementWindow::Seconds { warmup_s, seconds };
         }
         let Some(slowest) = self.lowest_rate() else {
-            return Window::Counts {
+            return MeasurementWindow::Counts {
                 warmup: self.warmup,
                 requests: self.requests,
             };
         };
         let takes_s = |requests: u64| requests as f64 * f64::from(self.clients) / slowest;
-        Window::Seconds {
+        MeasurementWindow::Seconds {
             warmup_s: takes_s(self.warmup),
             seconds: takes_s(self.requests - self.warmup),
         }
@@ -83,8 +83,8 @@ impl Workload {
     /// The lowest rate of a site that asks at all; `None` in a closed loop.
     fn lowest_rate(&self) -> Option<f64> {
         match self.rate.as_ref()? {
-            Rate::Equal(rate) => Some(*rate),
-            Rate::Sites(rates) => {
+            RequestRate::Equal(rate) => Some(*rate),
+            RequestRate::Sites(rates) => {
                 let asking = rates.values().copied().filter(|rate| *rate > 0.0);
                 asking.min_by(f64::total_cmp)
             }
@@ -96,19 +96,19 @@ impl Workload {
         let clients = self.clients;
         let asked = match &self.rate {
             None => format!("{clients} clients in a closed loop at each site"),
-            Some(Rate::Equal(rate)) => format!("{rate} operations a second at each site"),
-            Some(Rate::Sites(rates)) => {
+            Some(RequestRate::Equal(rate)) => format!("{rate} operations a second at each site"),
+            Some(RequestRate::Sites(rates)) => {
                 let each = rates.iter().map(|(site, rate)| format!("{site} {rate}"));
                 let each: Vec<String> = each.collect();
                 format!("operations a second: {}", each.join(", "))
             }
         };
         let measured = match self.window() {
-            Window::Counts { warmup, requests } => format!(
+            MeasurementWindow::Counts { warmup, requests } => format!(
                 "measured from when the slowest client has made {warmup} requests until the \
                  slowest has made {requests}"
             ),
-            Window::Seconds { warmup_s, seconds } => {
+            MeasurementWindow::Seconds { warmup_s, seconds } => {
                 format!("measured for {seconds} s after {warmup_s} s")
             }
         };
@@ -123,8 +123,8 @@ impl Workload {
         })?;
         match &self.rate {
             None => Ok(()),
-            Some(Rate::Equal(rate)) => rate_of("workload.rate", *rate, 0.001),
-            Some(Rate::Sites(rates)) => rates_of(rates, topology),
+            Some(RequestRate::Equal(rate)) => rate_of("workload.rate", *rate, 0.001),
+            Some(RequestRate::Sites(rates)) => rates_of(rates, topology),
         }
     }
 

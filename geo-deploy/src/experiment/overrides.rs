@@ -79,7 +79,7 @@ fn without_replaced(
             return Err(ExperimentError::Invalid {
                 field: "--set".to_owned(),
                 found: sets.join(" "),
-                mend: "set requests and warmup (operations of a client), or seconds and \
+                fix: "set requests and warmup (operations of a client), or seconds and \
                        warmup_s, not both"
                     .to_owned(),
             });

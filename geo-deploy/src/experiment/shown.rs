@@ -1,7 +1,7 @@
 //! An experiment as `exp show` prints it: what applies where nothing is said, too.
 
-use super::{Experiment, Timing};
-use crate::fault::Fault;
+use super::{Experiment, TimingOverrides};
+use crate::fault::FaultSpec;
 
 impl Experiment {
     /// As [`Experiment::to_toml`], and with the values of `[timing]` that apply. Fields
@@ -10,7 +10,7 @@ impl Experiment {
         let timing = self.timing_of_replicas();
         let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).ok();
         let whole = Experiment {
-            timing: Timing {
+            timing: TimingOverrides {
                 heartbeat_ms: ms(timing.heartbeat),
                 election_timeout_ms: ms(timing.election_timeout),
                 retransmit_ms: ms(timing.retransmit),
@@ -57,18 +57,18 @@ impl Experiment {
 }
 
 /// `of`: what the names of the fields begin with.
-fn of_faults(of: &str, faults: &[Fault]) -> Vec<String> {
+fn of_faults(of: &str, faults: &[FaultSpec]) -> Vec<String> {
     let mut notes = Vec::new();
     for (number, fault) in (1..).zip(faults) {
         let name = format!("{of}fault.{number}");
         if fault.until_s.is_none() {
             let end = match fault.action {
-                crate::fault::Action::Restart => "a restart ends by itself",
+                crate::fault::FaultAction::Restart => "a restart ends by itself",
                 _ => "it never ends",
             };
             notes.push(format!("{name}.until_s: {end}"));
         }
-        if fault.action.is_of_links() && fault.to.is_empty() {
+        if fault.action.affects_links() && fault.to.is_empty() {
             notes.push(format!("{name}.to: all but the targets"));
         }
     }

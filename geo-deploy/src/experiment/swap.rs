@@ -3,21 +3,21 @@
 use serde::{Deserialize, Serialize};
 
 use super::validate::check;
-use super::{ExperimentError, Window, Workload};
+use super::{ExperimentError, MeasurementWindow, WorkloadSpec};
 use crate::topology::Topology;
 
 /// Two sites that exchange their orders of popularity, again and again: what was popular at
 /// one is then popular at the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Swap {
+pub struct KeySwap {
     /// Names of the two sites.
     pub sites: [String; 2],
     /// Time between two exchanges, in s, counted from the beginning of the measured interval.
     pub every_s: f64,
 }
 
-impl Swap {
+impl KeySwap {
     /// With which site a site exchanges its keys.
     pub(crate) fn partner(&self, site: usize, topology: &Topology) -> Option<usize> {
         let [a, b] = [&self.sites[0], &self.sites[1]].map(|name| topology.index(name));
@@ -35,7 +35,7 @@ impl Swap {
     }
 }
 
-impl Workload {
+impl WorkloadSpec {
     pub(super) fn validate_swap(&self, topology: &Topology) -> Result<(), ExperimentError> {
         let Some(swap) = &self.swap else {
             return Ok(());
@@ -47,7 +47,7 @@ impl Workload {
             let names = topology.names().join(", ");
             format!("name two different sites, of these: {names}")
         })?;
-        let Window::Seconds { seconds, .. } = self.window() else {
+        let MeasurementWindow::Seconds { seconds, .. } = self.window() else {
             return check(false, "workload.swap.every_s", swap.every_s, || {
                 "how long is measured must be known: give seconds and warmup_s".into()
             });

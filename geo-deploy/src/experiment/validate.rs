@@ -2,8 +2,8 @@
 
 use leasehold_leases::StrategySpec;
 
-use super::{Experiment, ExperimentError, StrategyPlan, Window, lease};
-use crate::fault::{self, Fault};
+use super::{Experiment, ExperimentError, MeasurementWindow, StrategyPlan, lease};
+use crate::fault::{self, FaultSpec};
 use crate::topology::{Topology, is_plain_name};
 
 /// Most runs of a strategy.
@@ -65,13 +65,13 @@ impl Experiment {
     }
 
     /// `of`: what the names of the fields begin with.
-    fn validate_faults(&self, of: &str, faults: &[Fault]) -> Result<(), ExperimentError> {
+    fn validate_faults(&self, of: &str, faults: &[FaultSpec]) -> Result<(), ExperimentError> {
         fault::check(faults, &self.topology).map_err(|refused| ExperimentError::Invalid {
             field: format!("{of}{}", refused.field),
             found: refused.found,
-            mend: refused.mend,
+            fix: refused.fix,
         })?;
-        let Window::Seconds { seconds, .. } = self.workload.window() else {
+        let MeasurementWindow::Seconds { seconds, .. } = self.workload.window() else {
             return Ok(());
         };
         for (i, fault) in faults.iter().enumerate() {
@@ -197,7 +197,7 @@ pub(super) fn check(
     good: bool,
     field: &str,
     found: impl ToString,
-    mend: impl FnOnce() -> String,
+    fix: impl FnOnce() -> String,
 ) -> Result<(), ExperimentError> {
     if good {
         return Ok(());
@@ -205,6 +205,6 @@ pub(super) fn check(
     Err(ExperimentError::Invalid {
         field: field.to_owned(),
         found: found.to_string(),
-        mend: mend(),
+        fix: fix(),
     })
 }

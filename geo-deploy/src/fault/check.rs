@@ -1,18 +1,18 @@
 //! Refuses faults that make no sense, alone or together.
 
 use super::effect::unknown;
-use super::{Action, Direction, Fault, Target, list};
+use super::{Direction, FaultAction, FaultSpec, FaultTarget, list};
 use crate::topology::Topology;
 
 /// Refusal of a list of faults: the field, the value that it holds, and the fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct InvalidFault {
     /// The field, as in `fault.2.until_s`; faults are counted from 1.
     pub field: String,
     /// Value of the field.
     pub found: String,
     /// Fix for the field.
-    pub mend: String,
+    pub fix: String,
 }
 
 /// Checks the faults of an experiment that runs at these sites.
@@ -21,16 +21,16 @@ pub struct Refused {
 /// If a fault is aimed at an unknown site, at one twice, or at links of a site to itself; if
 /// it ends before it begins, has a field that its action does not look at or lacks one; if two faults of processes overlap at a replica;
 /// or if a majority would be lost for ever.
-pub fn check(faults: &[Fault], topology: &Topology) -> Result<(), Refused> {
+pub fn check(faults: &[FaultSpec], topology: &Topology) -> Result<(), InvalidFault> {
     for (i, fault) in faults.iter().enumerate() {
-        let refused = |(field, found, mend): Problem| Refused {
+        let refused = |(field, found, fix): Problem| InvalidFault {
             field: format!("fault.{}.{field}", i + 1),
             found,
-            mend,
+            fix,
         };
-        alone(fault, topology).map_err(refused)?;
+        check_alone(fault, topology).map_err(refused)?;
         for (earlier, other) in faults[..i].iter().enumerate() {
-            beside(fault, other, earlier + 1).map_err(refused)?;
+            check_overlap(fault, other, earlier + 1).map_err(refused)?;
         }
     }
     majority_returns(faults, topology)
@@ -39,19 +39,24 @@ pub fn check(faults: &[Fault], topology: &Topology) -> Result<(), Refused> {
 /// A year: times beyond it are mistakes, and far ones cannot be counted in.
 pub const TIME_S_MAX: f64 = 31_536_000.0;
 
-/// A field, what it holds, and the mend.
+/// A field, what it holds, and the fix.
 type Problem = (&'static str, String, String);
 
-fn need(good: bool, field: &'static str, found: impl ToString, mend: &str) -> Result<(), Problem> {
+fn require(
+    good: bool,
+    field: &'static str,
+    found: impl ToString,
+    fix: &str,
+) -> Result<(), Problem> {
     match good {
         true => Ok(()),
-        false => Err((field, found.to_string(), mend.to_owned())),
+        false => Err((field, found.to_string(), fix.to_owned())),
     }
 }
 
-fn alone(fault: &Fault, topology: &Topology) -> Result<(), Problem> {
+fn check_alone(fault: &FaultSpec, topology: &Topology) -> Result<(), Problem> {
     let time = |t: f64| (0.0..=TIME_S_MAX).contains(&t);
-    need(
+    require(
         time(fault.at_s),
         "at_s",
         fault.at_s,
@@ -59,53 +64,57 @@ fn alone(fault: &Fault, topology: &Topology) -> Result<(), Problem> {
     )?;
     if let Some(until) = fault.until_s {
         let later = time(until) && until > fault.at_s;
-        let mend = "a time after at_s is needed, at most a year";
-        need(later, "until_s", until, mend)?;
-        need(
-            fault.action != Action::Restart,
+        let fix = "a time after at_s is needed, at most a year";
+        require(later, "until_s", until, fix)?;
+        require(
+            fault.action != FaultAction::Restart,
             "until_s",
             until,
             "a restart ends by itself: leave until_s out, or stop the replica for a while",
         )?;
     }
-    need(
+    require(
         !fault.target.is_empty(),
         "target",
         "[]",
         "name a site or a role",
     )?;
     for (field, targets) in [("target", &fault.target), ("to", &fault.to)] {
-        whom(field, targets, topology)?;
+        check_targets(field, targets, topology)?;
     }
-    of_links(fault)
+    check_links(fault)
 }
 
 /// Sites that there are, and nobody twice.
-fn whom(field: &'static str, targets: &[Target], topology: &Topology) -> Result<(), Problem> {
+fn check_targets(
+    field: &'static str,
+    targets: &[FaultTarget],
+    topology: &Topology,
+) -> Result<(), Problem> {
     for (i, target) in targets.iter().enumerate() {
-        if let Target::Site(name) = target
+        if let FaultTarget::Site(name) = target
             && topology.index(name).is_none()
         {
             return Err((field, name.clone(), unknown(name, topology)));
         }
         let once = !targets[..i].contains(target);
-        need(once, field, target, "named twice: name it once")?;
+        require(once, field, target, "named twice: name it once")?;
     }
     Ok(())
 }
 
 /// A site on both sides has no link to itself. Roles are compared by name: whether one is a site
 /// that is named, too, is known only when the fault begins.
-fn two_sides(fault: &Fault) -> Result<(), Problem> {
-    let everyone = fault.target.contains(&Target::All);
-    need(
+fn check_sides(fault: &FaultSpec) -> Result<(), Problem> {
+    let everyone = fault.target.contains(&FaultTarget::All);
+    require(
         !everyone,
         "target",
         "all",
         "nobody is left on the other side: name some of the sites, or a role",
     )?;
-    let both = |to: &Target| fault.target.contains(to);
-    need(
+    let both = |to: &FaultTarget| fault.target.contains(to);
+    require(
         fault.to.is_empty() || !fault.to.iter().all(both),
         "to",
         list(&fault.to),
@@ -114,55 +123,55 @@ fn two_sides(fault: &Fault) -> Result<(), Problem> {
     )
 }
 
-fn of_links(fault: &Fault) -> Result<(), Problem> {
-    let links = fault.action.is_of_links();
+fn check_links(fault: &FaultSpec) -> Result<(), Problem> {
+    let links = fault.action.affects_links();
     let only = "only partition, slow and loss look at it: leave it out";
-    need(links || fault.to.is_empty(), "to", "given", only)?;
+    require(links || fault.to.is_empty(), "to", "given", only)?;
     let both = fault.direction == Direction::Both;
-    need(links || both, "direction", "given", only)?;
+    require(links || both, "direction", "given", only)?;
     if links {
-        two_sides(fault)?;
+        check_sides(fault)?;
     }
-    let slow = fault.action == Action::Slow;
+    let slow = fault.action == FaultAction::Slow;
     let delay = fault.delay_ms;
     let good = if slow {
         delay > 0.0 && delay <= 60_000.0
     } else {
         delay == 0.0
     };
-    let mend = "slow needs more than 0 and at most 60000 ms; other actions take none";
-    need(good, "delay_ms", delay, mend)?;
-    let good = if fault.action == Action::Loss {
+    let fix = "slow needs more than 0 and at most 60000 ms; other actions take none";
+    require(good, "delay_ms", delay, fix)?;
+    let good = if fault.action == FaultAction::Loss {
         fault.loss > 0.0 && fault.loss <= 1.0
     } else {
         fault.loss == 0.0
     };
-    let mend = "loss needs a probability above 0 and at most 1; other actions take none";
-    need(good, "loss", fault.loss, mend)
+    let fix = "loss needs a probability above 0 and at most 1; other actions take none";
+    require(good, "loss", fault.loss, fix)
 }
 
 /// Two faults of processes may not overlap at a replica: a pause of a dead process would have no
 /// meaning. Roles are compared by name: the replica that has one is not known yet.
-fn beside(fault: &Fault, other: &Fault, number: usize) -> Result<(), Problem> {
-    if fault.action.is_of_links() || other.action.is_of_links() {
+fn check_overlap(fault: &FaultSpec, other: &FaultSpec, number: usize) -> Result<(), Problem> {
+    if fault.action.affects_links() || other.action.affects_links() {
         return Ok(());
     }
-    let disk = |fault: &Fault| fault.action == Action::FillDisk;
+    let disk = |fault: &FaultSpec| fault.action == FaultAction::FillDisk;
     if disk(fault) != disk(other) {
         return Ok(());
     }
-    let end = |fault: &Fault| match fault.action {
-        Action::Restart => fault.at_s,
+    let end = |fault: &FaultSpec| match fault.action {
+        FaultAction::Restart => fault.at_s,
         _ => fault.until_s.unwrap_or(f64::INFINITY),
     };
     let apart = end(fault) < other.at_s || end(other) < fault.at_s;
-    let everyone = |fault: &Fault| fault.target.contains(&Target::All);
+    let everyone = |fault: &FaultSpec| fault.target.contains(&FaultTarget::All);
     let shared = fault
         .target
         .iter()
         .any(|target| other.target.contains(target));
     let meet = shared || everyone(fault) || everyone(other);
-    need(
+    require(
         apart || !meet,
         "at_s",
         fault.at_s,
@@ -170,29 +179,32 @@ fn beside(fault: &Fault, other: &Fault, number: usize) -> Result<(), Problem> {
     )
 }
 
-fn majority_returns(faults: &[Fault], topology: &Topology) -> Result<(), Refused> {
+fn majority_returns(faults: &[FaultSpec], topology: &Topology) -> Result<(), InvalidFault> {
     let n = topology.len();
-    let mut gone: Vec<&Target> = Vec::new();
+    let mut down: Vec<&FaultTarget> = Vec::new();
     for (i, fault) in faults.iter().enumerate() {
-        let takes = matches!(fault.action, Action::Kill | Action::Stop | Action::Pause);
+        let takes = matches!(
+            fault.action,
+            FaultAction::Kill | FaultAction::Stop | FaultAction::Pause
+        );
         if !takes || fault.until_s.is_some() {
             continue;
         }
         for target in &fault.target {
             // The same role may be another replica each time.
-            if !gone.contains(&target) || !matches!(target, Target::Site(_)) {
-                gone.push(target);
+            if !down.contains(&target) || !matches!(target, FaultTarget::Site(_)) {
+                down.push(target);
             }
         }
-        let lost = match fault.target.contains(&Target::All) {
+        let lost = match fault.target.contains(&FaultTarget::All) {
             true => n,
-            false => gone.len(),
+            false => down.len(),
         };
         if lost > n - (n / 2 + 1) {
-            return Err(Refused {
+            return Err(InvalidFault {
                 field: format!("fault.{}.until_s", i + 1),
                 found: "none".to_owned(),
-                mend: format!(
+                fix: format!(
                     "with it {lost} of {n} replicas may be gone for ever, and without a majority \
                      nothing is ever written again: say when they return"
                 ),

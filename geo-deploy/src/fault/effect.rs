@@ -4,7 +4,7 @@ use rand::seq::IndexedRandom as _;
 use rand_pcg::Pcg64Mcg;
 use serde::{Deserialize, Serialize};
 
-use super::{Action, Direction, Fault, Target, list};
+use super::{Direction, FaultAction, FaultSpec, FaultTarget, list};
 use crate::topology::Topology;
 
 /// One change to a cluster. Sites by their index in the topology.
@@ -72,7 +72,7 @@ impl LinkState {
 
 /// Roles of the replicas now.
 #[derive(Debug)]
-pub struct Scene<'a> {
+pub struct FaultContext<'a> {
     /// Where the replicas are.
     pub topology: &'a Topology,
     /// The site that leads, if any does.
@@ -82,15 +82,15 @@ pub struct Scene<'a> {
     /// For each site, whether its process runs.
     pub up: Vec<bool>,
     /// Chooses the target that `random` means.
-    pub chance: &'a mut Pcg64Mcg,
+    pub rng: &'a mut Pcg64Mcg,
 }
 
-impl Scene<'_> {
+impl FaultContext<'_> {
     /// The sites that are meant, each once, rising.
     ///
     /// # Errors
     /// If a site is unknown, or nobody has a role; the message says what to do.
-    pub fn resolve(&mut self, targets: &[Target]) -> Result<Vec<usize>, String> {
+    pub fn resolve(&mut self, targets: &[FaultTarget]) -> Result<Vec<usize>, String> {
         let mut sites = Vec::new();
         for target in targets {
             sites.extend(self.sites_of(target)?);
@@ -100,15 +100,17 @@ impl Scene<'_> {
         Ok(sites)
     }
 
-    fn sites_of(&mut self, target: &Target) -> Result<Vec<usize>, String> {
+    fn sites_of(&mut self, target: &FaultTarget) -> Result<Vec<usize>, String> {
         let all = 0..self.topology.len();
         let one =
             |site: Option<usize>, lacks: &str| site.map(|site| vec![site]).ok_or(lacks.to_owned());
         match target {
-            Target::Site(name) => one(self.topology.index(name), &unknown(name, self.topology)),
-            Target::All => Ok(all.collect()),
-            Target::Leader => one(self.leader, "leader: nobody leads at the moment"),
-            Target::Holder => {
+            FaultTarget::Site(name) => {
+                one(self.topology.index(name), &unknown(name, self.topology))
+            }
+            FaultTarget::All => Ok(all.collect()),
+            FaultTarget::Leader => one(self.leader, "leader: nobody leads at the moment"),
+            FaultTarget::Holder => {
                 let holders = self.holders.iter().copied();
                 let others = holders.filter(|site| Some(*site) != self.leader && self.up[*site]);
                 one(
@@ -117,16 +119,16 @@ impl Scene<'_> {
                      moment; name a site, or choose a strategy with several holders",
                 )
             }
-            Target::Nearest => {
+            FaultTarget::Nearest => {
                 let others = all.filter(|site| Some(*site) != self.leader && self.up[*site]);
                 one(
                     self.nearest_to_leader(others),
                     "nearest: no other replica is up",
                 )
             }
-            Target::Random => {
+            FaultTarget::Random => {
                 let up: Vec<usize> = all.filter(|site| self.up[*site]).collect();
-                one(up.choose(self.chance).copied(), "random: no replica is up")
+                one(up.choose(self.rng).copied(), "random: no replica is up")
             }
         }
     }
@@ -146,22 +148,22 @@ pub(super) fn unknown(name: &str, topology: &Topology) -> String {
     format!(
         "there is no site {name:?}; name one of {}, or a role: {}",
         topology.names().join(", "),
-        Target::ROLES.join(", ")
+        FaultTarget::ROLES.join(", ")
     )
 }
 
-impl Fault {
+impl FaultSpec {
     /// The same, aimed at sites by name: a role is asked for once, and chance decides once.
     ///
     /// # Errors
     /// If nobody has a role that it names.
-    pub fn named(&self, scene: &mut Scene<'_>) -> Result<Fault, String> {
-        let names = scene.topology.names();
-        let mut by_name = |targets: &[Target]| -> Result<Vec<Target>, String> {
-            let sites = scene.resolve(targets)?.into_iter();
-            Ok(sites.map(|site| Target::named(names[site])).collect())
+    pub fn named(&self, context: &mut FaultContext<'_>) -> Result<FaultSpec, String> {
+        let names = context.topology.names();
+        let mut by_name = |targets: &[FaultTarget]| -> Result<Vec<FaultTarget>, String> {
+            let sites = context.resolve(targets)?.into_iter();
+            Ok(sites.map(|site| FaultTarget::named(names[site])).collect())
         };
-        Ok(Fault {
+        Ok(FaultSpec {
             target: by_name(&self.target)?,
             to: by_name(&self.to)?,
             ..self.clone()
@@ -170,7 +172,7 @@ impl Fault {
 
     /// "kill OR (holder)": the target, and the role by which it was meant. `named` is the same by
     /// name.
-    pub fn in_words(&self, named: &Fault) -> String {
+    pub fn in_words(&self, named: &FaultSpec) -> String {
         match list(&self.target) == list(&named.target) {
             true => named.to_string(),
             false => format!("{named} ({})", list(&self.target)),
@@ -181,27 +183,33 @@ impl Fault {
     ///
     /// # Errors
     /// If nobody has a role that it names.
-    pub fn begin(&self, scene: &mut Scene<'_>) -> Result<Vec<Effect>, String> {
-        let targets = scene.resolve(&self.target)?;
-        if self.action.is_of_links() {
-            let to = self.other_ends(scene, &targets)?;
+    pub fn begin(&self, context: &mut FaultContext<'_>) -> Result<Vec<Effect>, String> {
+        let targets = context.resolve(&self.target)?;
+        if self.action.affects_links() {
+            let to = self.other_ends(context, &targets)?;
             return Ok(self.fail(&targets, &to));
         }
         let effect = |site: usize| match self.action {
-            Action::Kill => Effect::Kill(site),
-            Action::Stop => Effect::Stop(site),
-            Action::Restart => Effect::Restart(site),
-            Action::Pause => Effect::Pause(site),
-            Action::FillDisk => Effect::FillDisk(site),
-            Action::Partition | Action::Slow | Action::Loss => unreachable!("links fail above"),
+            FaultAction::Kill => Effect::Kill(site),
+            FaultAction::Stop => Effect::Stop(site),
+            FaultAction::Restart => Effect::Restart(site),
+            FaultAction::Pause => Effect::Pause(site),
+            FaultAction::FillDisk => Effect::FillDisk(site),
+            FaultAction::Partition | FaultAction::Slow | FaultAction::Loss => {
+                unreachable!("links fail above")
+            }
         };
         Ok(targets.into_iter().map(effect).collect())
     }
 
-    fn other_ends(&self, scene: &mut Scene<'_>, targets: &[usize]) -> Result<Vec<usize>, String> {
+    fn other_ends(
+        &self,
+        context: &mut FaultContext<'_>,
+        targets: &[usize],
+    ) -> Result<Vec<usize>, String> {
         let named = match self.to.is_empty() {
-            true => (0..scene.topology.len()).collect(),
-            false => scene.resolve(&self.to)?,
+            true => (0..context.topology.len()).collect(),
+            false => context.resolve(&self.to)?,
         };
         let others: Vec<usize> = named
             .into_iter()
@@ -217,7 +225,7 @@ impl Fault {
 
     fn fail(&self, targets: &[usize], to: &[usize]) -> Vec<Effect> {
         let how = LinkState {
-            cut: self.action == Action::Partition,
+            cut: self.action == FaultAction::Partition,
             delay_ms: self.delay_ms,
             loss: self.loss,
         };
@@ -236,7 +244,7 @@ impl Fault {
 
 impl Effect {
     /// Returns the effect that undoes it; `None` if nothing needs to.
-    pub fn undone(self) -> Option<Effect> {
+    pub fn inverse(self) -> Option<Effect> {
         match self {
             Effect::Kill(site) | Effect::Stop(site) => Some(Effect::Start(site)),
             Effect::Pause(site) => Some(Effect::Resume(site)),

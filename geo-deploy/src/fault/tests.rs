@@ -6,10 +6,10 @@ use crate::topology::Topology;
 
 #[derive(serde::Deserialize)]
 struct File {
-    fault: Vec<Fault>,
+    fault: Vec<FaultSpec>,
 }
 
-fn parse(text: &str) -> Vec<Fault> {
+fn parse(text: &str) -> Vec<FaultSpec> {
     toml::from_str::<File>(text)
         .expect("a file of faults")
         .fault
@@ -19,16 +19,16 @@ fn parse(text: &str) -> Vec<Fault> {
 fn effects(text: &str) -> Result<Vec<Effect>, String> {
     let topology = Topology::paper();
     let site = |name: &str| topology.index(name).expect("a site");
-    let mut chance = Pcg64Mcg::seed_from_u64(1);
-    let mut scene = Scene {
+    let mut rng = Pcg64Mcg::seed_from_u64(1);
+    let mut context = FaultContext {
         topology: &topology,
         leader: Some(site("CA")),
         holders: vec![site("CA"), site("VA"), site("OR")],
         up: vec![true; topology.len()],
-        chance: &mut chance,
+        rng: &mut rng,
     };
     let text = format!("[[fault]]\nat_s = 1\n{text}");
-    parse(&text)[0].begin(&mut scene)
+    parse(&text)[0].begin(&mut context)
 }
 
 #[test]
@@ -49,31 +49,31 @@ fn roles_are_who_has_them_when_the_fault_begins() {
 #[test]
 fn roles_are_told_beside_whom_they_meant() {
     let topology = Topology::paper();
-    let mut chance = Pcg64Mcg::seed_from_u64(1);
-    let mut scene = Scene {
+    let mut rng = Pcg64Mcg::seed_from_u64(1);
+    let mut context = FaultContext {
         topology: &topology,
         leader: topology.index("CA"),
         holders: Vec::new(),
         up: vec![true; topology.len()],
-        chance: &mut chance,
+        rng: &mut rng,
     };
-    let mut told = |fault: Fault| {
-        let named = fault.named(&mut scene).expect("somebody leads");
+    let mut told = |fault: FaultSpec| {
+        let named = fault.named(&mut context).expect("somebody leads");
         fault.in_words(&named)
     };
-    let cut = |target: Target| Fault::now(Action::Partition, vec![target]);
+    let cut = |target: FaultTarget| FaultSpec::now(FaultAction::Partition, vec![target]);
     assert_eq!(
-        told(cut(Target::Leader)),
+        told(cut(FaultTarget::Leader)),
         "partition CA from the others (leader)"
     );
     assert_eq!(
-        told(cut(Target::named("JP"))),
+        told(cut(FaultTarget::named("JP"))),
         "partition JP from the others"
     );
-    let to = vec![Target::Leader];
-    let both = Fault {
+    let to = vec![FaultTarget::Leader];
+    let both = FaultSpec {
         to,
-        ..cut(Target::named("JP"))
+        ..cut(FaultTarget::named("JP"))
     };
     assert_eq!(told(both), "partition JP from CA");
 }
@@ -104,7 +104,7 @@ fn one_way_partitions_cut_one_way_and_are_mended_where_they_were_cut() {
         ]
     );
     assert_eq!(
-        out[0].undone(),
+        out[0].inverse(),
         Some(Effect::Mend {
             from: 0,
             to: 1,
@@ -147,10 +147,10 @@ fn what_is_read_is_what_is_written() {
     assert_eq!(faults[0].to_string(), "slow JP from leader (in) by 50 ms");
     let written = toml::to_string(&faults[0]).expect("toml");
     assert_eq!(
-        toml::from_str::<Fault>(&written).expect("read again"),
+        toml::from_str::<FaultSpec>(&written).expect("read again"),
         faults[0]
     );
-    for action in Action::ALL {
+    for action in FaultAction::ALL {
         let text = toml::Value::try_from(action).expect("a string");
         assert_eq!(text.as_str(), Some(action.name()));
     }
@@ -256,7 +256,7 @@ fn faults_that_make_no_sense_are_refused_with_the_field_and_the_mend() {
     for (text, field) in cases {
         let faults = parse(&format!("[[fault]]\n{text}"));
         let refused = check(&faults, &Topology::paper()).expect_err(text);
-        assert_eq!(refused.field, field, "{text}: {}", refused.mend);
+        assert_eq!(refused.field, field, "{text}: {}", refused.fix);
     }
     let good = "[[fault]]\nat_s = 5\nuntil_s = 9\naction = \"kill\"\ntarget = \"JP\"\n\
                 [[fault]]\nat_s = 9.5\naction = \"pause\"\ntarget = \"JP\"\n\

@@ -2,36 +2,36 @@
 
 use serde::Serialize;
 
-use super::summary::{RunSummary, Summary};
+use super::summary::{ExperimentSummary, RunSummary};
 use super::table::{Table, ms, percent};
-use super::{Report, StrategyRun};
-use crate::backend::Plan;
-use crate::true_rates::{Expected, TrueRates};
+use super::{ExperimentReport, StrategyRun};
+use crate::backend::RunPlan;
+use crate::true_rates::{PlacementCost, PlacementModel};
 
 /// Mean latencies that the true rates allow a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Allowed {
+pub struct PlacementComparison {
     /// The holders that the strategy would choose if it knew the rates.
-    pub strategy: Expected,
+    pub strategy: PlacementCost,
     /// The best holders of every key.
-    pub optimum: Expected,
+    pub optimum: PlacementCost,
     /// The measured mean that compares with these: by site in a closed loop, else by
     /// operation.
     pub measured_by_site: bool,
 }
 
-impl Allowed {
-    pub(super) fn of(report: &Report, run: &StrategyRun) -> Option<Allowed> {
+impl PlacementComparison {
+    pub(super) fn of(report: &ExperimentReport, run: &StrategyRun) -> Option<PlacementComparison> {
         // With several strategies one after the other, no figure is of the whole run.
         let strategy = report.plan(run).filter(|plan| plan.change.is_empty())?;
-        let plan = Plan::new(&report.experiment, strategy);
+        let plan = RunPlan::new(&report.experiment, strategy);
         let client_ms = match report.backend.as_str() {
             // There, clients are at their replica's side.
             "local" => 0.0,
             _ => report.topology.local_rtt_ms(),
         };
-        let rates = TrueRates::new(&plan, client_ms)?;
-        Some(Allowed {
+        let rates = PlacementModel::new(&plan, client_ms)?;
+        Some(PlacementComparison {
             strategy: rates.of_strategy(),
             optimum: rates.optimum(),
             measured_by_site: report.experiment.workload.rate.is_none(),
@@ -48,7 +48,7 @@ impl Allowed {
 }
 
 /// A line per strategy: measured, allowed, and the least of all.
-pub(super) fn table(summary: &Summary) -> Option<Table> {
+pub(super) fn table(summary: &ExperimentSummary) -> Option<Table> {
     let columns = [
         "strategy",
         "measured",
@@ -77,7 +77,7 @@ pub(super) fn table(summary: &Summary) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-fn title(summary: &Summary) -> Option<String> {
+fn title(summary: &ExperimentSummary) -> Option<String> {
     let mut runs = summary.runs.iter();
     let by = match runs
         .find_map(|run| run.true_rates.as_ref())?
@@ -92,11 +92,11 @@ fn title(summary: &Summary) -> Option<String> {
 }
 
 /// The optimum at every site: once for each workload that differs.
-pub(super) fn optimum(report: &Report, summary: &Summary) -> Option<Table> {
+pub(super) fn optimum(report: &ExperimentReport, summary: &ExperimentSummary) -> Option<Table> {
     let mut columns = vec!["best holders by true rates"];
     columns.extend(report.topology.names());
     let mut table = Table::new("What the best holders would give each site", &columns);
-    let mut shown: Vec<&Expected> = Vec::new();
+    let mut shown: Vec<&PlacementCost> = Vec::new();
     for run in &summary.runs {
         let allowed = run.true_rates.as_ref().map(|allowed| &allowed.optimum);
         let Some(optimum) = allowed.filter(|optimum| !shown.contains(optimum)) else {
@@ -112,7 +112,7 @@ pub(super) fn optimum(report: &Report, summary: &Summary) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-fn rows(of: &str, optimum: &Expected) -> [Vec<String>; 3] {
+fn rows(of: &str, optimum: &PlacementCost) -> [Vec<String>; 3] {
     let sites = &optimum.sites;
     let row = |what: &str, cells: Vec<String>| [vec![format!("{of}{what}")], cells].concat();
     let local = sites.iter().map(|site| percent(site.local_reads));
@@ -125,7 +125,7 @@ fn rows(of: &str, optimum: &Expected) -> [Vec<String>; 3] {
 }
 
 /// Returns an explanation of the figures that true rates allow.
-pub(super) fn prose(summary: &Summary) -> Vec<String> {
+pub(super) fn prose(summary: &ExperimentSummary) -> Vec<String> {
     let mut runs = summary.runs.iter();
     let Some(allowed) = runs.find_map(|run| run.true_rates.as_ref()) else {
         return Vec::new();

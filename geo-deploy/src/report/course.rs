@@ -3,13 +3,13 @@
 
 use std::fmt::Write;
 
-use leasehold_ycsb::sample::{End, Sample};
+use leasehold_ycsb::sample::{OpOutcome, Sample};
 use serde::Serialize;
 
 use super::digest::{Class, share};
-use super::summary::{Summary, is_local};
+use super::summary::{ExperimentSummary, is_local};
 use super::table::{Table, ms};
-use super::{Event, Measured, Report, StrategyRun};
+use super::{ExperimentReport, MeasuredInterval, RunEvent, StrategyRun};
 
 /// Longest stretch of time of which a mean is shown, in s.
 const STRETCH_S: f64 = 5.0;
@@ -20,7 +20,7 @@ const PERIODS_MAX: f64 = 2.0;
 
 /// Something that clients or operators did on purpose, and that is no fault.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Mark {
+pub(super) struct ChangeMark {
     /// In s since the measured interval began.
     pub at_s: f64,
     /// Text that a picture writes next to it.
@@ -29,7 +29,7 @@ pub(super) struct Mark {
 
 /// The answered operations that started in a stretch of time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Stretch {
+pub(super) struct TimeSlice {
     /// Beginning and end, in s since the measured interval began.
     pub from_s: f64,
     pub to_s: f64,
@@ -39,7 +39,7 @@ pub(super) struct Stretch {
     local: u64,
 }
 
-impl Stretch {
+impl TimeSlice {
     pub(super) fn mean_ms(&self) -> f64 {
         self.sum_ms / self.operations.max(1) as f64
     }
@@ -61,7 +61,7 @@ impl Stretch {
 
 /// Time until a strategy was as good as before a change of the clients' requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Adapting {
+pub struct Adaptation {
     /// When it changed, in s since the measured interval began.
     pub at_s: f64,
     /// Mean latency of the last two reconfiguration periods before.
@@ -78,20 +78,20 @@ pub struct Adapting {
 }
 
 /// Whether a report has anything to show over time.
-pub(super) fn is_shown(report: &Report) -> bool {
+pub(super) fn is_shown(report: &ExperimentReport) -> bool {
     report.runs.iter().any(|run| !marks(report, run).is_empty())
 }
 
 /// Returns the deliberate changes in a run, in order of time.
-pub(super) fn marks(report: &Report, run: &StrategyRun) -> Vec<Mark> {
+pub(super) fn marks(report: &ExperimentReport, run: &StrategyRun) -> Vec<ChangeMark> {
     let start_s = run.measured.unwrap_or_default().start_s;
-    let of_run = |event: &&Event| event.run.as_ref() == Some(&run.label);
-    let mark = |event: &Event| match event.kind.as_str() {
-        Event::SWAP => Some(Mark {
+    let of_run = |event: &&RunEvent| event.run.as_ref() == Some(&run.label);
+    let mark = |event: &RunEvent| match event.kind.as_str() {
+        RunEvent::SWAP => Some(ChangeMark {
             at_s: event.at_s - start_s,
             text: format!("{} swap", event.sites.join(", ")),
         }),
-        Event::SWITCH => Some(Mark {
+        RunEvent::SWITCH => Some(ChangeMark {
             at_s: event.at_s - start_s,
             text: event.text.clone(),
         }),
@@ -106,27 +106,31 @@ pub(super) fn marks(report: &Report, run: &StrategyRun) -> Vec<Mark> {
 }
 
 fn length_s(run: &StrategyRun) -> f64 {
-    let Measured { start_s, end_s } = run.measured.unwrap_or_default();
+    let MeasuredInterval { start_s, end_s } = run.measured.unwrap_or_default();
     end_s - start_s
 }
 
-fn period_s(report: &Report) -> f64 {
+fn period_s(report: &ExperimentReport) -> f64 {
     report.experiment.lease.reconfigure().as_secs_f64()
 }
 
 /// Stretches from the beginning of the measured interval to its end; the last one may be
 /// shorter, and is left out if it is much shorter.
-pub(super) fn stretches(report: &Report, run: &StrategyRun) -> Vec<Stretch> {
+pub(super) fn time_slices(report: &ExperimentReport, run: &StrategyRun) -> Vec<TimeSlice> {
     let width_s = STRETCH_S.min(period_s(report) / 2.0);
     let start_s = run.measured.unwrap_or_default().start_s;
     let count = (length_s(run) / width_s).round().max(0.0) as usize;
-    let stretch = |index: usize| Stretch {
+    let stretch = |index: usize| TimeSlice {
         from_s: index as f64 * width_s,
         to_s: ((index + 1) as f64 * width_s).min(length_s(run)),
-        ..Stretch::default()
+        ..TimeSlice::default()
     };
-    let mut all: Vec<Stretch> = (0..count).map(stretch).collect();
-    for sample in run.samples.iter().filter(|sample| sample.end == End::Ok) {
+    let mut all: Vec<TimeSlice> = (0..count).map(stretch).collect();
+    for sample in run
+        .samples
+        .iter()
+        .filter(|sample| sample.end == OpOutcome::Ok)
+    {
         let at_s = sample.start_ns as f64 / 1e9 - start_s;
         if let Some(stretch) = all.get_mut((at_s / width_s) as usize) {
             stretch.add(sample);
@@ -136,12 +140,12 @@ pub(super) fn stretches(report: &Report, run: &StrategyRun) -> Vec<Stretch> {
 }
 
 /// Returns the adaptation of a run to each change of the clients' requests.
-pub(super) fn adapting(report: &Report, run: &StrategyRun) -> Vec<Adapting> {
-    let stretches = stretches(report, run);
+pub(super) fn adaptations(report: &ExperimentReport, run: &StrategyRun) -> Vec<Adaptation> {
+    let stretches = time_slices(report, run);
     let swaps = report
         .events
         .iter()
-        .filter(|event| event.kind == Event::SWAP);
+        .filter(|event| event.kind == RunEvent::SWAP);
     let swaps = swaps.filter(|event| event.run.as_ref() == Some(&run.label));
     let start_s = run.measured.unwrap_or_default().start_s;
     let mut times: Vec<f64> = swaps.map(|event| event.at_s - start_s).collect();
@@ -151,7 +155,7 @@ pub(super) fn adapting(report: &Report, run: &StrategyRun) -> Vec<Adapting> {
     spans
         .filter_map(|span| {
             let within = |from: f64, to: f64| {
-                let inside = |s: &&Stretch| s.from_s >= from - 1e-6 && s.to_s <= to + 1e-6;
+                let inside = |s: &&TimeSlice| s.from_s >= from - 1e-6 && s.to_s <= to + 1e-6;
                 stretches.iter().filter(inside).collect::<Vec<_>>()
             };
             let before = within(span[0] - 2.0 * period_s, span[0]);
@@ -166,7 +170,7 @@ pub(super) fn adapting(report: &Report, run: &StrategyRun) -> Vec<Adapting> {
 }
 
 /// `None` if nothing was asked before or after.
-fn of_change(before: &[&Stretch], after: &[&Stretch]) -> Option<Adapting> {
+fn of_change(before: &[&TimeSlice], after: &[&TimeSlice]) -> Option<Adaptation> {
     let at_s = after.first()?.from_s;
     let steady_ms = mean_ms(before)?;
     let limit_ms = steady_ms * AS_BEFORE;
@@ -175,7 +179,7 @@ fn of_change(before: &[&Stretch], after: &[&Stretch]) -> Option<Adapting> {
         after[*from].mean_ms() <= limit_ms && rest.is_some_and(|mean| mean <= limit_ms)
     };
     let back = (0..after.len()).find(is_back);
-    Some(Adapting {
+    Some(Adaptation {
         at_s,
         steady_ms,
         worst_ms: after.iter().map(|s| s.mean_ms()).fold(0.0, f64::max),
@@ -186,14 +190,14 @@ fn of_change(before: &[&Stretch], after: &[&Stretch]) -> Option<Adapting> {
 }
 
 /// Mean latency of all operations of several stretches, in ms.
-fn mean_ms(stretches: &[&Stretch]) -> Option<f64> {
+fn mean_ms(stretches: &[&TimeSlice]) -> Option<f64> {
     let operations: u64 = stretches.iter().map(|s| s.operations).sum();
     let sum: f64 = stretches.iter().map(|s| s.sum_ms).sum();
     (operations > 0).then(|| sum / operations as f64)
 }
 
 /// A line for each strategy and change; `None` if what clients ask for never changed.
-pub(super) fn table(summary: &Summary) -> Option<Table> {
+pub(super) fn table(summary: &ExperimentSummary) -> Option<Table> {
     let title = "How soon each strategy was as good as before, after what clients ask for changed";
     let columns = [
         "strategy",
@@ -229,10 +233,10 @@ pub(super) fn table(summary: &Summary) -> Option<Table> {
 
 /// One line per strategy and stretch: `strategy,start_s,end_s,operations,mean_ms,local`.
 /// Times count from the beginning of the measured interval.
-pub(super) fn csv(report: &Report) -> String {
+pub(super) fn csv(report: &ExperimentReport) -> String {
     let mut csv = String::from("strategy,start_s,end_s,operations,mean_ms,local\n");
     for run in &report.runs {
-        for s in stretches(report, run) {
+        for s in time_slices(report, run) {
             let local = s
                 .local()
                 .map_or_else(String::new, |share| format!("{share:.6}"));
@@ -246,14 +250,17 @@ pub(super) fn csv(report: &Report) -> String {
 }
 
 /// Returns an explanation of the picture and the table.
-pub(super) fn prose(report: &Report) -> Vec<String> {
+pub(super) fn prose(report: &ExperimentReport) -> Vec<String> {
     let width_s = STRETCH_S.min(period_s(report) / 2.0);
     let picture = format!(
         "Mean latency of all operations and share of local reads, in stretches of {width_s} s. \
          Holders are chosen anew every {} s, the reconfiguration period.",
         period_s(report)
     );
-    let swaps = report.events.iter().any(|event| event.kind == Event::SWAP);
+    let swaps = report
+        .events
+        .iter()
+        .any(|event| event.kind == RunEvent::SWAP);
     let adapting = swaps.then(|| {
         format!(
             "The steady mean is that of the last two periods before a change. A strategy is back \
@@ -268,25 +275,25 @@ pub(super) fn prose(report: &Report) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn stretch(from_s: f64, mean_ms: f64) -> Stretch {
-        Stretch {
+    fn stretch(from_s: f64, mean_ms: f64) -> TimeSlice {
+        TimeSlice {
             from_s,
             to_s: from_s + 5.0,
             operations: 100,
             sum_ms: mean_ms * 100.0,
-            ..Stretch::default()
+            ..TimeSlice::default()
         }
     }
 
-    fn of(before: &[f64], after: &[f64]) -> Adapting {
-        let make = |means: &[f64]| -> Vec<Stretch> {
+    fn of(before: &[f64], after: &[f64]) -> Adaptation {
+        let make = |means: &[f64]| -> Vec<TimeSlice> {
             let means = means.iter().zip(0..);
             means
                 .map(|(ms, i)| stretch(f64::from(i) * 5.0, *ms))
                 .collect()
         };
         let (before, after) = (make(before), make(after));
-        let all = |stretches: &'static [Stretch]| stretches.iter().collect::<Vec<_>>();
+        let all = |stretches: &'static [TimeSlice]| stretches.iter().collect::<Vec<_>>();
         let (before, after) = (before.leak(), after.leak());
         of_change(&all(before), &all(after)).unwrap()
     }

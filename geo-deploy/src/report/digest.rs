@@ -1,8 +1,8 @@
 //! Samples, sorted once for everything that is made of them.
 
-use leasehold_ycsb::sample::{End, OpKind, Sample};
+use leasehold_ycsb::sample::{OpKind, OpOutcome, Sample};
 
-use super::Report;
+use super::ExperimentReport;
 
 /// Reads or writes, as tables and plots tell them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,9 +97,9 @@ impl Latencies {
 
     pub(super) fn take(&mut self, sample: &Sample) {
         match sample.end {
-            End::Ok => self.sorted_ns.push(sample.latency_ns),
-            End::Failed => self.failed += 1,
-            End::TimedOut => self.timed_out += 1,
+            OpOutcome::Ok => self.sorted_ns.push(sample.latency_ns),
+            OpOutcome::Failed => self.failed += 1,
+            OpOutcome::TimedOut => self.timed_out += 1,
         }
     }
 }
@@ -122,7 +122,7 @@ impl Digest {
 
 /// All runs of a report. Samples of sites that the topology does not have are
 /// no part of any figure.
-pub(super) fn digest(report: &Report) -> Vec<Digest> {
+pub(super) fn digest(report: &ExperimentReport) -> Vec<Digest> {
     let sites = report.topology.len();
     let of_run = |samples: &[Sample]| {
         let mut digest = Digest {

@@ -1,17 +1,17 @@
 //! Reads that were held back by a write in flight, and what replicas did for an operation.
 
 use leasehold_wire as wire;
-use leasehold_ycsb::sample::End;
+use leasehold_ycsb::sample::OpOutcome;
 use serde::Serialize;
 
 use super::digest::{Class, Latencies, share};
-use super::summary::Summary;
+use super::summary::ExperimentSummary;
 use super::table::{Table, grouped, ms, percent};
-use super::{Report, StrategyRun};
+use super::{ExperimentReport, StrategyRun};
 
 /// Work of a run's replicas, and the time for which they held reads back.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Effort {
+pub struct OperationCost {
     /// Replicas that receive votes besides the leader.
     pub accept_replies: &'static str,
     /// Reads that were local but waited for a write in flight.
@@ -32,14 +32,14 @@ pub struct Effort {
     pub cpu_us_per_op: Option<f64>,
 }
 
-impl Effort {
-    pub(super) fn of(report: &Report, run: &StrategyRun) -> Effort {
+impl OperationCost {
+    pub(super) fn of(report: &ExperimentReport, run: &StrategyRun) -> OperationCost {
         let plan = report.plan(run);
         let votes = plan.map(|plan| plan.accept_replies(&report.experiment));
         let mut held = Latencies::default();
         let mut reads = 0;
         for sample in &run.samples {
-            let answered = sample.end == End::Ok && Class::of(sample.kind) == Class::Reads;
+            let answered = sample.end == OpOutcome::Ok && Class::of(sample.kind) == Class::Reads;
             reads += u64::from(answered);
             if answered && sample.path == wire::Path::Held {
                 held.take(sample);
@@ -48,10 +48,10 @@ impl Effort {
         held.sort();
         let per_op = |name: &str| {
             let count = *run.counters.get(name)? as f64;
-            (run.asked > 0).then(|| count / run.asked as f64)
+            (run.issued > 0).then(|| count / run.issued as f64)
         };
         let held_fraction = share(held.count(), reads);
-        Effort {
+        OperationCost {
             accept_replies: votes.unwrap_or_default().name(),
             held: held.count(),
             held_fraction,
@@ -66,7 +66,7 @@ impl Effort {
 }
 
 /// One line per strategy; nothing if no read was held and nothing was counted.
-pub(super) fn table(summary: &Summary) -> Option<Table> {
+pub(super) fn table(summary: &ExperimentSummary) -> Option<Table> {
     let title = "Reads held back by a write in flight, and what replicas did for an operation";
     let columns = [
         "strategy",

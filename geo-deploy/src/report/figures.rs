@@ -7,9 +7,9 @@ mod headline;
 pub(super) mod timeline;
 
 use super::digest::Digest;
-use super::summary::Summary;
+use super::summary::ExperimentSummary;
 use super::svg::{Anchor, Ink, Lettering, SERIES, Stroke, Svg};
-use super::{Report, StrategyRun};
+use super::{ExperimentReport, StrategyRun};
 
 /// Width of most figures, in pixels.
 const WIDTH: f64 = 1_000.0;
@@ -26,7 +26,11 @@ pub(super) struct Figure {
 }
 
 /// Every figure of a report. The time line is there only if there were faults.
-pub(super) fn all(report: &Report, digests: &[Digest], summary: &Summary) -> Vec<Figure> {
+pub(super) fn all(
+    report: &ExperimentReport,
+    digests: &[Digest],
+    summary: &ExperimentSummary,
+) -> Vec<Figure> {
     let mut figures = vec![
         headline::figure(report, summary),
         bars::local_reads(report, summary),
@@ -39,7 +43,7 @@ pub(super) fn all(report: &Report, digests: &[Digest], summary: &Summary) -> Vec
 }
 
 /// The time line of a run with faults.
-fn of_faults(report: &Report, run: &StrategyRun) -> Vec<Figure> {
+fn of_faults(report: &ExperimentReport, run: &StrategyRun) -> Vec<Figure> {
     match run.faults.is_empty() {
         true => Vec::new(),
         false => timeline::figures(&timeline_name(run), &timeline::of_run(report, run)),
@@ -85,7 +89,7 @@ fn usual_look(strategy: &str) -> usize {
 }
 
 /// Symbol that a legend shows next to a name.
-enum Key {
+enum LegendKey {
     Line(Stroke),
     Box(Ink),
     Tick,
@@ -99,13 +103,19 @@ enum Key {
     Pale,
 }
 
-impl Key {
+impl LegendKey {
     fn width(&self) -> f64 {
         match self {
-            Key::Line(_) => 34.0,
-            Key::Box(_) | Key::Tick | Key::Band(_) | Key::Shade | Key::Pale => 18.0,
-            Key::Diamond | Key::Dot(_) | Key::Square(_) | Key::Cross => 10.0,
-            Key::Notch => 4.0,
+            LegendKey::Line(_) => 34.0,
+            LegendKey::Box(_)
+            | LegendKey::Tick
+            | LegendKey::Band(_)
+            | LegendKey::Shade
+            | LegendKey::Pale => 18.0,
+            LegendKey::Diamond | LegendKey::Dot(_) | LegendKey::Square(_) | LegendKey::Cross => {
+                10.0
+            }
+            LegendKey::Notch => 4.0,
         }
     }
 
@@ -113,24 +123,24 @@ impl Key {
         let to = x + self.width();
         let middle = (x + self.width() / 2.0, y);
         match self {
-            Key::Line(stroke) => svg.line((x, y), (to, y), *stroke),
-            Key::Box(ink) => svg.rect((x, y - 6.0), (to - x, 12.0), *ink),
-            Key::Tick => svg.line((x, y), (to, y), Stroke::plain(Ink::Text, 2.6)),
-            Key::Diamond => svg.diamond(middle, 5.0, Ink::Surface, Ink::Text),
-            Key::Dot(ink) => svg.dots(&[middle], *ink, false),
-            Key::Square(ink) => svg.dots(&[middle], *ink, true),
-            Key::Band(ink) => {
+            LegendKey::Line(stroke) => svg.line((x, y), (to, y), *stroke),
+            LegendKey::Box(ink) => svg.rect((x, y - 6.0), (to - x, 12.0), *ink),
+            LegendKey::Tick => svg.line((x, y), (to, y), Stroke::plain(Ink::Text, 2.6)),
+            LegendKey::Diamond => svg.diamond(middle, 5.0, Ink::Surface, Ink::Text),
+            LegendKey::Dot(ink) => svg.dots(&[middle], *ink, false),
+            LegendKey::Square(ink) => svg.dots(&[middle], *ink, true),
+            LegendKey::Band(ink) => {
                 svg.rect((x, y - 4.0), (to - x, 8.0), ink.pale());
                 svg.line((x, y + 4.0), (to, y + 4.0), Stroke::plain(*ink, 2.2));
                 svg.line((x, y - 7.0), (to, y - 7.0), Stroke::plain(*ink, 0.9));
             }
-            Key::Cross => svg.crosses(&[middle], Ink::Text),
-            Key::Shade => {
+            LegendKey::Cross => svg.crosses(&[middle], Ink::Text),
+            LegendKey::Shade => {
                 svg.rect((x, y - 7.0), (to - x, 14.0), Ink::Shade);
                 svg.line((x, y - 7.0), (x, y + 7.0), Stroke::plain(Ink::Text, 1.3));
             }
-            Key::Pale => svg.rect((x, y - 6.0), (to - x, 12.0), Ink::Pale(0)),
-            Key::Notch => svg.line(
+            LegendKey::Pale => svg.rect((x, y - 6.0), (to - x, 12.0), Ink::Pale(0)),
+            LegendKey::Notch => svg.line(
                 (x + 2.0, y - 3.0),
                 (x + 2.0, y + 3.0),
                 Stroke::plain(Ink::Muted, 1.0),
@@ -140,7 +150,7 @@ impl Key {
 }
 
 /// Draws a legend from `y` on, in as many rows as it takes; returns where the last one is.
-fn legend(svg: &mut Svg, entries: &[(Key, String)], y: f64) -> f64 {
+fn legend(svg: &mut Svg, entries: &[(LegendKey, String)], y: f64) -> f64 {
     let (mut x, mut y) = (LEFT, y);
     for (key, label) in entries {
         let width = key.width();

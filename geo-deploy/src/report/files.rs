@@ -6,11 +6,11 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use leasehold_ycsb::measurement::{HlogRun, write_hlog};
-use leasehold_ycsb::sample::End;
+use leasehold_ycsb::sample::OpOutcome;
 
 use super::digest::{Class, Digest};
-use super::summary::Summary;
-use super::{Report, StrategyRun};
+use super::summary::ExperimentSummary;
+use super::{ExperimentReport, StrategyRun};
 
 /// Latencies that differ by a smaller factor share a line of the CDF: half a percent.
 const CDF_STEP: f64 = 1.005;
@@ -20,7 +20,7 @@ const HLOG_INTERVAL: Duration = Duration::from_secs(1);
 const TIMELINE_MS: u64 = 100;
 
 /// One line per run, site, operation and step: `strategy,site,operation,latency_ms,share`.
-pub(super) fn cdf_csv(report: &Report, digests: &[Digest]) -> String {
+pub(super) fn cdf_csv(report: &ExperimentReport, digests: &[Digest]) -> String {
     let mut csv = String::from("strategy,site,operation,latency_ms,share\n");
     for (run, digest) in report.runs.iter().zip(digests) {
         for class in Class::BOTH {
@@ -55,7 +55,7 @@ pub(super) fn thinned(steps: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)
 }
 
 /// The histograms, tagged `run:site:OPERATION:path`.
-pub(super) fn latency_hlog(report: &Report, path: &Path) -> anyhow::Result<()> {
+pub(super) fn latency_hlog(report: &ExperimentReport, path: &Path) -> anyhow::Result<()> {
     let names = report.topology.names();
     let sites: Vec<String> = names.into_iter().map(String::from).collect();
     let runs = report.runs.iter().map(|run| HlogRun {
@@ -86,7 +86,7 @@ struct Bucket {
 /// `failed`, `timed_out` and the latencies are of the operations that *started* in it;
 /// the latencies of those that were answered, empty if none was. `answered` are the
 /// successes that *ended* in it, whenever they started: the throughput.
-pub(super) fn timeline_csv(report: &Report) -> String {
+pub(super) fn timeline_csv(report: &ExperimentReport) -> String {
     let mut csv = String::from(
         "strategy,site,operation,start_s,started,failed,timed_out,p50_ms,p99_ms,max_ms,answered\n",
     );
@@ -112,11 +112,11 @@ fn buckets(run: &StrategyRun) -> BTreeMap<(u8, &'static str, u64), Bucket> {
         let bucket = buckets.entry(key(sample.start_ns)).or_default();
         bucket.started += 1;
         match sample.end {
-            End::Ok => bucket.latencies.push(sample.latency_ns),
-            End::Failed => bucket.failed += 1,
-            End::TimedOut => bucket.timed_out += 1,
+            OpOutcome::Ok => bucket.latencies.push(sample.latency_ns),
+            OpOutcome::Failed => bucket.failed += 1,
+            OpOutcome::TimedOut => bucket.timed_out += 1,
         }
-        if sample.end == End::Ok {
+        if sample.end == OpOutcome::Ok {
             let end = key(sample.start_ns.saturating_add(sample.latency_ns));
             buckets.entry(end).or_default().answered += 1;
         }
@@ -146,7 +146,7 @@ impl Bucket {
 
 /// One line per strategy, run of several, fault, site and group of operations; see
 /// [`super::outage`]. Empty where nothing is known or promised.
-pub(super) fn outages_csv(summary: &Summary) -> String {
+pub(super) fn outages_csv(summary: &ExperimentSummary) -> String {
     let mut csv = String::from(
         "strategy,run,fault,what,site,operation,leased,due,failed,timed_out,outage_s,longest_s,\
          bound_s,median_before_ms,median_after_ms\n",
@@ -174,9 +174,9 @@ pub(super) fn outages_csv(summary: &Summary) -> String {
 }
 
 /// One JSON object per event.
-pub(super) fn events_jsonl(report: &Report) -> anyhow::Result<String> {
+pub(super) fn events_jsonl(report: &ExperimentReport) -> anyhow::Result<String> {
     let mut lines = String::new();
-    for event in report.happened() {
+    for event in report.all_events() {
         lines.push_str(&serde_json::to_string(&event)?);
         lines.push('\n');
     }

@@ -20,7 +20,7 @@ use super::figures::file_name;
 use super::figures::timeline::{self, Timeline};
 use super::render;
 use super::svg::SERIES;
-use gather::{Gathered, Run};
+use gather::{LogData, LogRun};
 
 /// Logs of one run: what the run is called, "" if it has no name, and its files.
 pub type NamedLogs = (String, Vec<PathBuf>);
@@ -48,7 +48,7 @@ pub fn plot(logs: &[NamedLogs], dir: &Path) -> anyhow::Result<Vec<String>> {
     Ok(figures.into_iter().map(|figure| figure.name).collect())
 }
 
-fn figures(gathered: &Gathered) -> Vec<Figure> {
+fn figures(gathered: &LogData) -> Vec<Figure> {
     let drawn = gathered.runs.iter().flat_map(|run| {
         let name = match run.name.as_str() {
             "" => "timeline".to_owned(),
@@ -59,7 +59,7 @@ fn figures(gathered: &Gathered) -> Vec<Figure> {
     drawn.chain(cdf::figures(&cdf_of(gathered))).collect()
 }
 
-fn timeline_of(run: &Run, gathered: &Gathered) -> Timeline {
+fn timeline_of(run: &LogRun, gathered: &LogData) -> Timeline {
     let whose = match run.name.as_str() {
         "" => String::new(),
         name => format!("{name}: "),
@@ -84,7 +84,7 @@ fn timeline_of(run: &Run, gathered: &Gathered) -> Timeline {
     }
 }
 
-fn cdf_of(gathered: &Gathered) -> Cdf {
+fn cdf_of(gathered: &LogData) -> Cdf {
     let panel = |site: &String, class: usize| Curves {
         curves: gathered
             .runs
@@ -94,7 +94,7 @@ fn cdf_of(gathered: &Gathered) -> Cdf {
             .collect(),
         bounds: Vec::new(),
     };
-    let name = |run: &Run| match run.name.as_str() {
+    let name = |run: &LogRun| match run.name.as_str() {
         "" => "all operations".to_owned(),
         name => name.to_owned(),
     };

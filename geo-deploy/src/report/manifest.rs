@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::Report;
+use super::ExperimentReport;
 
 /// The program, the machine and the command. What cannot be found out is `unknown`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ impl Manifest {
 }
 
 /// The whole of `manifest.json`.
-pub(super) fn json(report: &Report) -> anyhow::Result<Vec<u8>> {
+pub(super) fn json(report: &ExperimentReport) -> anyhow::Result<Vec<u8>> {
     let measured = report.runs.iter().map(
         |run| json!({ "run": run.label, "rtt_ms": run.measured_rtt_ms, "probes": run.network }),
     );

@@ -28,15 +28,15 @@
 mod group;
 mod rows;
 
-use leasehold_ycsb::sample::{End, Sample};
+use leasehold_ycsb::sample::{OpOutcome, Sample};
 
 use super::digest::Class;
 use crate::run::bound::SiteSet;
 pub(super) use group::groups;
-pub use group::{Group, Longest};
+pub use group::{LongestOutage, OutageGroup};
 pub(super) use rows::table;
 
-use super::{FaultSpan, OutageBound, Report, StrategyRun};
+use super::{ExperimentReport, FaultSpan, OutageBound, StrategyRun};
 
 /// Effect of a fault on one group of operations.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,7 +76,7 @@ pub struct Outage {
 
 impl Outage {
     /// Whether the bound was kept; `None` without one.
-    pub fn kept(&self) -> Option<bool> {
+    pub fn within_bound(&self) -> Option<bool> {
         Some(self.waited_s() <= self.bound_s?)
     }
 
@@ -102,12 +102,12 @@ fn in_words(operation: &str, leased: Option<bool>) -> String {
 
 /// The outages of a run, by fault, site and group. Groups without an operation due are
 /// left out.
-pub(super) fn outages(report: &Report, run: &StrategyRun) -> Vec<Outage> {
+pub(super) fn outages(report: &ExperimentReport, run: &StrategyRun) -> Vec<Outage> {
     let names = report.topology.names();
     let by_site = by_site(run, names.len());
     let mut all = Vec::new();
     for (index, fault) in run.faults.iter().enumerate() {
-        let window = Window::of(run, index);
+        let window = FaultWindow::of(run, index);
         let (repeat, number) = numbered(run, index);
         for (place, ops) in by_site.iter().enumerate() {
             let (site, class) = (place / 2, Class::BOTH[place % 2]);
@@ -145,14 +145,17 @@ fn numbered(run: &StrategyRun, index: usize) -> (Option<usize>, usize) {
 
 /// Operations and the holders of a lease on their keys: reads of the first site, its writes, reads
 /// of the second site, and so on.
-fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(Op, Option<SiteSet>)>> {
+fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(DueOperation, Option<SiteSet>)>> {
     let known = run.leased_to.len() == run.samples.len();
     let mut all = vec![Vec::new(); sites * 2];
     for (index, sample) in run.samples.iter().enumerate() {
         let place =
             usize::from(sample.site) * 2 + usize::from(Class::of(sample.kind) == Class::Writes);
         if let Some(ops) = all.get_mut(place) {
-            ops.push((Op::of(sample), known.then(|| run.leased_to[index])));
+            ops.push((
+                DueOperation::of(sample),
+                known.then(|| run.leased_to[index]),
+            ));
         }
     }
     all
@@ -165,14 +168,14 @@ fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(Op, Option<SiteSet>)>> {
 fn by_lease(
     fault: &FaultSpan,
     (site, class): (usize, Class),
-    ops: &[(Op, Option<SiteSet>)],
-) -> [(Option<bool>, Vec<Op>); 3] {
+    ops: &[(DueOperation, Option<SiteSet>)],
+) -> [(Option<bool>, Vec<DueOperation>); 3] {
     let at_ns = (fault.at_s * 1e9) as u64;
     let through_it = class == Class::Writes && fault.sites.contains(site);
-    let sent_again = |op: &Op| through_it && op.start < at_ns && op.end > at_ns;
+    let sent_again = |op: &DueOperation| through_it && op.start < at_ns && op.end > at_ns;
     [Some(true), Some(false), None].map(|wanted| {
-        let leased = |op: &Op, held: Option<SiteSet>| {
-            held.map(|held| held.meets(fault.sites) || sent_again(op))
+        let leased = |op: &DueOperation, held: Option<SiteSet>| {
+            held.map(|held| held.intersects(fault.sites) || sent_again(op))
         };
         let meant = ops.iter().filter(|(op, held)| leased(op, *held) == wanted);
         (wanted, meant.map(|(op, _)| *op).collect())
@@ -194,15 +197,15 @@ fn promised(bound: &OutageBound, class: Class, leased: Option<bool>) -> Option<f
 
 /// When an operation was due, in ns since the run began.
 #[derive(Clone, Copy, Debug)]
-struct Op {
+struct DueOperation {
     start: u64,
     end: u64,
-    how: End,
+    how: OpOutcome,
 }
 
-impl Op {
-    fn of(sample: &Sample) -> Op {
-        Op {
+impl DueOperation {
+    fn of(sample: &Sample) -> DueOperation {
+        DueOperation {
             start: sample.start_ns,
             // At least 1 ns, so that no operation ends before it starts.
             end: sample.start_ns.saturating_add(sample.latency_ns.max(1)),
@@ -216,14 +219,14 @@ impl Op {
 }
 
 /// Times in ns since the run began.
-struct Window {
+struct FaultWindow {
     previous: u64,
     start: u64,
     end: u64,
 }
 
-impl Window {
-    fn of(run: &StrategyRun, index: usize) -> Window {
+impl FaultWindow {
+    fn of(run: &StrategyRun, index: usize) -> FaultWindow {
         let ns = |s: f64| (s * 1e9) as u64;
         let at = run.faults[index].at_s;
         let others = || run.faults.iter().map(|fault| fault.at_s);
@@ -231,8 +234,12 @@ impl Window {
         let next = others()
             .filter(|&other| other > at)
             .fold(f64::INFINITY, f64::min);
-        let last = run.samples.iter().map(|sample| Op::of(sample).end).max();
-        Window {
+        let last = run
+            .samples
+            .iter()
+            .map(|sample| DueOperation::of(sample).end)
+            .max();
+        FaultWindow {
             previous: ns(previous),
             start: ns(at),
             end: last.unwrap_or(0).min(ns(next)).max(ns(at)),
@@ -241,13 +248,13 @@ impl Window {
 
     /// Returns the observed outage; `None` if nothing was due. The caller adds the group that saw
     /// it, and the site's medians.
-    fn judge(&self, ops: &[Op]) -> Option<Outage> {
-        let in_time = |op: &&Op| op.end > self.start && op.start < self.end;
-        let due: Vec<Op> = ops.iter().filter(in_time).copied().collect();
+    fn judge(&self, ops: &[DueOperation]) -> Option<Outage> {
+        let in_time = |op: &&DueOperation| op.end > self.start && op.start < self.end;
+        let due: Vec<DueOperation> = ops.iter().filter(in_time).copied().collect();
         if due.is_empty() {
             return None;
         }
-        let ended = |how: End| due.iter().filter(|op| op.how == how).count() as u64;
+        let ended = |how: OpOutcome| due.iter().filter(|op| op.how == how).count() as u64;
         let seconds = |ns: u64| ns as f64 / 1e9;
         Some(Outage {
             run: None,
@@ -258,10 +265,10 @@ impl Window {
             leased: None,
             at_failed_site: false,
             due: due.len() as u64,
-            failed: ended(End::Failed),
-            timed_out: ended(End::TimedOut),
+            failed: ended(OpOutcome::Failed),
+            timed_out: ended(OpOutcome::TimedOut),
             outage_s: seconds(self.longest_without_success(&due)),
-            longest_s: seconds(due.iter().map(Op::latency).max().unwrap_or(0)),
+            longest_s: seconds(due.iter().map(DueOperation::latency).max().unwrap_or(0)),
             bound_s: None,
             median_before_ms: None,
             median_after_ms: None,
@@ -269,19 +276,19 @@ impl Window {
     }
 
     /// Median latencies in ms before the fault and in the last third of the window.
-    fn medians(&self, ops: &[(Op, Option<SiteSet>)]) -> (Option<f64>, Option<f64>) {
+    fn medians(&self, ops: &[(DueOperation, Option<SiteSet>)]) -> (Option<f64>, Option<f64>) {
         let third = self.end - (self.end - self.start) / 3;
         let before = median_ms(ops, self.previous, self.start);
         (before, median_ms(ops, third, self.end))
     }
 
     /// Returns the duration of the outage by the module's definition, in ns.
-    fn longest_without_success(&self, due: &[Op]) -> u64 {
+    fn longest_without_success(&self, due: &[DueOperation]) -> u64 {
         // Ends go first where times are equal: a client that asks again at once was not waiting.
         let mut moments: Vec<(u64, bool, bool)> = Vec::with_capacity(due.len() * 2);
         for op in due {
             moments.push((op.start.max(self.start), true, false));
-            moments.push((op.end, false, op.how == End::Ok));
+            moments.push((op.end, false, op.how == OpOutcome::Ok));
         }
         moments.sort_unstable();
         let (mut waiting, mut since, mut longest) = (0_u64, None, 0);
@@ -305,12 +312,12 @@ impl Window {
 }
 
 /// Median latency in ms of the answered operations that started at `from` or later and before `to`.
-fn median_ms(ops: &[(Op, Option<SiteSet>)], from: u64, to: u64) -> Option<f64> {
+fn median_ms(ops: &[(DueOperation, Option<SiteSet>)], from: u64, to: u64) -> Option<f64> {
     let meant = ops
         .iter()
         .map(|(op, _)| op)
-        .filter(|op| op.how == End::Ok && (from..to).contains(&op.start));
-    let mut latencies: Vec<u64> = meant.map(Op::latency).collect();
+        .filter(|op| op.how == OpOutcome::Ok && (from..to).contains(&op.start));
+    let mut latencies: Vec<u64> = meant.map(DueOperation::latency).collect();
     latencies.sort_unstable();
     let middle = latencies.len().checked_sub(1)? / 2;
     Some(latencies[middle] as f64 / 1e6)

@@ -3,10 +3,10 @@
 
 use super::digest::Digest;
 use super::figures::{self, Figure};
-use super::summary::Summary;
+use super::summary::ExperimentSummary;
 use super::svg::{SERIES_DARK, SERIES_LIGHT, escape};
 use super::table::Table;
-use super::{Report, allowed, course, effort, outage, prose, switches, tables};
+use super::{ExperimentReport, allowed, course, effort, outage, prose, switches, tables};
 
 /// The page's own style sheet; colours are variables, so that plots follow them.
 const STYLE: &str = include_str!("page.css");
@@ -26,7 +26,7 @@ struct Section {
     verbatim: Option<String>,
 }
 
-fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
+fn sections(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<Section> {
     let mut sections = Vec::from(results(report, summary));
     if course::is_shown(report) {
         sections.insert(1, over_time(report, summary));
@@ -36,8 +36,8 @@ fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
         tables: vec![table],
         ..Section::default()
     }));
-    if !report.happened().is_empty() {
-        sections.push(happened(report, summary));
+    if !report.all_events().is_empty() {
+        sections.push(events_section(report, summary));
     }
     sections.extend([
         Section {
@@ -59,7 +59,7 @@ fn sections(report: &Report, summary: &Summary) -> Vec<Section> {
 
 /// Returns the sections on the measurements that the experiment asked for: latencies, local reads
 /// and fast writes.
-fn results(report: &Report, summary: &Summary) -> [Section; 5] {
+fn results(report: &ExperimentReport, summary: &ExperimentSummary) -> [Section; 5] {
     [
         Section {
             heading: "In brief",
@@ -107,7 +107,7 @@ fn results(report: &Report, summary: &Summary) -> [Section; 5] {
     ]
 }
 
-fn over_time(report: &Report, summary: &Summary) -> Section {
+fn over_time(report: &ExperimentReport, summary: &ExperimentSummary) -> Section {
     Section {
         heading: "Over time",
         paragraphs: [
@@ -124,7 +124,7 @@ fn over_time(report: &Report, summary: &Summary) -> Section {
     }
 }
 
-fn happened(report: &Report, summary: &Summary) -> Section {
+fn events_section(report: &ExperimentReport, summary: &ExperimentSummary) -> Section {
     let faulty = report.runs.iter().filter(|run| !run.faults.is_empty());
     let outages = summary
         .runs
@@ -146,7 +146,7 @@ fn happened(report: &Report, summary: &Summary) -> Section {
     }
 }
 
-fn repeat(report: &Report, summary: &Summary) -> Section {
+fn repeat(report: &ExperimentReport, summary: &ExperimentSummary) -> Section {
     let m = &report.manifest;
     let durations = report.runs.iter().map(|run| match run.virtual_s {
         Some(virtual_s) => format!("{} {:.1} s for {virtual_s:.1} s", run.label, run.wall_s),
@@ -182,7 +182,7 @@ fn repeat(report: &Report, summary: &Summary) -> Section {
     }
 }
 
-fn title(report: &Report, summary: &Summary) -> String {
+fn title(report: &ExperimentReport, summary: &ExperimentSummary) -> String {
     format!(
         "{}: {}",
         report.experiment.name,
@@ -190,7 +190,7 @@ fn title(report: &Report, summary: &Summary) -> String {
     )
 }
 
-pub(super) fn markdown(report: &Report, summary: &Summary) -> String {
+pub(super) fn markdown(report: &ExperimentReport, summary: &ExperimentSummary) -> String {
     let mut text = format!("# {}\n", title(report, summary));
     text.push_str(&format!("\n{}\n", report.experiment.description));
     for section in sections(report, summary) {
@@ -217,7 +217,11 @@ pub(super) fn markdown(report: &Report, summary: &Summary) -> String {
     text
 }
 
-pub(super) fn html(report: &Report, digests: &[Digest], summary: &Summary) -> String {
+pub(super) fn html(
+    report: &ExperimentReport,
+    digests: &[Digest],
+    summary: &ExperimentSummary,
+) -> String {
     let figures = figures::all(report, digests, summary);
     let title = title(report, summary);
     let lead = format!(

@@ -1,6 +1,6 @@
 //! Figures that the paper reports, where a run repeats one of its experiments.
 
-use super::{Report, StrategyRun};
+use super::{ExperimentReport, StrategyRun};
 use crate::topology::Topology;
 
 /// Table 2: reads faster than 10 ms, in percent.
@@ -19,7 +19,7 @@ const LOCAL_READS: f64 = 80.0;
 const WRITES_AT_MINIMUM: f64 = 70.0;
 
 /// The paper's share of fast reads of a run at a site, in percent.
-pub(super) fn local_reads(report: &Report, run: &StrategyRun, site: &str) -> Option<f64> {
+pub(super) fn local_reads(report: &ExperimentReport, run: &StrategyRun, site: &str) -> Option<f64> {
     match repeated(report, run)? {
         "table2" => TABLE_2
             .iter()
@@ -30,13 +30,13 @@ pub(super) fn local_reads(report: &Report, run: &StrategyRun, site: &str) -> Opt
 }
 
 /// The paper's share of writes at the minimum latency, in percent, over all sites.
-pub(super) fn writes_at_minimum(report: &Report, run: &StrategyRun) -> Option<f64> {
+pub(super) fn writes_at_minimum(report: &ExperimentReport, run: &StrategyRun) -> Option<f64> {
     (repeated(report, run)? == "fig6").then_some(WRITES_AT_MINIMUM)
 }
 
 /// Returns the experiment of the paper that a run of quorum leases repeats: its place, leader and
 /// workload must be the paper's, or the figures say nothing.
-fn repeated<'a>(report: &'a Report, run: &StrategyRun) -> Option<&'a str> {
+fn repeated<'a>(report: &'a ExperimentReport, run: &StrategyRun) -> Option<&'a str> {
     let experiment = &report.experiment;
     let reads = match experiment.name.as_str() {
         "fig6" => 0.5,

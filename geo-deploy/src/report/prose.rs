@@ -1,17 +1,17 @@
 //! The text of a report. It claims nothing that was not computed from this run.
 
 use super::outage::Outage;
-use super::summary::{RunSummary, Summary};
+use super::summary::{ExperimentSummary, RunSummary};
 use super::table::{bounds, grouped, ms, percent};
 use super::tables::bookkeeping_minimum;
-use super::{Event, Report, StrategyRun, Verdict, paper, tables};
-use crate::wan::Network;
+use super::{ExperimentReport, HistoryVerdict, RunEvent, StrategyRun, paper, tables};
+use crate::wan::NetworkReport;
 
 /// Local reads this far below perfect bookkeeping, in points, are no longer as good as it.
 const LEARNING_SLACK_POINTS: f64 = 3.0;
 
 /// The result in one sentence, for the title.
-pub(super) fn finding(report: &Report, summary: &Summary) -> String {
+pub(super) fn finding(report: &ExperimentReport, summary: &ExperimentSummary) -> String {
     if let Some(run) = summary.runs.iter().find(|run| run.linearizable == "no") {
         return format!("{} is NOT linearizable", run.label);
     }
@@ -47,7 +47,7 @@ pub(super) fn finding(report: &Report, summary: &Summary) -> String {
 }
 
 /// A strategy's label, and what it is called in full if that is something else.
-fn words_of(report: &Report, run: &RunSummary) -> String {
+fn words_of(report: &ExperimentReport, run: &RunSummary) -> String {
     let name = match run.strategy.as_str() {
         "quorum" => "quorum leases",
         "leader" => "leader leases",
@@ -94,9 +94,13 @@ fn of_outages(run: &RunSummary) -> Option<String> {
     let broken = run
         .outages
         .iter()
-        .filter(|o| o.kept() == Some(false))
+        .filter(|o| o.within_bound() == Some(false))
         .count();
-    let bounded = run.outages.iter().filter(|o| o.kept().is_some()).count();
+    let bounded = run
+        .outages
+        .iter()
+        .filter(|o| o.within_bound().is_some())
+        .count();
     let verdict = match (bounded, broken) {
         (0, _) => String::new(),
         (_, 0) => "; all within their bounds".to_owned(),
@@ -117,14 +121,21 @@ fn broken_bounds(run: &RunSummary) -> Option<String> {
         o.bound_s
             .map_or(0.0, |bound| o.outage_s.max(o.longest_s) - bound)
     };
-    let broken = || run.outages.iter().filter(|o| o.kept() == Some(false));
+    let broken = || {
+        run.outages
+            .iter()
+            .filter(|o| o.within_bound() == Some(false))
+    };
     let worst = broken().max_by(|a, b| excess(a).total_cmp(&excess(b)))?;
     Some(format!(
         "{}: {} of {} bounds were broken; the worst: after \"{}\", {} at {} waited {:.3} s, the \
          bound being {:.3} s.",
         run.label,
         broken().count(),
-        run.outages.iter().filter(|o| o.kept().is_some()).count(),
+        run.outages
+            .iter()
+            .filter(|o| o.within_bound().is_some())
+            .count(),
         worst.text,
         worst.group(),
         worst.site,
@@ -134,7 +145,7 @@ fn broken_bounds(run: &RunSummary) -> Option<String> {
 }
 
 /// Returns the meaning of the network's figures.
-pub(super) fn network(report: &Report) -> Vec<String> {
+pub(super) fn network(report: &ExperimentReport) -> Vec<String> {
     match tables::has_measured(report) {
         false => Vec::new(),
         true => vec![
@@ -146,7 +157,7 @@ pub(super) fn network(report: &Report) -> Vec<String> {
 }
 
 /// The experiment in one paragraph.
-pub(super) fn setting(report: &Report) -> String {
+pub(super) fn setting(report: &ExperimentReport) -> String {
     let e = &report.experiment;
     let w = &e.workload;
     format!(
@@ -164,12 +175,12 @@ pub(super) fn setting(report: &Report) -> String {
 }
 
 /// Returns the results of the checks, and the runs' own notes.
-pub(super) fn notes(report: &Report) -> Vec<String> {
+pub(super) fn notes(report: &ExperimentReport) -> Vec<String> {
     let mut notes = Vec::new();
     for run in &report.runs {
         let text = run.linearizable.text();
         // A violation is a warning already.
-        if !text.is_empty() && !matches!(run.linearizable, Verdict::No(_)) {
+        if !text.is_empty() && !matches!(run.linearizable, HistoryVerdict::No(_)) {
             let word = run.linearizable.word();
             notes.push(format!("{}, linearizable: {word} ({text}).", run.label));
         }
@@ -184,7 +195,7 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
 
 /// Returns findings that must not be overlooked: a history that is not linearizable, operations
 /// that failed, a network that was not as asked, and the runs' own notes.
-pub(super) fn warnings(report: &Report, summary: &Summary) -> Vec<String> {
+pub(super) fn warnings(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(ended) = &report.incomplete {
         warnings.push(format!(
@@ -192,7 +203,7 @@ pub(super) fn warnings(report: &Report, summary: &Summary) -> Vec<String> {
         ));
     }
     for (run, figures) in report.runs.iter().zip(&summary.runs) {
-        if let Verdict::No(text) = &run.linearizable {
+        if let HistoryVerdict::No(text) = &run.linearizable {
             warnings.push(format!("{}: NOT LINEARIZABLE. {text}", run.label));
         }
         if figures.failed + figures.timed_out > 0 {
@@ -201,7 +212,7 @@ pub(super) fn warnings(report: &Report, summary: &Summary) -> Vec<String> {
                 run.label, figures.failed, figures.timed_out
             ));
         }
-        let network = run.network.as_ref().and_then(Network::warning);
+        let network = run.network.as_ref().and_then(NetworkReport::warning);
         warnings.extend(network.map(|words| format!("{}: {words}", run.label)));
         warnings.extend(broken_bounds(figures));
         warnings.extend(off_links(report, run));
@@ -210,7 +221,7 @@ pub(super) fn warnings(report: &Report, summary: &Summary) -> Vec<String> {
 }
 
 /// Links whose measured round trip is off by more than 1 ms and more than 1%.
-fn off_links(report: &Report, run: &StrategyRun) -> Option<String> {
+fn off_links(report: &ExperimentReport, run: &StrategyRun) -> Option<String> {
     let measured = run.measured_rtt_ms.as_ref()?;
     let names = report.topology.names();
     // Asked of the emulated network, too: either way takes longer by up to that, evenly.
@@ -246,10 +257,10 @@ fn off_links(report: &Report, run: &StrategyRun) -> Option<String> {
 }
 
 /// Returns the number of times that holders were chosen again, for each run in which they were.
-pub(super) fn configurations(report: &Report) -> Vec<String> {
+pub(super) fn configurations(report: &ExperimentReport) -> Vec<String> {
     let of_run = |run: &StrategyRun| {
         let changes = report.events.iter().filter(|event| {
-            event.kind == Event::CONFIGURATION && event.run.as_ref() == Some(&run.label)
+            event.kind == RunEvent::CONFIGURATION && event.run.as_ref() == Some(&run.label)
         });
         let count = changes.count() as u64;
         (count > 0).then(|| format!("{}: {} lease configurations.", run.label, grouped(count)))
@@ -258,7 +269,7 @@ pub(super) fn configurations(report: &Report) -> Vec<String> {
 }
 
 /// Returns an explanation of the distributions.
-pub(super) fn reading_the_curves(report: &Report) -> Vec<String> {
+pub(super) fn reading_the_curves(report: &ExperimentReport) -> Vec<String> {
     vec![
         "Each panel is one site. A curve shows which share of the operations (up) was answered \
          within a time (across, on a logarithmic scale): where it rises at the left, operations \
@@ -299,7 +310,7 @@ pub(super) fn reading_the_outages() -> Vec<String> {
 }
 
 /// Local reads against what learning allows, and against the paper.
-pub(super) fn learning(report: &Report, summary: &Summary) -> Vec<String> {
+pub(super) fn learning(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<String> {
     let mut paragraphs = vec![
         "What learning allows: a key that a site has not read yet cannot be known to be its own. \
          \"Perfect bookkeeping\" is what the policy of quorum leases would have reached on exactly \
@@ -346,7 +357,11 @@ fn against_bookkeeping(run: &RunSummary) -> String {
     }
 }
 
-fn against_paper(report: &Report, run: &StrategyRun, figures: &RunSummary) -> Option<String> {
+fn against_paper(
+    report: &ExperimentReport,
+    run: &StrategyRun,
+    figures: &RunSummary,
+) -> Option<String> {
     let mut above = Vec::new();
     let mut below = Vec::new();
     for site in &figures.sites {
@@ -381,7 +396,7 @@ fn against_paper(report: &Report, run: &StrategyRun, figures: &RunSummary) -> Op
 }
 
 /// Writes at their minimum, against the paper.
-pub(super) fn minimum(report: &Report, summary: &Summary) -> Vec<String> {
+pub(super) fn minimum(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<String> {
     let mut paragraphs = vec![
         "The least time any strategy allows a write is its leader-lease bound: nobody but the \
          nearest majority has to be waited for. A holder outside that majority makes every write \
@@ -418,7 +433,7 @@ pub(super) fn minimum(report: &Report, summary: &Summary) -> Vec<String> {
 }
 
 /// The bounds of the strategies whose holders are fixed, in words.
-pub(super) fn tables_note(summary: &Summary) -> String {
+pub(super) fn tables_note(summary: &ExperimentSummary) -> String {
     let several = summary.runs.iter().flat_map(|run| &run.sites);
     let example = several
         .map(|site| &site.writes.bounds_ms)

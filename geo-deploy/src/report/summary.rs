@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use leasehold_wire as wire;
 use leasehold_ycsb::measurement::path_name;
-use leasehold_ycsb::sample::{End, Sample};
+use leasehold_ycsb::sample::{OpOutcome, Sample};
 use serde::Serialize;
 
-use super::allowed::Allowed;
-use super::course::{self, Adapting};
+use super::allowed::PlacementComparison;
+use super::course::{self, Adaptation};
 use super::digest::{Class, Digest, Latencies, share};
-use super::effort::Effort;
-use super::outage::{self, Group, Outage};
+use super::effort::OperationCost;
+use super::outage::{self, Outage, OutageGroup};
 use super::switches::{self, PartSummary};
 use super::tolerance::Tolerance;
-use super::{Measured, Report, StrategyRun};
+use super::{ExperimentReport, MeasuredInterval, StrategyRun};
 use crate::run::SwitchReads;
 use crate::run::bound::{Bounds, Replies, SiteSet};
 
@@ -23,7 +23,7 @@ const FAST_READ_MS: f64 = 10.0;
 
 /// The figures of all runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Summary {
+pub struct ExperimentSummary {
     /// The experiment's name.
     pub experiment: String,
     /// `sim`, `local` or `hosts`.
@@ -57,7 +57,7 @@ pub struct RunSummary {
     /// Duration of the run in virtual time, in s.
     pub virtual_s: Option<f64>,
     /// The interval in which operations are counted, the same for all sites.
-    pub measured: Option<Measured>,
+    pub measured: Option<MeasuredInterval>,
     /// Mean latency by operation: every operation counts once, so sites that make more of
     /// them weigh more.
     pub mean_ms: f64,
@@ -74,10 +74,10 @@ pub struct RunSummary {
     /// Share of all writes at their minimum.
     pub min_latency_fraction: f64,
     /// The mean that the workload's true rates allow the strategy, and the least of all.
-    pub true_rates: Option<Allowed>,
+    pub true_rates: Option<PlacementComparison>,
     /// Times until it was as good as before, for each change of the clients' requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub adapting: Vec<Adapting>,
+    pub adapting: Vec<Adaptation>,
     /// Local reads that changes of strategy should not have touched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<SwitchReads>,
@@ -85,7 +85,7 @@ pub struct RunSummary {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PartSummary>,
     /// Reads held back, and what replicas did for an operation.
-    pub effort: Effort,
+    pub effort: OperationCost,
     /// `yes`, `no` or `unchecked`.
     pub linearizable: &'static str,
     /// Result of the check: its extent and its findings, or the reason why there was none.
@@ -95,7 +95,7 @@ pub struct RunSummary {
     pub outages: Vec<Outage>,
     /// The same summed up.
     #[serde(rename = "outages", skip_serializing_if = "Vec::is_empty")]
-    pub outage_groups: Vec<Group>,
+    pub outage_groups: Vec<OutageGroup>,
     /// Counters of the replicas.
     pub counters: BTreeMap<String, u64>,
     /// One per site, in the topology's order.
@@ -206,9 +206,9 @@ pub(super) fn is_local(path: wire::Path) -> bool {
     matches!(path, wire::Path::Local | wire::Path::Held)
 }
 
-pub(super) fn summarize(report: &Report, digests: &[Digest]) -> Summary {
+pub(super) fn summarize(report: &ExperimentReport, digests: &[Digest]) -> ExperimentSummary {
     let runs = report.runs.iter().zip(digests);
-    Summary {
+    ExperimentSummary {
         experiment: report.experiment.name.clone(),
         backend: report.backend.clone(),
         seed: report.seed,
@@ -219,7 +219,7 @@ pub(super) fn summarize(report: &Report, digests: &[Digest]) -> Summary {
     }
 }
 
-fn of_run(report: &Report, run: &StrategyRun, digest: &Digest) -> RunSummary {
+fn of_run(report: &ExperimentReport, run: &StrategyRun, digest: &Digest) -> RunSummary {
     let names = report.topology.names();
     let site = |site: usize| SiteSummary {
         site: names[site].to_owned(),
@@ -256,11 +256,11 @@ fn of_run(report: &Report, run: &StrategyRun, digest: &Digest) -> RunSummary {
         local_fraction: totals.local_fraction,
         held_fraction: totals.held_fraction,
         min_latency_fraction: totals.min_latency_fraction,
-        true_rates: Allowed::of(report, run),
-        adapting: course::adapting(report, run),
+        true_rates: PlacementComparison::of(report, run),
+        adapting: course::adaptations(report, run),
         switches: run.switches.clone(),
         parts: switches::parts(report, run),
-        effort: Effort::of(report, run),
+        effort: OperationCost::of(report, run),
         linearizable: run.linearizable.word(),
         linearizable_text: run.linearizable.text().to_owned(),
         outage_groups: outage::groups(&outages),
@@ -307,11 +307,16 @@ impl Totals {
     }
 }
 
-fn reads(report: &Report, run: &StrategyRun, latencies: &Latencies, site: usize) -> ReadSummary {
+fn reads(
+    report: &ExperimentReport,
+    run: &StrategyRun,
+    latencies: &Latencies,
+    site: usize,
+) -> ReadSummary {
     let answered = |sample: &&Sample| {
         usize::from(sample.site) == site
             && Class::of(sample.kind) == Class::Reads
-            && sample.end == End::Ok
+            && sample.end == OpOutcome::Ok
     };
     let mut by_path = BTreeMap::new();
     let mut local = 0;
@@ -341,7 +346,12 @@ fn reads(report: &Report, run: &StrategyRun, latencies: &Latencies, site: usize)
     }
 }
 
-fn writes(report: &Report, run: &StrategyRun, latencies: &Latencies, site: usize) -> WriteSummary {
+fn writes(
+    report: &ExperimentReport,
+    run: &StrategyRun,
+    latencies: &Latencies,
+    site: usize,
+) -> WriteSummary {
     let bounds: Bounds = report.bounds();
     let bound_ms = bounds.write_min_ms(site);
     let of_holders = |holders| bounds.write_ms(site, holders, Replies::LeaderAndOrigin);
@@ -362,7 +372,7 @@ fn writes(report: &Report, run: &StrategyRun, latencies: &Latencies, site: usize
 }
 
 /// The sets of holders that a strategy fixes in advance; none if it learns them.
-fn holder_sets(report: &Report, run: &StrategyRun) -> Vec<SiteSet> {
+fn holder_sets(report: &ExperimentReport, run: &StrategyRun) -> Vec<SiteSet> {
     let topology = &report.topology;
     match run.strategy.as_str() {
         "leader" => vec![SiteSet::one(report.experiment.leader_index())],

@@ -1,21 +1,21 @@
 //! Changes of strategy, and what they cost clients; parts of the key space with strategies of
 //! their own.
 
-use leasehold_ycsb::sample::{End, Sample};
+use leasehold_ycsb::sample::{OpOutcome, Sample};
 use serde::Serialize;
 
 use super::digest::{Class, Latencies, share};
-use super::summary::{Summary, is_local};
+use super::summary::{ExperimentSummary, is_local};
 use super::table::{Table, grouped, ms, percent};
 use super::tolerance::Tolerance;
-use super::{Report, StrategyRun};
+use super::{ExperimentReport, StrategyRun};
 use crate::experiment::StrategyPlan;
 
 /// A part's mean may differ by so much from that of its strategy alone, as a share.
 const AS_ALONE: f64 = 0.02;
 
 /// A line for each change; `None` if there was none.
-pub(super) fn table(report: &Report) -> Option<Table> {
+pub(super) fn table(report: &ExperimentReport) -> Option<Table> {
     let title =
         "Changes of strategy: operations that failed, and local reads that they interrupted";
     let columns = [
@@ -36,7 +36,9 @@ pub(super) fn table(report: &Report) -> Option<Table> {
             let at = |s: &Sample| s.start_ns as f64 / 1e9 - measured.start_s;
             let inside = |s: &&Sample| (span[0]..span[1]).contains(&at(s));
             let operations = run.samples.iter().filter(inside);
-            let failed = operations.clone().filter(|sample| sample.end != End::Ok);
+            let failed = operations
+                .clone()
+                .filter(|sample| sample.end != OpOutcome::Ok);
             table.rows.push(vec![
                 run.label.clone(),
                 format!("{:.0}", switch.at_s),
@@ -52,7 +54,7 @@ pub(super) fn table(report: &Report) -> Option<Table> {
 }
 
 /// Returns an explanation of the table.
-pub(super) fn prose(report: &Report) -> Option<String> {
+pub(super) fn prose(report: &ExperimentReport) -> Option<String> {
     let switched = report.runs.iter().any(|run| !run.switches.is_empty());
     switched.then(|| {
         "A key counts as held before and after a change at a site whose last read of it before \
@@ -83,7 +85,7 @@ pub struct PartSummary {
 }
 
 /// Every part of a run; empty if the key space has only one.
-pub(super) fn parts(report: &Report, run: &StrategyRun) -> Vec<PartSummary> {
+pub(super) fn parts(report: &ExperimentReport, run: &StrategyRun) -> Vec<PartSummary> {
     let Some(plan) = report.plan(run).filter(|_| run.parts.len() > 1) else {
         return Vec::new();
     };
@@ -100,17 +102,20 @@ pub(super) fn parts(report: &Report, run: &StrategyRun) -> Vec<PartSummary> {
 }
 
 /// The strategy that is in force at the end for the key `from`.
-fn strategy_of<'a>(report: &Report, plan: &'a StrategyPlan, from: u64) -> &'a str {
+fn strategy_of<'a>(report: &ExperimentReport, plan: &'a StrategyPlan, from: u64) -> &'a str {
     let keys = report.experiment.workload.keys;
     let concerns = |(first, after): (u64, u64)| (first..after).contains(&from);
     let changes = plan.change.iter().rev();
-    let mut changes = changes.filter(|change| concerns(change.span(keys)));
+    let mut changes = changes.filter(|change| concerns(change.key_bounds(keys)));
     changes
         .next()
         .map_or(&plan.strategy, |change| &change.strategy)
 }
 
-fn figures<'a>(report: &Report, samples: impl Iterator<Item = &'a Sample>) -> PartSummary {
+fn figures<'a>(
+    report: &ExperimentReport,
+    samples: impl Iterator<Item = &'a Sample>,
+) -> PartSummary {
     let bounds = report.bounds();
     let sites = 0..report.topology.len();
     let tolerance = Tolerance::of(report);
@@ -119,7 +124,7 @@ fn figures<'a>(report: &Report, samples: impl Iterator<Item = &'a Sample>) -> Pa
         .collect();
     let mut all = Latencies::default();
     let [mut reads, mut local, mut writes, mut fast] = [0_u64; 4];
-    for sample in samples.filter(|sample| sample.end == End::Ok) {
+    for sample in samples.filter(|sample| sample.end == OpOutcome::Ok) {
         all.take(sample);
         let limit_ms = limits.get(usize::from(sample.site)).copied();
         match Class::of(sample.kind) {
@@ -145,7 +150,7 @@ fn figures<'a>(report: &Report, samples: impl Iterator<Item = &'a Sample>) -> Pa
 }
 
 /// A line for each part and run, beside the same part where its strategy is that of all keys.
-pub(super) fn parts_table(summary: &Summary) -> Option<Table> {
+pub(super) fn parts_table(summary: &ExperimentSummary) -> Option<Table> {
     let title =
         "Parts of the key space, each beside the same keys in the run where its strategy is alone";
     let columns = [

@@ -1,16 +1,16 @@
 //! The tables of a report, and their contents.
 
 use super::paper;
-use super::summary::{RunSummary, SiteSummary, Summary};
+use super::summary::{ExperimentSummary, RunSummary, SiteSummary};
 use super::table::{Table, bounds, grouped, ms, percent, percent_or_dash};
-use super::{Event, Measured, Report, StrategyRun};
-use crate::wan::{Network, Pair};
+use super::{ExperimentReport, MeasuredInterval, RunEvent, StrategyRun};
+use crate::wan::{NetworkReport, PairReport};
 
 /// Most events that a page lists.
 const EVENTS_MAX: usize = 60;
 
 /// One line per strategy.
-pub(super) fn overview(report: &Report, summary: &Summary) -> Table {
+pub(super) fn overview(report: &ExperimentReport, summary: &ExperimentSummary) -> Table {
     let title = format!(
         "{} on {}, seed {}",
         report.experiment.name, report.backend, report.seed
@@ -56,7 +56,7 @@ pub(super) fn overview(report: &Report, summary: &Summary) -> Table {
 }
 
 /// One table per strategy, one line per site: measurement beside bound.
-pub(super) fn per_run(report: &Report, summary: &Summary) -> Vec<Table> {
+pub(super) fn per_run(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<Table> {
     let runs = report.runs.iter().zip(&summary.runs);
     runs.map(|(run, figures)| sites(run, figures)).collect()
 }
@@ -115,7 +115,7 @@ fn site(figures: &SiteSummary) -> Vec<String> {
 }
 
 /// Means, tails and paths: what the per-site tables have no room for.
-pub(super) fn details(summary: &Summary) -> Vec<Table> {
+pub(super) fn details(summary: &ExperimentSummary) -> Vec<Table> {
     let columns = [
         "site",
         "reads mean",
@@ -156,7 +156,7 @@ pub(super) fn details(summary: &Summary) -> Vec<Table> {
 
 /// Local reads beside perfect bookkeeping and what the paper reports, for the
 /// strategies that learn; `None` if there is no such run.
-pub(super) fn learning(report: &Report, summary: &Summary) -> Option<Table> {
+pub(super) fn learning(report: &ExperimentReport, summary: &ExperimentSummary) -> Option<Table> {
     let columns = [
         "site",
         "local",
@@ -187,7 +187,7 @@ pub(super) fn learning(report: &Report, summary: &Summary) -> Option<Table> {
 }
 
 /// Writes at their minimum, sites across.
-pub(super) fn minimum(report: &Report, summary: &Summary) -> Table {
+pub(super) fn minimum(report: &ExperimentReport, summary: &ExperimentSummary) -> Table {
     let mut columns = vec!["strategy"];
     columns.extend(report.topology.names());
     columns.extend(["all sites", "bookkeeping", "the paper"]);
@@ -231,14 +231,14 @@ pub(super) fn bookkeeping_minimum(run: &RunSummary) -> Option<f64> {
 
 /// The part of each run in which operations were counted, and the operations of each
 /// site in it, failed ones included.
-pub(super) fn measured(report: &Report, summary: &Summary) -> Table {
+pub(super) fn measured(report: &ExperimentReport, summary: &ExperimentSummary) -> Table {
     let mut columns = vec!["strategy", "from s", "to s"];
     columns.extend(report.topology.names());
     let title = "The interval that was measured, the same for all sites, and the operations that \
                  started in it";
     let mut table = Table::new(title, &columns);
     for run in &summary.runs {
-        let time = |at: fn(&Measured) -> f64| {
+        let time = |at: fn(&MeasuredInterval) -> f64| {
             let at = run.measured.as_ref().map(at);
             at.map_or_else(dash, |at| format!("{at:.1}"))
         };
@@ -260,24 +260,24 @@ fn dash() -> String {
 
 /// The round trips asked for; where they were measured, every pair beside what probes
 /// found in each run.
-pub(super) fn network(report: &Report) -> Table {
+pub(super) fn network(report: &ExperimentReport) -> Table {
     let networks = report
         .runs
         .iter()
         .filter_map(|run| Some((&run.label, run.network.as_ref()?)));
-    let networks: Vec<(&String, &Network)> = networks.collect();
+    let networks: Vec<(&String, &NetworkReport)> = networks.collect();
     match networks.first() {
-        None => asked(report),
-        Some((_, first)) => probed(report, &first.pairs, &networks),
+        None => configured_rtts(report),
+        Some((_, first)) => probed_rtts(report, &first.pairs, &networks),
     }
 }
 
 /// Whether any run measured its network.
-pub(super) fn has_measured(report: &Report) -> bool {
+pub(super) fn has_measured(report: &ExperimentReport) -> bool {
     report.runs.iter().any(|run| run.network.is_some())
 }
 
-fn asked(report: &Report) -> Table {
+fn configured_rtts(report: &ExperimentReport) -> Table {
     let names = report.topology.names();
     let mut columns = vec!["ms"];
     columns.extend(&names);
@@ -290,7 +290,11 @@ fn asked(report: &Report) -> Table {
     table
 }
 
-fn probed(report: &Report, pairs: &[Pair], networks: &[(&String, &Network)]) -> Table {
+fn probed_rtts(
+    report: &ExperimentReport,
+    pairs: &[PairReport],
+    networks: &[(&String, &NetworkReport)],
+) -> Table {
     let names = report.topology.names();
     let mut columns = vec!["pair".to_owned(), "asked p50".to_owned(), "p99".to_owned()];
     for (label, _) in networks {
@@ -306,7 +310,7 @@ fn probed(report: &Report, pairs: &[Pair], networks: &[(&String, &Network)]) -> 
         let name = format!("{}-{}", names[pair.a], names[pair.b]);
         let mut row = vec![name, ms(pair.asked_p50_ms), ms(pair.asked_p99_ms)];
         for (_, network) in networks {
-            let same = |other: &&Pair| (other.a, other.b) == (pair.a, pair.b);
+            let same = |other: &&PairReport| (other.a, other.b) == (pair.a, pair.b);
             row.extend(match network.pairs.iter().find(same) {
                 Some(found) => [
                     ms(found.p50_ms),
@@ -322,9 +326,9 @@ fn probed(report: &Report, pairs: &[Pair], networks: &[(&String, &Network)]) -> 
 }
 
 /// Returns the events in order, without configurations; only the first ones if there are many.
-pub(super) fn events(report: &Report) -> Table {
-    let mut events = report.happened();
-    events.retain(|event| event.kind != Event::CONFIGURATION);
+pub(super) fn events(report: &ExperimentReport) -> Table {
+    let mut events = report.all_events();
+    events.retain(|event| event.kind != RunEvent::CONFIGURATION);
     let count = events.len();
     let title = match count > EVENTS_MAX {
         true => format!("The first {EVENTS_MAX} of {count} events; events.jsonl has them all"),
@@ -336,7 +340,7 @@ pub(super) fn events(report: &Report) -> Table {
         true => "all".to_owned(),
         false => names,
     };
-    let row = |event: &Event| {
+    let row = |event: &RunEvent| {
         vec![
             or_all(event.run.clone().unwrap_or_default()),
             format!("{:.3}", event.at_s),
@@ -350,7 +354,7 @@ pub(super) fn events(report: &Report) -> Table {
 }
 
 /// Counters of the replicas, runs across.
-pub(super) fn counters(summary: &Summary) -> Option<Table> {
+pub(super) fn counters(summary: &ExperimentSummary) -> Option<Table> {
     let mut columns = vec!["counter"];
     columns.extend(summary.runs.iter().map(|run| run.label.as_str()));
     let mut names: Vec<&String> = summary

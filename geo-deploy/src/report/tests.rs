@@ -1,14 +1,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use leasehold_wire::Path as Served;
-use leasehold_ycsb::sample::{End, OpKind, Sample};
+use leasehold_ycsb::sample::{OpKind, OpOutcome, Sample};
 use leasehold_ycsb::{Popularity, Requests, SiteStream};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use super::*;
 use crate::experiment::Distribution;
-use crate::run::bookkeeping::{Bookkeeping, Issued, bookkeeping};
+use crate::run::bookkeeping::{Bookkeeping, IssuedOperation, bookkeeping};
 use crate::run::bound::{Replies, SiteSet};
 use crate::run::{SwitchReads, in_order};
 
@@ -56,7 +56,7 @@ fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
     for turn in 0..e.workload.requests {
         for (site, stream) in &mut streams {
             let (kind, key) = stream.next();
-            let op = Issued {
+            let op = IssuedOperation {
                 site: *site,
                 is_read: kind == OpKind::Read,
                 key,
@@ -95,7 +95,7 @@ fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
                         (true, false) => Served::Forwarded,
                         (false, _) => Served::Log,
                     },
-                    end: End::Ok,
+                    end: OpOutcome::Ok,
                     start_ns: turn * 100_000_000,
                     latency_ns: ((bound_ms + LOCAL_MS + noise_ms) * 1e6) as u64,
                 });
@@ -115,7 +115,7 @@ fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
         label: plan.label.clone(),
         strategy: plan.strategy.clone(),
         workload: "reads:writes 1:1".to_owned(),
-        asked: e.workload.requests * u64::from(e.workload.clients) * 5,
+        issued: e.workload.requests * u64::from(e.workload.clients) * 5,
         samples,
         leased_to: Vec::new(),
         parts: vec![0],
@@ -126,7 +126,7 @@ fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
         faults: Vec::new(),
         wall_s: 1.5,
         virtual_s: Some(60.0),
-        linearizable: Verdict::Yes("all keys checked".to_owned()),
+        linearizable: HistoryVerdict::Yes("all keys checked".to_owned()),
         bookkeeping_local: local,
         bookkeeping_minimum: minimum,
         notes: vec!["made up".to_owned()],
@@ -136,10 +136,10 @@ fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
     }
 }
 
-fn ideal(keys: u64) -> Report {
+fn ideal(keys: u64) -> ExperimentReport {
     let experiment = experiment(keys);
     let runs = experiment.strategies.iter();
-    Report {
+    ExperimentReport {
         runs: runs.map(|plan| ideal_run(&experiment, plan)).collect(),
         topology: experiment.topology.clone(),
         backend: "sim".to_owned(),
@@ -151,7 +151,7 @@ fn ideal(keys: u64) -> Report {
     }
 }
 
-fn sample(kind: OpKind, path: Served, end: End, latency_ms: f64) -> Sample {
+fn sample(kind: OpKind, path: Served, end: OpOutcome, latency_ms: f64) -> Sample {
     Sample {
         site: 0,
         kind,
@@ -163,7 +163,7 @@ fn sample(kind: OpKind, path: Served, end: End, latency_ms: f64) -> Sample {
 }
 
 /// One run with exactly these samples.
-fn with_samples(samples: Vec<Sample>) -> Report {
+fn with_samples(samples: Vec<Sample>) -> ExperimentReport {
     let mut report = ideal(1_000);
     report.runs.truncate(1);
     report.runs[0].samples = samples;
@@ -206,14 +206,19 @@ fn figures_of_an_ideal_run_are_its_bounds() {
 #[test]
 fn shares_count_paths_and_time_apart() {
     let report = with_samples(vec![
-        sample(OpKind::Read, Served::Local, End::Ok, 1.0),
-        sample(OpKind::Read, Served::Held, End::Ok, 90.0),
-        sample(OpKind::Read, Served::Forwarded, End::Ok, 10.0),
-        sample(OpKind::Read, Served::Forwarded, End::Ok, 9.99),
-        sample(OpKind::Read, Served::Unspecified, End::TimedOut, 5_000.0),
-        sample(OpKind::Update, Served::Log, End::Ok, 130.9),
-        sample(OpKind::Update, Served::Log, End::Ok, 131.1),
-        sample(OpKind::Update, Served::Unspecified, End::Failed, 1.0),
+        sample(OpKind::Read, Served::Local, OpOutcome::Ok, 1.0),
+        sample(OpKind::Read, Served::Held, OpOutcome::Ok, 90.0),
+        sample(OpKind::Read, Served::Forwarded, OpOutcome::Ok, 10.0),
+        sample(OpKind::Read, Served::Forwarded, OpOutcome::Ok, 9.99),
+        sample(
+            OpKind::Read,
+            Served::Unspecified,
+            OpOutcome::TimedOut,
+            5_000.0,
+        ),
+        sample(OpKind::Update, Served::Log, OpOutcome::Ok, 130.9),
+        sample(OpKind::Update, Served::Log, OpOutcome::Ok, 131.1),
+        sample(OpKind::Update, Served::Unspecified, OpOutcome::Failed, 1.0),
     ]);
     let summary = report.digested().summary().clone();
     let run = &summary.runs[0];
@@ -320,10 +325,10 @@ fn all_files_are_written_and_can_be_read() {
 fn configurations_alone_make_no_timeline() {
     let dir = tempfile::tempdir().unwrap();
     let mut report = ideal(1_000);
-    let change = |at| Event {
+    let change = |at| RunEvent {
         run: Some("QL".to_owned()),
         at_s: f64::from(at),
-        kind: Event::CONFIGURATION.to_owned(),
+        kind: RunEvent::CONFIGURATION.to_owned(),
         sites: vec!["CA".to_owned()],
         text: "3 keys".to_owned(),
     };
@@ -340,7 +345,7 @@ fn configurations_alone_make_no_timeline() {
 
 /// Two clients at each site, once a second each for 60 s; OR dies at 10 s and does not come
 /// back. Writes of keys leased to it wait until 18.5 s, everything asked at OR fails.
-fn faulty() -> Report {
+fn faulty() -> ExperimentReport {
     let mut report = ideal(1_000);
     report.runs.truncate(1);
     let run = &mut report.runs[0];
@@ -360,9 +365,9 @@ fn faulty() -> Report {
             (.., false) => 130.0,
         };
         let how = if died && site == 2 {
-            End::Failed
+            OpOutcome::Failed
         } else {
-            End::Ok
+            OpOutcome::Ok
         };
         let kind = if is_read {
             OpKind::Read
@@ -407,19 +412,22 @@ fn outages_are_told_apart_by_site_operation_and_lease_and_put_beside_their_bound
     let stalled = seen("JP", "writes", true);
     // The first write of such a key at JP is due at 11.007 s.
     assert_eq!(stalled.outage_s, 18.5 - 11.007);
-    assert_eq!((stalled.bound_s, stalled.kept()), (Some(9.0), Some(true)));
+    assert_eq!(
+        (stalled.bound_s, stalled.within_bound()),
+        (Some(9.0), Some(true))
+    );
     assert_eq!(stalled.median_before_ms, Some(130.0));
     assert_eq!(stalled.median_after_ms, Some(130.0));
     let others = seen("JP", "writes", false);
     let reads = |leased: bool| seen("JP", "reads", leased).median_before_ms;
     assert_eq!(reads(true), reads(false), "of all keys of the site");
     assert_eq!(
-        (others.outage_s, others.kept()),
+        (others.outage_s, others.within_bound()),
         (0.13, Some(false)),
         "more than 0.1 s"
     );
     assert_eq!(
-        seen("JP", "reads", true).kept(),
+        seen("JP", "reads", true).within_bound(),
         None,
         "nothing is promised"
     );
@@ -448,10 +456,10 @@ fn faults_make_a_timeline() {
     let dir = tempfile::tempdir().unwrap();
     let mut report = faulty();
     report.runs[0].faults[0].until_s = Some(40.0);
-    report.events.push(Event {
+    report.events.push(RunEvent {
         run: Some("QL".to_owned()),
         at_s: 19.0,
-        kind: Event::ELECTION.to_owned(),
+        kind: RunEvent::ELECTION.to_owned(),
         sites: vec!["CA".to_owned()],
         text: "leads in round 2".to_owned(),
     });
@@ -460,13 +468,13 @@ fn faults_make_a_timeline() {
     let events = text("events.jsonl");
     let events = events
         .lines()
-        .map(|line| serde_json::from_str::<Event>(line).unwrap());
-    let events: Vec<Event> = events.collect();
+        .map(|line| serde_json::from_str::<RunEvent>(line).unwrap());
+    let events: Vec<RunEvent> = events.collect();
     let kinds: Vec<(&str, f64)> = events.iter().map(|e| (e.kind.as_str(), e.at_s)).collect();
     let expected = [
-        (Event::FAULT, 10.0),
-        (Event::ELECTION, 19.0),
-        (Event::FAULT_END, 40.0),
+        (RunEvent::FAULT, 10.0),
+        (RunEvent::ELECTION, 19.0),
+        (RunEvent::FAULT_END, 40.0),
     ];
     assert_eq!(kinds, expected);
     assert_eq!(events[0].sites, ["OR"]);
@@ -516,7 +524,7 @@ fn the_title_is_what_was_found() {
         found.contains("for LL") && found.contains("for ML"),
         "{found}"
     );
-    report.runs[0].linearizable = Verdict::No("k7".to_owned());
+    report.runs[0].linearizable = HistoryVerdict::No("k7".to_owned());
     assert!(
         prose::finding(&report, &report.digested().summary().clone()).contains("NOT linearizable")
     );
@@ -541,7 +549,7 @@ fn the_title_is_what_was_found() {
 fn means_are_given_by_operation_and_by_site() {
     let ms = |site: u8, latency_ms: f64| Sample {
         site,
-        ..sample(OpKind::Read, Served::Local, End::Ok, latency_ms)
+        ..sample(OpKind::Read, Served::Local, OpOutcome::Ok, latency_ms)
     };
     let report = with_samples(vec![ms(0, 10.0), ms(0, 10.0), ms(0, 10.0), ms(1, 50.0)]);
     let run = &report.digested().summary().clone().runs[0];
@@ -555,9 +563,9 @@ fn means_are_given_by_operation_and_by_site() {
 
 #[test]
 fn on_one_machine_writes_have_a_greater_tolerance_and_the_report_names_it() {
-    let write = |ms| sample(OpKind::Update, Served::Log, End::Ok, ms);
+    let write = |ms| sample(OpKind::Update, Served::Log, OpOutcome::Ok, ms);
     let mut report = with_samples(vec![write(130.9), write(133.8), write(134.0)]);
-    let share = |report: &Report| {
+    let share = |report: &ExperimentReport| {
         report.digested().summary().clone().runs[0].sites[0]
             .writes
             .min_latency_fraction
@@ -571,7 +579,7 @@ fn on_one_machine_writes_have_a_greater_tolerance_and_the_report_names_it() {
 
 #[test]
 fn held_reads_are_told_apart_from_local_ones() {
-    let read = |path| sample(OpKind::Read, path, End::Ok, 1.0);
+    let read = |path| sample(OpKind::Read, path, OpOutcome::Ok, 1.0);
     let report = with_samples(vec![
         read(Served::Local),
         read(Served::Held),
@@ -643,9 +651,9 @@ fn labels_cannot_break_the_files() {
 #[test]
 fn what_must_not_be_overlooked_is_said() {
     let mut report = ideal(1_000);
-    report.runs[0].linearizable = Verdict::No("k7: read 3 after 4".to_owned());
+    report.runs[0].linearizable = HistoryVerdict::No("k7: read 3 after 4".to_owned());
     report.runs[1].measured_rtt_ms.as_mut().unwrap()[0][1] = 125.0;
-    report.runs[2].samples[0].end = End::Failed;
+    report.runs[2].samples[0].end = OpOutcome::Failed;
     let warnings = prose::warnings(&report, &report.digested().summary().clone());
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert!(warnings[0].contains("NOT LINEARIZABLE") && warnings[0].contains("k7"));
@@ -680,12 +688,13 @@ fn the_papers_figures_stand_only_beside_its_own_experiment() {
 #[test]
 fn what_one_machine_adds_is_said_of_local_runs_only() {
     let mut report = ideal(1_000);
-    let said = |report: &Report| {
+    let said = |report: &ExperimentReport| {
         let paragraphs = prose::minimum(report, &report.digested().summary().clone());
         paragraphs.iter().any(|text| text.contains("one machine"))
     };
     assert!(!said(&report));
-    let within = |report: &Report| prose::reading_the_curves(report)[1].contains("0.4 ms within");
+    let within =
+        |report: &ExperimentReport| prose::reading_the_curves(report)[1].contains("0.4 ms within");
     assert!(within(&report));
     report.backend = "local".to_owned();
     assert!(said(&report) && !within(&report));
@@ -704,21 +713,21 @@ fn terminal_tables_line_up() {
 
 /// A run of 40 s in which a site reads once a second: in 1 ms, and in 100 ms for the 10 s
 /// after something was changed at 20 s.
-fn changed(kind: &str, text: &str) -> Report {
+fn changed(kind: &str, text: &str) -> ExperimentReport {
     let slow = |at_s: u64| (20..30).contains(&at_s);
     let read = |at_s: u64| Sample {
         start_ns: (at_s + 5) * 1_000_000_000,
         ..match slow(at_s) {
-            true => sample(OpKind::Read, Served::Forwarded, End::Ok, 100.0),
-            false => sample(OpKind::Read, Served::Local, End::Ok, 1.0),
+            true => sample(OpKind::Read, Served::Forwarded, OpOutcome::Ok, 100.0),
+            false => sample(OpKind::Read, Served::Local, OpOutcome::Ok, 1.0),
         }
     };
     let mut report = with_samples((0..40).map(read).collect());
-    report.runs[0].measured = Some(Measured {
+    report.runs[0].measured = Some(MeasuredInterval {
         start_s: 5.0,
         end_s: 45.0,
     });
-    report.events.push(Event {
+    report.events.push(RunEvent {
         run: Some("QL".to_owned()),
         at_s: 25.0,
         kind: kind.to_owned(),
@@ -731,7 +740,7 @@ fn changed(kind: &str, text: &str) -> Report {
 #[test]
 fn what_clients_change_is_drawn_and_how_soon_a_strategy_followed_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    let mut report = changed(Event::SWAP, "JP and IRL exchange their popular keys");
+    let mut report = changed(RunEvent::SWAP, "JP and IRL exchange their popular keys");
     report.runs[0].strategy = "cost".to_owned();
     report.digested().write(dir.path()).unwrap();
     let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
@@ -758,14 +767,14 @@ fn what_clients_change_is_drawn_and_how_soon_a_strategy_followed_is_told() {
 
 #[test]
 fn changes_of_strategy_are_drawn_and_what_they_interrupted_is_told() {
-    let mut report = changed(Event::SWITCH, "all");
+    let mut report = changed(RunEvent::SWITCH, "all");
     report.runs[0].switches = vec![SwitchReads {
         at_s: 20.0,
         to: "all".to_owned(),
         reads: 17,
         lost: 3,
     }];
-    report.runs[0].samples[25].end = End::Failed;
+    report.runs[0].samples[25].end = OpOutcome::Failed;
     let markdown = page::markdown(&report, &report.digested().summary().clone());
     assert!(
         markdown.contains("| QL | 20 | all | 20 | 1 | 17 | 3 |"),
@@ -789,7 +798,7 @@ fn parts_of_the_key_space_stand_beside_their_strategy_alone() {
         run.parts = vec![0, 500];
         run.part_of = (0..run.samples.len()).map(|i| (i % 2) as u8).collect();
     }
-    let change = crate::experiment::Change {
+    let change = crate::experiment::StrategyChange {
         at_s: -1.0,
         strategy: "all".to_owned(),
         keys: [0.5, 1.0],
@@ -818,12 +827,12 @@ fn parts_of_the_key_space_stand_beside_their_strategy_alone() {
 #[test]
 fn held_reads_and_the_work_for_an_operation_are_told() {
     let mut report = with_samples(vec![
-        sample(OpKind::Read, Served::Held, End::Ok, 30.0),
-        sample(OpKind::Read, Served::Local, End::Ok, 1.0),
-        sample(OpKind::Update, Served::Log, End::Ok, 90.0),
-        sample(OpKind::Read, Served::Held, End::TimedOut, 50.0),
+        sample(OpKind::Read, Served::Held, OpOutcome::Ok, 30.0),
+        sample(OpKind::Read, Served::Local, OpOutcome::Ok, 1.0),
+        sample(OpKind::Update, Served::Log, OpOutcome::Ok, 90.0),
+        sample(OpKind::Read, Served::Held, OpOutcome::TimedOut, 50.0),
     ]);
-    report.runs[0].asked = 10;
+    report.runs[0].issued = 10;
     report.runs[0]
         .counters
         .insert("messages_sent".to_owned(), 85);

@@ -12,7 +12,7 @@ use super::manifest::Manifest;
 use super::svg::{Anchor, Ink, Lettering, Stroke, Svg, escape};
 use super::table::{Table, grouped, percent};
 use super::{page, render};
-use crate::throughput::{Case, Measured, Rate, Throughput};
+use crate::throughput::{Case, CaseThroughput, OperationThroughput, ThroughputExperiment};
 
 /// Figures that the paper reports (Fig. 8): reads and writes a second, in thousands.
 const PAPER: [(&str, bool, f64, Option<f64>); 4] = [
@@ -30,27 +30,30 @@ const HEIGHT: f64 = TOP + PLOT_HEIGHT + 60.0;
 
 /// A case and the medians of its runs.
 #[derive(Clone, Debug, Serialize)]
-struct Row {
+struct CaseRow {
     label: String,
     strategy: String,
     lease_aware: bool,
-    reads: Rate,
-    writes: Rate,
-    runs: Vec<Measured>,
+    reads: OperationThroughput,
+    writes: OperationThroughput,
+    runs: Vec<CaseThroughput>,
 }
 
 /// Measurements of a throughput experiment.
 #[derive(Clone, Debug)]
 pub struct ThroughputReport {
-    experiment: Throughput,
+    experiment: ThroughputExperiment,
     manifest: Manifest,
-    rows: Vec<Row>,
+    rows: Vec<CaseRow>,
 }
 
 /// A figure of a rate, to be compared.
-type Value = fn(&Rate) -> f64;
+type Value = fn(&OperationThroughput) -> f64;
 
-fn median(runs: &[Measured], rate: impl Fn(&Measured) -> Rate) -> Rate {
+fn median(
+    runs: &[CaseThroughput],
+    rate: impl Fn(&CaseThroughput) -> OperationThroughput,
+) -> OperationThroughput {
     let value = |value: Value| {
         let mut all: Vec<f64> = runs.iter().map(|run| value(&rate(run))).collect();
         all.sort_by(f64::total_cmp);
@@ -61,7 +64,7 @@ fn median(runs: &[Measured], rate: impl Fn(&Measured) -> Rate) -> Rate {
             _ => f64::midpoint(all[middle - 1], all[middle]),
         }
     };
-    Rate {
+    OperationThroughput {
         per_s: value(|rate| rate.per_s),
         failed: runs.iter().map(|run| rate(run).failed).sum(),
         local_fraction: value(|rate| rate.local_fraction),
@@ -75,11 +78,11 @@ fn median(runs: &[Measured], rate: impl Fn(&Measured) -> Rate) -> Rate {
 impl ThroughputReport {
     /// Creates the report from the cases and the measurements of each of their runs.
     pub fn new(
-        experiment: Throughput,
+        experiment: ThroughputExperiment,
         manifest: Manifest,
-        results: Vec<(Case, Vec<Measured>)>,
+        results: Vec<(Case, Vec<CaseThroughput>)>,
     ) -> ThroughputReport {
-        let row = |(case, runs): (Case, Vec<Measured>)| Row {
+        let row = |(case, runs): (Case, Vec<CaseThroughput>)| CaseRow {
             lease_aware: case.is_aware(),
             label: case.label,
             strategy: case.strategy,
@@ -178,7 +181,7 @@ impl ThroughputReport {
     }
 
     fn figures(&self) -> Vec<Figure> {
-        let chart = |name: &str, title: &str, value: &dyn Fn(&Row) -> f64| Figure {
+        let chart = |name: &str, title: &str, value: &dyn Fn(&CaseRow) -> f64| Figure {
             name: name.to_owned(),
             caption: title.to_owned(),
             svg: self.bars(title, value),
@@ -209,7 +212,7 @@ impl ThroughputReport {
         ]
     }
 
-    fn bars(&self, title: &str, value: &dyn Fn(&Row) -> f64) -> Svg {
+    fn bars(&self, title: &str, value: &dyn Fn(&CaseRow) -> f64) -> Svg {
         let mut svg = Svg::new(WIDTH, HEIGHT, title);
         let heading = Lettering::small(Ink::Muted, Anchor::Start);
         svg.text((LEFT, TOP - 34.0), title, heading);
@@ -336,7 +339,12 @@ impl ThroughputReport {
 }
 
 /// Compares two cases: as measured, and by the processor time of the busiest replica.
-fn compared(what: &str, row: &Row, other: &Row, rate: impl Fn(&Row) -> Rate) -> String {
+fn compared(
+    what: &str,
+    row: &CaseRow,
+    other: &CaseRow,
+    rate: impl Fn(&CaseRow) -> OperationThroughput,
+) -> String {
     let (mine, its) = (rate(row), rate(other));
     let against = |value: Value| {
         let base = value(&its);
@@ -352,7 +360,7 @@ fn compared(what: &str, row: &Row, other: &Row, rate: impl Fn(&Row) -> Rate) -> 
         row.label,
         other.label,
         against(|rate| rate.per_s),
-        against(Rate::at_a_processor_each),
+        against(OperationThroughput::at_a_processor_each),
         against(|rate| rate.cpu_us)
     )
 }
@@ -369,7 +377,7 @@ fn look(strategy: &str) -> usize {
     }
 }
 
-fn cells(row: &Row, reads: bool) -> Vec<String> {
+fn cells(row: &CaseRow, reads: bool) -> Vec<String> {
     let rate = if reads { row.reads } else { row.writes };
     let thousands = |per_s: f64| grouped(per_s.round() as u64);
     let mut paper = PAPER.iter();
@@ -412,19 +420,19 @@ fn short(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn rate(per_s: f64, busiest_us: f64) -> Rate {
-        Rate {
+    fn rate(per_s: f64, busiest_us: f64) -> OperationThroughput {
+        OperationThroughput {
             per_s,
             busiest_us,
             cpu_us: busiest_us * 2.0,
-            ..Rate::default()
+            ..OperationThroughput::default()
         }
     }
 
     fn report(failed: u64) -> ThroughputReport {
-        let experiment = Throughput::find("fig8", &[]).unwrap().unwrap();
-        let measured = |reads: f64, writes: f64| Measured {
-            reads: Rate {
+        let experiment = ThroughputExperiment::find("fig8", &[]).unwrap().unwrap();
+        let measured = |reads: f64, writes: f64| CaseThroughput {
+            reads: OperationThroughput {
                 failed,
                 ..rate(reads, 1e6 / reads)
             },

@@ -1,6 +1,6 @@
 //! When a write counts as being at its minimum.
 
-use super::Report;
+use super::ExperimentReport;
 
 /// Largest excess of a write over its bound: the greater of the two.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,7 +12,7 @@ pub(super) struct Tolerance {
 impl Tolerance {
     /// In virtual time only the way within a site and a sync are added to the bound. Real
     /// processes that share a machine add their scheduling, their timers and its disk.
-    pub(super) fn of(report: &Report) -> Tolerance {
+    pub(super) fn of(report: &ExperimentReport) -> Tolerance {
         match report.backend.as_str() {
             "sim" => Tolerance {
                 ms: 1.0,

@@ -21,7 +21,7 @@ use crate::topology::Topology;
 
 /// One operation, in order of issue over all sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Issued {
+pub struct IssuedOperation {
     /// Where it was issued: a site's index in the topology.
     pub site: usize,
     /// A read, or else a write.
@@ -72,7 +72,7 @@ impl Share {
 pub fn bookkeeping(
     topology: &Topology,
     leader: usize,
-    stream: impl IntoIterator<Item = Issued>,
+    stream: impl IntoIterator<Item = IssuedOperation>,
 ) -> Bookkeeping {
     let mut ledger = Ledger::new(topology, leader);
     let mut reads = vec![Share::default(); topology.len()];
@@ -161,8 +161,8 @@ mod tests {
 
     const CA: usize = 1;
 
-    fn read(site: usize, key: u64) -> Issued {
-        Issued {
+    fn read(site: usize, key: u64) -> IssuedOperation {
+        IssuedOperation {
             site,
             is_read: true,
             key,
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn writes_are_judged_by_the_holders_of_their_time() {
         let paper = Topology::paper();
-        let write = |site| Issued {
+        let write = |site| IssuedOperation {
             is_read: false,
             ..read(site, 7)
         };
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn warm_up_teaches_and_is_not_counted() {
         let paper = Topology::paper();
-        let taught = Issued {
+        let taught = IssuedOperation {
             measured: false,
             ..read(0, 7)
         };
@@ -218,7 +218,11 @@ mod tests {
 
     /// The paper's workload: Zipf 0.99 over 100,000 keys, another permutation at
     /// each site, ten clients a site taking turns.
-    fn paper_stream(reads: f64, requests: u64, warmup: u64) -> impl Iterator<Item = Issued> {
+    fn paper_stream(
+        reads: f64,
+        requests: u64,
+        warmup: u64,
+    ) -> impl Iterator<Item = IssuedOperation> {
         const KEYS: usize = 100_000;
         let mut rng = Pcg64Mcg::seed_from_u64(1);
         let mut sum = 0.0;
@@ -236,11 +240,11 @@ mod tests {
             })
             .collect();
         (0..requests * 10).flat_map(move |turn| {
-            let ops: Vec<Issued> = (0..5)
+            let ops: Vec<IssuedOperation> = (0..5)
                 .map(|site| {
                     let drawn = rng.random::<f64>() * sum;
                     let rank = cdf.partition_point(|&below| below < drawn);
-                    Issued {
+                    IssuedOperation {
                         site,
                         is_read: rng.random::<f64>() < reads,
                         key: order[site][rank.min(KEYS - 1)],

@@ -35,7 +35,7 @@ impl SiteSet {
     }
 
     /// Whether a site is in both.
-    pub fn meets(self, other: SiteSet) -> bool {
+    pub fn intersects(self, other: SiteSet) -> bool {
         self.0 & other.0 != 0
     }
 

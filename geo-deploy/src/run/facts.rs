@@ -9,11 +9,11 @@ use leasehold_ycsb::sample::Sample;
 use serde::{Deserialize, Serialize};
 
 use super::bound::SiteSet;
-use crate::wan::Network;
+use crate::wan::NetworkReport;
 
 /// Whether a run's history was linearizable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum HistoryVerdict {
     /// Checked, and it is; with what was checked.
     Yes(String),
     /// Checked, and it is not; with the counterexample.
@@ -22,13 +22,13 @@ pub enum Verdict {
     Unchecked(String),
 }
 
-impl Verdict {
+impl HistoryVerdict {
     /// `yes`, `no` or `unchecked`.
     pub fn word(&self) -> &'static str {
         match self {
-            Verdict::Yes(_) => "yes",
-            Verdict::No(_) => "no",
-            Verdict::Unchecked(_) => "unchecked",
+            HistoryVerdict::Yes(_) => "yes",
+            HistoryVerdict::No(_) => "no",
+            HistoryVerdict::Unchecked(_) => "unchecked",
         }
     }
 
@@ -36,7 +36,9 @@ impl Verdict {
     /// none.
     pub fn text(&self) -> &str {
         match self {
-            Verdict::Yes(text) | Verdict::No(text) | Verdict::Unchecked(text) => text,
+            HistoryVerdict::Yes(text)
+            | HistoryVerdict::No(text)
+            | HistoryVerdict::Unchecked(text) => text,
         }
     }
 }
@@ -44,7 +46,7 @@ impl Verdict {
 /// Something that happened during a run: an election, a configuration, the end of a
 /// lease. Faults are in [`StrategyRun::faults`], and become events from there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Event {
+pub struct RunEvent {
     /// The run's label; `None` if it concerns all.
     pub run: Option<String>,
     /// Seconds since the run began (virtual time in the simulator).
@@ -58,7 +60,7 @@ pub struct Event {
     pub text: String,
 }
 
-impl Event {
+impl RunEvent {
     /// A fault begins. Made by [`StrategyRun::fault_events`].
     pub const FAULT: &str = "fault";
     /// A fault ends. Made by [`StrategyRun::fault_events`].
@@ -80,7 +82,7 @@ impl Event {
 /// The part of a run whose operations count, the same for all sites, in seconds since
 /// the run began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct MeasuredInterval {
     /// Its beginning: operations that start earlier warm up.
     pub start_s: f64,
     /// Its end: operations that start later are not counted.
@@ -126,7 +128,7 @@ pub struct StrategyRun {
     /// The workload in words.
     pub workload: String,
     /// Operations of the whole run, warm-up included: what `counters` are of.
-    pub asked: u64,
+    pub issued: u64,
     /// Every operation that started in the measured interval, failed ones included.
     pub samples: Vec<Sample>,
     /// For each sample, the sites that held a lease on its key when the last fault before
@@ -140,10 +142,10 @@ pub struct StrategyRun {
     /// Local reads that changes of strategy should not have touched, in order of time.
     pub switches: Vec<SwitchReads>,
     /// The interval in which operations are counted; `None` if the backend has none.
-    pub measured: Option<Measured>,
+    pub measured: Option<MeasuredInterval>,
     /// If it was run several times: the measured interval of each run, as they follow each
     /// other. Empty if it was run once.
-    pub repeats: Vec<Measured>,
+    pub repeats: Vec<MeasuredInterval>,
     /// Faults that were injected into the cluster, in order of time.
     pub faults: Vec<FaultSpan>,
     /// Duration of the run, in s, warm-up included.
@@ -151,7 +153,7 @@ pub struct StrategyRun {
     /// Duration of the run in virtual time, in s.
     pub virtual_s: Option<f64>,
     /// Whether its history was linearizable.
-    pub linearizable: Verdict,
+    pub linearizable: HistoryVerdict,
     /// Per site, the share of reads (0 to 1) that perfect bookkeeping would have served locally.
     pub bookkeeping_local: Option<Vec<f64>>,
     /// Per site, the share of writes (0 to 1) that the same bookkeeping leaves at their minimum.
@@ -163,7 +165,7 @@ pub struct StrategyRun {
     /// Median round trips as probes found them in the measured interval, in ms.
     pub measured_rtt_ms: Option<Vec<Vec<f64>>>,
     /// Network as probes found it, compared with the one asked for.
-    pub network: Option<Network>,
+    pub network: Option<NetworkReport>,
 }
 
 impl StrategyRun {
@@ -201,8 +203,8 @@ impl StrategyRun {
     }
 
     /// Beginnings and ends of faults, as events. `names` are the sites' names.
-    pub fn fault_events(&self, names: &[&str]) -> Vec<Event> {
-        let event = |fault: &FaultSpan, kind: &str, at_s: f64, text: String| Event {
+    pub fn fault_events(&self, names: &[&str]) -> Vec<RunEvent> {
+        let event = |fault: &FaultSpan, kind: &str, at_s: f64, text: String| RunEvent {
             run: Some(self.label.clone()),
             at_s,
             kind: kind.to_owned(),
@@ -215,11 +217,11 @@ impl StrategyRun {
             text,
         };
         let of = |fault: &FaultSpan| {
-            let begin = event(fault, Event::FAULT, fault.at_s, fault.text.clone());
+            let begin = event(fault, RunEvent::FAULT, fault.at_s, fault.text.clone());
             let ended = |at_s| {
                 event(
                     fault,
-                    Event::FAULT_END,
+                    RunEvent::FAULT_END,
                     at_s,
                     format!("end of {}", fault.text),
                 )

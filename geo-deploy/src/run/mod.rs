@@ -5,5 +5,6 @@ pub mod bound;
 mod facts;
 
 pub use facts::{
-    Event, FaultSpan, Measured, OutageBound, StrategyRun, SwitchReads, Verdict, in_order,
+    FaultSpan, HistoryVerdict, MeasuredInterval, OutageBound, RunEvent, StrategyRun, SwitchReads,
+    in_order,
 };

@@ -13,13 +13,13 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::fault::{Fault, Target};
+use crate::fault::{FaultSpec, FaultTarget};
 
 /// Timeout for the line of either side. The supervisor does not listen while it starts replicas.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of connections that are served at a time; others wait. The descriptors are needed
 /// for the WAN.
-const HEARD_AT_ONCE: usize = 64;
+const CONNECTIONS_MAX: usize = 64;
 /// The longest line: a fault that names every site of the largest cluster fits.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -27,7 +27,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Request to a supervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Request {
+pub enum ControlRequest {
     /// Whether it is there.
     Here,
     /// To end the replicas, and itself.
@@ -37,14 +37,14 @@ pub enum Request {
     /// To begin with a fault now. It ends by itself at `until_s`, counted from now.
     Begin {
         /// The fault to begin.
-        fault: Fault,
+        fault: FaultSpec,
         /// Key with the holder that `holder` means; the hottest key, if there is none.
         key: Option<String>,
     },
     /// To start replicas that are down.
-    Start(Vec<Target>),
+    Start(Vec<FaultTarget>),
     /// To let paused replicas go on.
-    Resume(Vec<Target>),
+    Resume(Vec<FaultTarget>),
     /// To end the faults with these numbers; all, if there are none.
     Heal(Vec<u64>),
 }
@@ -52,7 +52,7 @@ pub enum Request {
 /// Answer of a supervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Response {
+pub enum ControlResponse {
     /// It is done. Each line says something of it.
     Done(Vec<String>),
     /// State of the cluster.
@@ -102,7 +102,7 @@ pub struct FaultReport {
 struct Envelope {
     token: String,
     version: String,
-    request: Request,
+    request: ControlRequest,
 }
 
 /// Asks the supervisor at this address.
@@ -112,9 +112,9 @@ struct Envelope {
 pub(super) fn ask(
     control: SocketAddr,
     token: &str,
-    request: Request,
+    request: ControlRequest,
     within: Duration,
-) -> io::Result<Response> {
+) -> io::Result<ControlResponse> {
     let mut stream = std::net::TcpStream::connect_timeout(&control, ANSWER_WITHIN)?;
     stream.set_read_timeout(Some(within))?;
     let envelope = Envelope {
@@ -131,17 +131,17 @@ pub(super) fn ask(
 }
 
 /// Request of a client that knows the token.
-pub(super) struct Asked {
-    pub request: Request,
-    pub reply: Reply,
+pub(super) struct PendingRequest {
+    pub request: ControlRequest,
+    pub reply: ReplySender,
 }
 
 /// Where an answer goes.
-pub(super) struct Reply(OwnedWriteHalf);
+pub(super) struct ReplySender(OwnedWriteHalf);
 
-impl Reply {
+impl ReplySender {
     /// Sends the answer. It is no error if the client has disconnected.
-    pub async fn send(mut self, response: &Response) {
+    pub async fn send(mut self, response: &ControlResponse) {
         let mut line = serde_json::to_vec(response).unwrap_or_default();
         line.push(b'\n');
         let _ = tokio::time::timeout(ANSWER_WITHIN, self.0.write_all(&line)).await;
@@ -149,10 +149,14 @@ impl Reply {
 }
 
 /// Accepts every connection, for ever. A client without the token gets no answer.
-pub(super) async fn listen(control: TcpListener, token: String, asks: mpsc::Sender<Asked>) {
-    let places = Arc::new(Semaphore::new(HEARD_AT_ONCE));
+pub(super) async fn listen(
+    control: TcpListener,
+    token: String,
+    requests: mpsc::Sender<PendingRequest>,
+) {
+    let connection_slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else {
+        let Ok(slot) = connection_slots.clone().acquire_owned().await else {
             return; // it is never closed
         };
         let Ok((stream, _)) = control.accept().await else {
@@ -160,12 +164,12 @@ pub(super) async fn listen(control: TcpListener, token: String, asks: mpsc::Send
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        let (token, asks) = (token.clone(), asks.clone());
+        let (token, requests) = (token.clone(), requests.clone());
         tokio::spawn(async move {
-            let _place = place;
-            let heard = tokio::time::timeout(ANSWER_WITHIN, hear(stream, &token)).await;
-            match heard {
-                Ok(Ok(asked)) => drop(asks.send(asked).await),
+            let _slot = slot;
+            let outcome = tokio::time::timeout(ANSWER_WITHIN, read_request(stream, &token)).await;
+            match outcome {
+                Ok(Ok(request)) => drop(requests.send(request).await),
                 Ok(Err(error)) => tracing::debug!(%error, "the control port was misused"),
                 Err(_) => {}
             }
@@ -173,7 +177,7 @@ pub(super) async fn listen(control: TcpListener, token: String, asks: mpsc::Send
     }
 }
 
-async fn hear(stream: TcpStream, token: &str) -> anyhow::Result<Asked> {
+async fn read_request(stream: TcpStream, token: &str) -> anyhow::Result<PendingRequest> {
     let (from, to) = stream.into_split();
     let mut line = String::new();
     let mut from = tokio::io::BufReader::new(from.take(LINE_BYTES_MAX));
@@ -188,23 +192,23 @@ async fn hear(stream: TcpStream, token: &str) -> anyhow::Result<Asked> {
     if head.token != token {
         bail!("another token");
     }
-    let reply = Reply(to);
+    let reply = ReplySender(to);
     if head.version != VERSION {
         let words = format!(
             "this cluster was started by leasehold {VERSION}, and this is {}: use that program",
             head.version
         );
-        reply.send(&Response::Refused(words)).await;
+        reply.send(&ControlResponse::Refused(words)).await;
         bail!("another version");
     }
     match serde_json::from_str::<Envelope>(&line) {
-        Ok(envelope) => Ok(Asked {
+        Ok(envelope) => Ok(PendingRequest {
             request: envelope.request,
             reply,
         }),
         Err(error) => {
             let words = format!("the supervisor does not understand the request: {error}");
-            reply.send(&Response::Refused(words)).await;
+            reply.send(&ControlResponse::Refused(words)).await;
             Err(error).context("a request that is not understood")
         }
     }

@@ -9,8 +9,8 @@ use anyhow::{Context as _, bail};
 use leasehold_node::config::{LeaseSection, from_toml};
 use toml::Table;
 
-use crate::backend::Plan;
-use crate::backend::local::Data;
+use crate::backend::RunPlan;
+use crate::backend::local::DataState;
 use crate::cluster_file::ClusterFile;
 
 /// Refuses a plan with other sites, another strategy or other durations than those
@@ -18,10 +18,10 @@ use crate::cluster_file::ClusterFile;
 ///
 /// # Errors
 /// The differences and how to fix them; or the configuration cannot be read.
-pub(super) fn check(plan: &Plan<'_>, dir: &Path) -> anyhow::Result<Data> {
+pub(super) fn check(plan: &RunPlan<'_>, dir: &Path) -> anyhow::Result<DataState> {
     let path = dir.join("cluster.toml");
     if !dir.join("data").exists() || !path.exists() {
-        return Ok(Data::New);
+        return Ok(DataState::New);
     }
     let read = || anyhow::Ok(from_toml(&std::fs::read_to_string(&path)?)?);
     let earlier: ClusterFile = read().with_context(|| {
@@ -32,38 +32,42 @@ pub(super) fn check(plan: &Plan<'_>, dir: &Path) -> anyhow::Result<Data> {
     })?;
     let data = format!("the data in {} is of a cluster", dir.display());
     let found: Vec<&str> = earlier.node.iter().map(|node| &*node.name).collect();
-    let asked = plan.topology().names();
-    if found != asked {
+    let requested = plan.topology().names();
+    if found != requested {
         bail!(
             "{data} with the sites {}, and {} were asked for: give another directory, or a \
              topology of these sites in this order with --set topology=FILE (the sites JP, CA, \
              OR, VA, IRL need none)",
             found.join(", "),
-            asked.join(", ")
+            requested.join(", ")
         );
     }
     check_lease(plan, &earlier.lease, &data)?;
-    Ok(Data::Found)
+    Ok(DataState::Existing)
 }
 
-fn check_lease(plan: &Plan<'_>, found: &LeaseSection, data: &str) -> anyhow::Result<()> {
-    let asked = &plan.lease();
+fn check_lease(plan: &RunPlan<'_>, found: &LeaseSection, data: &str) -> anyhow::Result<()> {
+    let requested = &plan.lease();
     let name = |lease: &LeaseSection| lease.strategy.clone().unwrap_or_default();
-    let (strategy, wanted) = (name(found), name(asked));
-    if strategy != wanted {
+    let (strategy, requested_strategy) = (name(found), name(requested));
+    if strategy != requested_strategy {
         bail!(
-            "{data} first started with strategy '{strategy}', and '{wanted}' was asked for: give \
+            "{data} first started with strategy '{strategy}', and '{requested_strategy}' was asked for: give \
              another directory, or --strategy {strategy}; while the cluster is up, `leasehold lease \
-             set {wanted}` changes it for good"
+             set {requested_strategy}` changes it for good"
         );
     }
-    check_settings(found, asked, data)
+    check_settings(found, requested, data)
 }
 
-fn check_settings(found: &LeaseSection, asked: &LeaseSection, data: &str) -> anyhow::Result<()> {
-    let (found, asked) = (settings(found)?, settings(asked)?);
-    let differs = |field: &&String| found.get(*field) != asked.get(*field);
-    let fields: Vec<&String> = asked.keys().filter(differs).collect();
+fn check_settings(
+    found: &LeaseSection,
+    requested: &LeaseSection,
+    data: &str,
+) -> anyhow::Result<()> {
+    let (found, requested) = (settings(found)?, settings(requested)?);
+    let differs = |field: &&String| found.get(*field) != requested.get(*field);
+    let fields: Vec<&String> = requested.keys().filter(differs).collect();
     if fields.is_empty() {
         return Ok(());
     }
@@ -76,7 +80,7 @@ fn check_settings(found: &LeaseSection, asked: &LeaseSection, data: &str) -> any
         "{data} first started with {}, and {} was asked for: give another directory, or what it \
          was started with",
         sets(&found),
-        sets(&asked)
+        sets(&requested)
     )
 }
 
@@ -121,19 +125,19 @@ mod tests {
         dir
     }
 
-    fn asked(dir: &Path, sets: &[&str]) -> Result<(), String> {
+    fn requested(dir: &Path, sets: &[&str]) -> Result<(), String> {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         let experiment = crate::standing::experiment().unwrap();
         let experiment: Experiment = experiment.with(&sets).unwrap();
-        let plan = Plan::new(&experiment, &experiment.strategies[0]);
+        let plan = RunPlan::new(&experiment, &experiment.strategies[0]);
         let data = check(&plan, dir).map_err(|error| format!("{error:#}"))?;
         let found = dir.join("data").exists() && dir.join("cluster.toml").exists();
-        assert_eq!(data == Data::Found, found);
+        assert_eq!(data == DataState::Existing, found);
         Ok(())
     }
 
     fn refused(dir: &Path, sets: &[&str], parts: &[&str]) {
-        let error = asked(dir, sets).expect_err(&sets.join(" "));
+        let error = requested(dir, sets).expect_err(&sets.join(" "));
         for part in parts {
             assert!(error.contains(part), "{part:?} is missing from: {error}");
         }
@@ -143,13 +147,13 @@ mod tests {
     fn what_is_part_of_the_data_must_be_the_same() {
         let dir = begun(&["JP", "CA", "OR", "VA", "IRL"]);
         let dir = dir.path();
-        asked(dir, &[]).unwrap();
-        asked(dir, &["leader=JP", "lease.reconfigure_ms=1000"]).unwrap();
-        asked(dir, &["topology.rtt_ms.JP.CA=3"]).unwrap();
+        requested(dir, &[]).unwrap();
+        requested(dir, &["leader=JP", "lease.reconfigure_ms=1000"]).unwrap();
+        requested(dir, &["topology.rtt_ms.JP.CA=3"]).unwrap();
         let file = dir.join("cluster.toml");
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(file, text.replace("unlisted = 'nearest'\n", "")).unwrap();
-        asked(dir, &[]).unwrap();
+        requested(dir, &[]).unwrap();
         refused(
             dir,
             &["strategies=all"],
@@ -183,8 +187,8 @@ mod tests {
     fn without_data_anything_may_be_asked_for() {
         let dir = begun(&["CA"]);
         std::fs::remove_dir(dir.path().join("data")).unwrap();
-        asked(dir.path(), &[]).unwrap();
-        asked(&dir.path().join("none"), &[]).unwrap();
+        requested(dir.path(), &[]).unwrap();
+        requested(&dir.path().join("none"), &[]).unwrap();
     }
 
     #[test]

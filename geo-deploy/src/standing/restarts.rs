@@ -14,8 +14,8 @@ const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
 /// The life of one replica, as far as it decides about restarts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Restarts {
-    wanted: bool,
+pub(super) struct RestartPolicy {
+    enabled: bool,
     started: Instant,
     deaths: u32,
     /// It said that it cannot run before something is mended.
@@ -23,12 +23,12 @@ pub(super) struct Restarts {
     due: Option<Instant>,
 }
 
-impl Restarts {
-    /// Creates the restarts of a replica that starts now. Without `wanted` it is never started
+impl RestartPolicy {
+    /// Creates the policy of a replica that starts now. Without `enabled` it is never started
     /// again.
-    pub fn new(wanted: bool, now: Instant) -> Restarts {
-        Restarts {
-            wanted,
+    pub fn new(enabled: bool, now: Instant) -> RestartPolicy {
+        RestartPolicy {
+            enabled,
             started: now,
             deaths: 0,
             refused: false,
@@ -37,8 +37,8 @@ impl Restarts {
     }
 
     /// It was started by somebody, or ended on demand: what was is forgotten.
-    pub fn asked(&mut self, now: Instant) {
-        *self = Restarts::new(self.wanted, now);
+    pub fn reset(&mut self, now: Instant) {
+        *self = RestartPolicy::new(self.enabled, now);
     }
 
     /// It died, and nobody had asked for it.
@@ -48,12 +48,12 @@ impl Restarts {
         }
         self.deaths += 1;
         let wait = FIRST_WAIT * (1 << (self.deaths - 1).min(16));
-        self.due = (self.wanted && self.deaths < DEATHS_MAX).then(|| now + wait);
+        self.due = (self.enabled && self.deaths < DEATHS_MAX).then(|| now + wait);
     }
 
     /// It says that it cannot run: starting it again would end in the same way.
     pub fn refused(&mut self, now: Instant) {
-        self.asked(now);
+        self.reset(now);
         self.refused = true;
     }
 
@@ -78,7 +78,7 @@ impl Restarts {
                 "a restart cannot mend that, so there is none: mend it, then \
                  `leasehold cluster start {site}`"
             ),
-            None if self.wanted && self.deaths >= DEATHS_MAX => format!(
+            None if self.enabled && self.deaths >= DEATHS_MAX => format!(
                 "it died {} times in a row and is left alone: mend what is wrong, then \
                  `leasehold cluster start {site}`",
                 self.deaths
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn a_replica_that_keeps_dying_waits_longer_each_time_and_is_left_alone() {
         let mut now = Instant::now();
-        let mut restarts = Restarts::new(true, now);
+        let mut restarts = RestartPolicy::new(true, now);
         let mut waits = Vec::new();
         for _ in 1..DEATHS_MAX {
             restarts.died(now);
@@ -110,7 +110,7 @@ mod tests {
         restarts.died(now);
         assert!(!restarts.is_due(now + Duration::from_secs(3600)));
         assert!(restarts.words(now, "JP").contains("cluster start JP"));
-        restarts.asked(now);
+        restarts.reset(now);
         restarts.died(now);
         assert!(restarts.is_due(now + FIRST_WAIT), "somebody has mended it");
     }
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_replica_that_ran_for_a_while_begins_anew() {
         let now = Instant::now();
-        let mut restarts = Restarts::new(true, now);
+        let mut restarts = RestartPolicy::new(true, now);
         restarts.died(now);
         assert!(restarts.is_due(now + FIRST_WAIT));
         let later = now + FIRST_WAIT + RECOVERED_AFTER;
@@ -129,13 +129,13 @@ mod tests {
     #[test]
     fn a_replica_that_says_that_it_cannot_run_is_left_alone_at_once() {
         let now = Instant::now();
-        let mut restarts = Restarts::new(true, now);
+        let mut restarts = RestartPolicy::new(true, now);
         restarts.died(now);
         assert!(restarts.is_due(now + FIRST_WAIT));
         restarts.refused(now);
         assert!(!restarts.is_due(now + Duration::from_secs(3600)));
         assert!(restarts.words(now, "JP").contains("a restart cannot mend"));
-        restarts.asked(now);
+        restarts.reset(now);
         assert!(!restarts.words(now, "JP").contains("cannot mend"));
         restarts.died(now);
         assert!(restarts.is_due(now + FIRST_WAIT), "somebody has mended it");
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_replica_that_is_not_to_restart_does_not() {
         let now = Instant::now();
-        let mut restarts = Restarts::new(false, now);
+        let mut restarts = RestartPolicy::new(false, now);
         restarts.died(now);
         assert!(!restarts.is_due(now + Duration::from_secs(3600)));
     }

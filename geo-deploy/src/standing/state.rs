@@ -13,8 +13,8 @@ use leasehold_transport::tls::Trust;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::control::{self, ANSWER_WITHIN, Request, Response};
-use crate::backend::Plan;
+use super::control::{self, ANSWER_WITHIN, ControlRequest, ControlResponse};
+use crate::backend::RunPlan;
 use crate::backend::local::LocalCluster;
 
 /// Longest time after which replicas end if their supervisor has died: a planned end takes 2 s at
@@ -32,7 +32,7 @@ pub struct ClientPort {
 
 /// Description that a running cluster publishes of itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct State {
+pub struct ClusterState {
     /// The cluster's name.
     pub cluster: String,
     /// The strategy it was started with.
@@ -50,9 +50,13 @@ pub struct State {
     pub token: String,
 }
 
-impl State {
+impl ClusterState {
     /// Describes a cluster with a supervisor that listens at `control`.
-    pub(super) fn of(cluster: &LocalCluster, plan: &Plan<'_>, control: SocketAddr) -> State {
+    pub(super) fn of(
+        cluster: &LocalCluster,
+        plan: &RunPlan<'_>,
+        control: SocketAddr,
+    ) -> ClusterState {
         let names = plan.topology().names();
         let ports = names.iter().zip(cluster.client_addresses());
         let port = |(site, address): (&&str, &SocketAddr)| ClientPort {
@@ -61,12 +65,12 @@ impl State {
         };
         let token = std::collections::hash_map::RandomState::new();
         let token = std::hash::BuildHasher::hash_one(&token, std::process::id());
-        State {
+        ClusterState {
             cluster: cluster.name().to_string(),
             strategy: plan.strategy.strategy.clone(),
             leader: plan.experiment.leader.clone(),
             clients: ports.map(port).collect(),
-            ca: cluster.reach().ca().map(Path::to_owned),
+            ca: cluster.client_access().ca().map(Path::to_owned),
             control,
             token: format!("{token:016x}"),
         }
@@ -96,9 +100,9 @@ impl State {
     ///
     /// # Errors
     /// If none is up there, or another user's is.
-    pub fn load(dir: &Path) -> anyhow::Result<State> {
-        let path = State::path(dir);
-        let text = std::fs::read_to_string(&path).map_err(|error| unread(error, dir, &path))?;
+    pub fn load(dir: &Path) -> anyhow::Result<ClusterState> {
+        let path = ClusterState::path(dir);
+        let text = std::fs::read_to_string(&path).map_err(|error| read_error(error, dir, &path))?;
         serde_json::from_str(&text).with_context(|| {
             format!(
                 "{} is damaged, so the supervisor cannot be reached: end the process `leasehold \
@@ -113,7 +117,7 @@ impl State {
     /// Replaces the file at once: a reader finds all of it, the old one, or none. Other
     /// users cannot read it, for it has the token.
     pub(super) fn save(&self, dir: &Path) -> anyhow::Result<()> {
-        let (path, new) = (State::path(dir), dir.join("state.json.new"));
+        let (path, new) = (ClusterState::path(dir), dir.join("state.json.new"));
         let write = || {
             let _ = std::fs::remove_file(&new);
             let mut options = OpenOptions::new();
@@ -130,7 +134,7 @@ impl State {
 
     /// Removes the file. Another command may have done so: no error.
     pub(super) fn remove(dir: &Path) -> io::Result<()> {
-        match std::fs::remove_file(State::path(dir)) {
+        match std::fs::remove_file(ClusterState::path(dir)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -138,21 +142,25 @@ impl State {
 
     /// Whether its supervisor still answers. An open port alone would prove nothing:
     /// another program may have it by now.
-    pub fn alive(&self) -> bool {
-        self.request(Request::Here, ANSWER_WITHIN).is_ok()
+    pub fn is_alive(&self) -> bool {
+        self.request(ControlRequest::Here, ANSWER_WITHIN).is_ok()
     }
 
-    pub(super) fn request(&self, request: Request, within: Duration) -> io::Result<Response> {
+    pub(super) fn request(
+        &self,
+        request: ControlRequest,
+        within: Duration,
+    ) -> io::Result<ControlResponse> {
         control::ask(self.control, &self.token, request, within)
     }
 
     /// Replicas that go on without their supervisor: those that were started by hand. The
     /// others end by themselves, and are waited for.
-    pub(super) fn left_over(&self) -> Vec<ClientPort> {
-        let give_up = Instant::now() + ORPHANS_END_WITHIN;
+    pub(super) fn orphans(&self) -> Vec<ClientPort> {
+        let deadline = Instant::now() + ORPHANS_END_WITHIN;
         loop {
             let open = self.still_open();
-            if open.is_empty() || Instant::now() >= give_up {
+            if open.is_empty() || Instant::now() >= deadline {
                 return open;
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -168,7 +176,7 @@ impl State {
     }
 }
 
-fn unread(error: io::Error, dir: &Path, path: &Path) -> anyhow::Error {
+fn read_error(error: io::Error, dir: &Path, path: &Path) -> anyhow::Error {
     match error.kind() {
         io::ErrorKind::NotFound => anyhow::anyhow!(
             "no cluster is up in {0}; start one with `leasehold cluster up --dir {0}`",
@@ -212,10 +220,10 @@ impl Lock {
                 holder.trim()
             );
         }
-        let told = file
+        let written = file
             .set_len(0)
             .and_then(|()| writeln!(&file, "{}", std::process::id()));
-        told.with_context(|| format!("writing {}", path.display()))?;
+        written.with_context(|| format!("writing {}", path.display()))?;
         Ok(Lock(file))
     }
 
@@ -263,7 +271,9 @@ mod tests {
     #[test]
     fn another_users_cluster_is_told_from_none() {
         let dir = Path::new("c");
-        let told = |kind: io::ErrorKind| unread(kind.into(), dir, &State::path(dir)).to_string();
+        let told = |kind: io::ErrorKind| {
+            read_error(kind.into(), dir, &ClusterState::path(dir)).to_string()
+        };
         assert!(told(io::ErrorKind::NotFound).contains("no cluster is up in c"));
         let other = told(io::ErrorKind::PermissionDenied);
         assert!(
@@ -276,7 +286,7 @@ mod tests {
     fn the_token_is_for_its_owner_only() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
-        let state = State {
+        let state = ClusterState {
             cluster: "c".to_owned(),
             strategy: "quorum".to_owned(),
             leader: "CA".to_owned(),
@@ -286,10 +296,10 @@ mod tests {
             token: "secret".to_owned(),
         };
         state.save(dir.path()).unwrap();
-        let mode = std::fs::metadata(State::path(dir.path()))
+        let mode = std::fs::metadata(ClusterState::path(dir.path()))
             .unwrap()
             .permissions();
         assert_eq!(mode.mode() & 0o777, 0o600);
-        assert_eq!(State::load(dir.path()).unwrap().token, "secret");
+        assert_eq!(ClusterState::load(dir.path()).unwrap().token, "secret");
     }
 }

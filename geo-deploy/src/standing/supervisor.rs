@@ -8,18 +8,20 @@ use rand_pcg::Pcg64Mcg;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::MissedTickBehavior;
 
-use super::control::{Asked, FaultReport, NodeReport, Overview, Reply, Request, Response};
-use super::restarts::Restarts;
-use crate::backend::Plan;
-use crate::backend::local::{Happened, Life, LocalCluster, Why};
-use crate::fault::{self, Action, Effect, Fault, Target};
+use super::control::{
+    ControlRequest, ControlResponse, FaultReport, NodeReport, Overview, PendingRequest, ReplySender,
+};
+use super::restarts::RestartPolicy;
+use crate::backend::RunPlan;
+use crate::backend::local::{DownReason, LocalCluster, ProcessEvent, ProcessState};
+use crate::fault::{self, Effect, FaultAction, FaultSpec, FaultTarget};
 use crate::topology::Topology;
 
 /// Time between two looks after processes and faults.
 const TICK: Duration = Duration::from_millis(50);
 
 /// A fault that holds, and what undoes it.
-struct Active {
+struct NumberedFault {
     number: u64,
     /// The action, its targets, and the role by which they were meant.
     text: String,
@@ -32,26 +34,26 @@ struct Active {
 pub(super) struct Supervisor<'a> {
     cluster: LocalCluster,
     topology: &'a Topology,
-    restarts: Vec<Restarts>,
-    faults: Vec<Active>,
+    restarts: Vec<RestartPolicy>,
+    faults: Vec<NumberedFault>,
     /// The newest fault's number.
     numbered: u64,
-    chance: Pcg64Mcg,
+    rng: Pcg64Mcg,
 }
 
 /// Lines for the client that asked, or the reason for a refusal.
-type Told = Result<Vec<String>, String>;
+type ActionResult = Result<Vec<String>, String>;
 
 impl<'a> Supervisor<'a> {
-    pub fn new(cluster: LocalCluster, plan: &'a Plan<'a>, restart: bool) -> Supervisor<'a> {
+    pub fn new(cluster: LocalCluster, plan: &'a RunPlan<'a>, restart: bool) -> Supervisor<'a> {
         let topology = plan.topology();
         Supervisor {
             cluster,
             topology,
-            restarts: vec![Restarts::new(restart, Instant::now()); topology.len()],
+            restarts: vec![RestartPolicy::new(restart, Instant::now()); topology.len()],
             faults: Vec::new(),
             numbered: 0,
-            chance: Pcg64Mcg::seed_from_u64(u64::from(std::process::id())),
+            rng: Pcg64Mcg::seed_from_u64(u64::from(std::process::id())),
         }
     }
 
@@ -60,19 +62,19 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Until the end is asked for; returns where to say that it has come.
-    pub async fn run(&mut self, mut asked: Receiver<Asked>) -> Option<Reply> {
+    pub async fn run(&mut self, mut requests: Receiver<PendingRequest>) -> Option<ReplySender> {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                Some(Asked { request, reply }) = asked.recv() => {
-                    if request == Request::Down {
+                Some(PendingRequest { request, reply }) = requests.recv() => {
+                    if request == ControlRequest::Down {
                         return Some(reply);
                     }
                     let response = self.answer(request).await;
                     reply.send(&response).await;
                 }
-                _ = tick.tick() => self.tend(Instant::now()),
+                _ = tick.tick() => self.poll(Instant::now()),
             }
         }
     }
@@ -82,43 +84,43 @@ impl<'a> Supervisor<'a> {
         self.cluster.stop();
     }
 
-    async fn answer(&mut self, request: Request) -> Response {
-        self.tend(Instant::now());
-        let told = match request {
-            Request::Here | Request::Down => Ok(Vec::new()),
-            Request::Status => return Response::Status(self.overview()),
-            Request::Begin { fault, key } => self.begin(fault, key).await,
-            Request::Start(targets) => self.again(&targets, Effect::Start).await,
-            Request::Resume(targets) => self.again(&targets, Effect::Resume).await,
-            Request::Heal(numbers) => self.heal(&numbers),
+    async fn answer(&mut self, request: ControlRequest) -> ControlResponse {
+        self.poll(Instant::now());
+        let result = match request {
+            ControlRequest::Here | ControlRequest::Down => Ok(Vec::new()),
+            ControlRequest::Status => return ControlResponse::Status(self.overview()),
+            ControlRequest::Begin { fault, key } => self.begin(fault, key).await,
+            ControlRequest::Start(targets) => self.start_or_resume(&targets, Effect::Start).await,
+            ControlRequest::Resume(targets) => self.start_or_resume(&targets, Effect::Resume).await,
+            ControlRequest::Heal(numbers) => self.heal(&numbers),
         };
-        match told {
-            Ok(lines) => Response::Done(lines),
-            Err(why) => Response::Refused(why),
+        match result {
+            Ok(lines) => ControlResponse::Done(lines),
+            Err(why) => ControlResponse::Refused(why),
         }
     }
 
     /// Looks after processes and faults.
-    fn tend(&mut self, now: Instant) {
-        for (site, happened) in self.cluster.tend() {
+    fn poll(&mut self, now: Instant) {
+        for (site, happened) in self.cluster.poll() {
             let name = self.name(site);
             match happened {
-                Happened::Ended(Why::Died(how)) => {
+                ProcessEvent::Ended(DownReason::Died(how)) => {
                     self.restarts[site].died(now);
                     let then = self.restarts[site].words(now, name);
                     tracing::warn!(site = name, how, "a replica died; {then}");
                 }
-                Happened::Ended(Why::Refused(why)) => {
+                ProcessEvent::Ended(DownReason::Refused(why)) => {
                     self.restarts[site].refused(now);
                     let then = self.restarts[site].words(now, name);
                     tracing::warn!(site = name, why, "a replica refuses to run; {then}");
                 }
-                Happened::Ended(why) => {
-                    self.restarts[site].asked(now);
+                ProcessEvent::Ended(why) => {
+                    self.restarts[site].reset(now);
                     tracing::info!(site = name, %why, "a replica ended");
                 }
-                Happened::Started => tracing::info!(site = name, "a replica started again"),
-                Happened::NotStarted(error) => {
+                ProcessEvent::Started => tracing::info!(site = name, "a replica started again"),
+                ProcessEvent::NotStarted(error) => {
                     tracing::error!(site = name, error, "a replica could not be started again");
                 }
             }
@@ -128,7 +130,7 @@ impl<'a> Supervisor<'a> {
                 self.start_again(site, now);
             }
         }
-        let over = |active: &Active| active.ends.is_some_and(|ends| ends <= now);
+        let over = |active: &NumberedFault| active.ends.is_some_and(|ends| ends <= now);
         while let Some(place) = self.faults.iter().position(over) {
             for line in self.undo(place) {
                 tracing::info!("{line}");
@@ -153,12 +155,12 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    async fn begin(&mut self, fault: Fault, key: Option<String>) -> Told {
+    async fn begin(&mut self, fault: FaultSpec, key: Option<String>) -> ActionResult {
         check(&fault, self.topology)?;
         let roles = self.cluster.roles(key.as_deref().map(str::as_bytes)).await;
-        let mut scene = roles.scene(self.topology, &mut self.chance);
-        let named = fault.named(&mut scene)?;
-        let effects = named.begin(&mut scene)?;
+        let mut context = roles.fault_context(self.topology, &mut self.rng);
+        let named = fault.named(&mut context)?;
+        let effects = named.begin(&mut context)?;
         let mut done = Vec::new();
         let mut problems = Vec::new();
         for effect in effects {
@@ -172,12 +174,12 @@ impl<'a> Supervisor<'a> {
         }
         for site in done
             .iter()
-            .filter(|effect| !is_of_link(**effect))
+            .filter(|effect| !affects_link(**effect))
             .flat_map(|e| e.sites())
         {
-            self.restarts[site].asked(Instant::now());
+            self.restarts[site].reset(Instant::now());
         }
-        let stays = fault.until_s.is_none() && fault.action != Action::Restart;
+        let stays = fault.until_s.is_none() && fault.action != FaultAction::Restart;
         let mut lines = self.remember(&fault, fault.in_words(&named), done);
         lines.extend(problems);
         lines.extend(stays.then(|| self.majority_lost()).flatten());
@@ -185,16 +187,16 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Notes what is to be undone some day. Returns what to say of it.
-    fn remember(&mut self, fault: &Fault, text: String, effects: Vec<Effect>) -> Vec<String> {
-        let of_process = !fault.action.is_of_links() && fault.action != Action::FillDisk;
+    fn remember(&mut self, fault: &FaultSpec, text: String, effects: Vec<Effect>) -> Vec<String> {
+        let of_process = !fault.action.affects_links() && fault.action != FaultAction::FillDisk;
         let sites = self.names_of(&effects);
         tracing::info!("{text}: {sites}");
-        if of_process && (fault.until_s.is_none() || fault.action == Action::Restart) {
+        if of_process && (fault.until_s.is_none() || fault.action == FaultAction::Restart) {
             // What its processes do shows in their status.
             return vec![format!(
                 "{}: {sites}{}",
                 fault.action.name(),
-                mend(fault.action, &sites)
+                undo_hint(fault.action, &sites)
             )];
         }
         self.numbered += 1;
@@ -205,7 +207,7 @@ impl<'a> Supervisor<'a> {
             None => format!("`leasehold fault heal {}` ends it", self.numbered),
         };
         let line = format!("fault {}: {text}; {until}", self.numbered);
-        self.faults.push(Active {
+        self.faults.push(NumberedFault {
             number: self.numbered,
             text,
             effects,
@@ -216,17 +218,21 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Starts or resumes replicas.
-    async fn again(&mut self, targets: &[Target], effect: fn(usize) -> Effect) -> Told {
+    async fn start_or_resume(
+        &mut self,
+        targets: &[FaultTarget],
+        effect: fn(usize) -> Effect,
+    ) -> ActionResult {
         let roles = self.cluster.roles(None).await;
         let sites = roles
-            .scene(self.topology, &mut self.chance)
+            .fault_context(self.topology, &mut self.rng)
             .resolve(targets)?;
         let mut done = Vec::new();
         let mut problems = Vec::new();
         for site in sites {
             match self.cluster.perform(effect(site)) {
                 Ok(()) => {
-                    self.restarts[site].asked(Instant::now());
+                    self.restarts[site].reset(Instant::now());
                     self.forget(effect(site));
                     done.push(self.name(site));
                 }
@@ -246,16 +252,16 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Forgets an effect that was undone by hand: it is not undone again at its fault's end.
-    fn forget(&mut self, undone: Effect) {
+    fn forget(&mut self, inverse: Effect) {
         for active in &mut self.faults {
             active
                 .effects
-                .retain(|effect| effect.undone() != Some(undone));
+                .retain(|effect| effect.inverse() != Some(inverse));
         }
         self.faults.retain(|active| !active.effects.is_empty());
     }
 
-    fn heal(&mut self, numbers: &[u64]) -> Told {
+    fn heal(&mut self, numbers: &[u64]) -> ActionResult {
         let known: Vec<u64> = self.faults.iter().map(|active| active.number).collect();
         if known.is_empty() {
             return Err(
@@ -286,15 +292,15 @@ impl<'a> Supervisor<'a> {
 
     /// Ends a fault; returns what to say of it.
     fn undo(&mut self, place: usize) -> Vec<String> {
-        let Active {
+        let NumberedFault {
             number,
             text,
             effects,
             ..
         } = self.faults.remove(place);
         let mut lines = vec![format!("fault {number} ended: {text}")];
-        for undone in effects.into_iter().filter_map(Effect::undone) {
-            match self.cluster.perform(undone) {
+        for inverse in effects.into_iter().filter_map(Effect::inverse) {
+            match self.cluster.perform(inverse) {
                 Ok(()) => {}
                 Err(error) => lines.push(format!("{error:#}")),
             }
@@ -304,15 +310,15 @@ impl<'a> Supervisor<'a> {
 
     /// Returns the message if there is no majority any more.
     fn majority_lost(&self) -> Option<String> {
-        let conditions = self.cluster.conditions();
-        let n = conditions.len();
-        let gone = conditions
+        let statuses = self.cluster.process_statuses();
+        let n = statuses.len();
+        let down = statuses
             .iter()
-            .filter(|found| found.life != Life::Up)
+            .filter(|found| found.state != ProcessState::Up)
             .count();
-        (gone > n - (n / 2 + 1)).then(|| {
+        (down > n - (n / 2 + 1)).then(|| {
             format!(
-                "{gone} of {n} replicas do not run now. Without a majority nothing is written, and \
+                "{down} of {n} replicas do not run now. Without a majority nothing is written, and \
                  reads end with their leases, until enough of them run again: `leasehold cluster \
                  start NODE`, or `resume`"
             )
@@ -321,14 +327,14 @@ impl<'a> Supervisor<'a> {
 
     fn overview(&self) -> Overview {
         let now = Instant::now();
-        let conditions = self.cluster.conditions().into_iter().enumerate();
-        let nodes = conditions.map(|(site, found)| {
+        let statuses = self.cluster.process_statuses().into_iter().enumerate();
+        let nodes = statuses.map(|(site, found)| {
             let site_name = self.name(site);
-            let (state, why) = match found.life {
-                Life::Up => ("up", None),
-                Life::Paused => ("paused", None),
-                Life::Ending => ("ending", None),
-                Life::Down(why) => {
+            let (state, why) = match found.state {
+                ProcessState::Up => ("up", None),
+                ProcessState::Paused => ("paused", None),
+                ProcessState::Ending => ("ending", None),
+                ProcessState::Down(why) => {
                     let then = self.restarts[site].words(now, site_name);
                     ("down", Some(format!("{why}; {then}")))
                 }
@@ -352,7 +358,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn report(&self, active: &Active, now: Instant) -> FaultReport {
+    fn report(&self, active: &NumberedFault, now: Instant) -> FaultReport {
         let left = |ends: Instant| ends.saturating_duration_since(now).as_secs_f64();
         FaultReport {
             number: active.number,
@@ -375,23 +381,25 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-fn is_of_link(effect: Effect) -> bool {
+fn affects_link(effect: Effect) -> bool {
     matches!(effect, Effect::Fail { .. } | Effect::Mend { .. })
 }
 
 /// Returns the command that undoes an action on a process.
-fn mend(action: Action, sites: &str) -> String {
+fn undo_hint(action: FaultAction, sites: &str) -> String {
     let nodes = sites.replace(", ", " ");
     match action {
-        Action::Kill | Action::Stop => format!("; mend: `leasehold cluster start {nodes}`"),
-        Action::Pause => format!("; mend: `leasehold cluster resume {nodes}`"),
-        Action::Restart => "; each starts again when it has ended".to_owned(),
+        FaultAction::Kill | FaultAction::Stop => {
+            format!("; mend: `leasehold cluster start {nodes}`")
+        }
+        FaultAction::Pause => format!("; mend: `leasehold cluster resume {nodes}`"),
+        FaultAction::Restart => "; each starts again when it has ended".to_owned(),
         _ => String::new(),
     }
 }
 
 /// Refuses a fault that makes no sense by itself, in the words of the command's options.
-fn check(fault: &Fault, topology: &Topology) -> Result<(), String> {
+fn check(fault: &FaultSpec, topology: &Topology) -> Result<(), String> {
     if let Some(s) = fault.until_s
         && !(s > 0.0 && s <= fault::TIME_S_MAX)
     {
@@ -401,7 +409,7 @@ fn check(fault: &Fault, topology: &Topology) -> Result<(), String> {
     }
     let mut alone = fault.clone();
     // The client can undo it at any time, so a fault without an end is no lost majority.
-    if alone.action != Action::Restart && alone.until_s.is_none() {
+    if alone.action != FaultAction::Restart && alone.until_s.is_none() {
         alone.until_s = Some(1.0);
     }
     fault::check(&[alone], topology).map_err(|refused| {
@@ -410,6 +418,6 @@ fn check(fault: &Fault, topology: &Topology) -> Result<(), String> {
             "target" => "NODE".to_owned(),
             other => format!("--{}", other.replace('_', "-")),
         };
-        format!("{option} {}: {}", refused.found, refused.mend)
+        format!("{option} {}: {}", refused.found, refused.fix)
     })
 }

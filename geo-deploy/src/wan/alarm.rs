@@ -14,7 +14,7 @@ use std::task::{Poll, Waker};
 use std::time::Instant;
 
 /// Wakes tasks of one thread at given times.
-pub(crate) struct Alarm {
+pub(crate) struct TimerQueue {
     timer: Timer,
     sleepers: RefCell<BinaryHeap<Reverse<Sleeper>>>,
     numbered: Cell<u64>,
@@ -28,9 +28,9 @@ struct Sleeper {
     waker: Rc<RefCell<Option<Waker>>>,
 }
 
-impl Alarm {
-    pub(crate) fn new() -> io::Result<Alarm> {
-        Ok(Alarm {
+impl TimerQueue {
+    pub(crate) fn new() -> io::Result<TimerQueue> {
+        Ok(TimerQueue {
             timer: Timer::new()?,
             sleepers: RefCell::default(),
             numbered: Cell::new(0),
@@ -54,7 +54,7 @@ impl Alarm {
     }
 
     /// Serves all sleepers; runs as a task of its own, for ever.
-    pub(crate) async fn ring(&self) -> io::Result<()> {
+    pub(crate) async fn run(&self) -> io::Result<()> {
         loop {
             self.timer.fired().await?;
             self.wake(Instant::now());
@@ -129,18 +129,18 @@ mod timer {
     use tokio::io::unix::AsyncFd;
 
     /// A kernel timer that becomes readable when it fires.
-    pub(super) struct Timer(AsyncFd<OwnedFd>);
+    pub(super) struct KernelTimer(AsyncFd<OwnedFd>);
 
-    impl Timer {
+    impl KernelTimer {
         #[allow(
             deprecated,
             reason = "unsound only for types that lie about their descriptor, which OwnedFd \
                       does not; the successor needs unsafe code"
         )]
-        pub(super) fn new() -> io::Result<Timer> {
+        pub(super) fn new() -> io::Result<KernelTimer> {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-            Ok(Timer(AsyncFd::with_interest(fd, Interest::READABLE)?))
+            Ok(KernelTimer(AsyncFd::with_interest(fd, Interest::READABLE)?))
         }
 
         pub(super) fn set(&self, due: Instant) -> io::Result<()> {
@@ -186,14 +186,14 @@ mod timer {
     use tokio::sync::Notify;
 
     /// The runtime's timer: only whole milliseconds, but available everywhere.
-    pub(super) struct Timer {
+    pub(super) struct RuntimeTimer {
         due: Cell<Option<Instant>>,
         changed: Notify,
     }
 
-    impl Timer {
-        pub(super) fn new() -> io::Result<Timer> {
-            Ok(Timer {
+    impl RuntimeTimer {
+        pub(super) fn new() -> io::Result<RuntimeTimer> {
+            Ok(RuntimeTimer {
                 due: Cell::new(None),
                 changed: Notify::new(),
             })
@@ -223,4 +223,7 @@ mod timer {
     }
 }
 
-use timer::Timer;
+#[cfg(target_os = "linux")]
+use timer::KernelTimer as Timer;
+#[cfg(not(target_os = "linux"))]
+use timer::RuntimeTimer as Timer;

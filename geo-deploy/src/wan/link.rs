@@ -50,25 +50,25 @@ impl LinkSettings {
 #[derive(Debug)]
 pub struct Link {
     settings: watch::Sender<LinkSettings>,
-    state: Mutex<State>,
+    state: Mutex<TransmitState>,
     /// Number of changes of the settings.
     changes: AtomicU64,
 }
 
 #[derive(Debug)]
-struct State {
+struct TransmitState {
     /// When the last byte taken in has left the sender, at the link's bandwidth.
     sent_by: Option<Instant>,
-    chance: Pcg64Mcg,
+    rng: Pcg64Mcg,
 }
 
 impl Link {
     pub(super) fn new(settings: LinkSettings, seed: u64) -> Link {
         Link {
             settings: watch::Sender::new(settings),
-            state: Mutex::new(State {
+            state: Mutex::new(TransmitState {
                 sent_by: None,
-                chance: Pcg64Mcg::seed_from_u64(seed),
+                rng: Pcg64Mcg::seed_from_u64(seed),
             }),
             changes: AtomicU64::new(0),
         }
@@ -105,7 +105,7 @@ impl Link {
         };
         let jitter = match settings.jitter {
             Duration::ZERO => Duration::ZERO,
-            most => most.mul_f64(state.chance.random::<f64>()),
+            most => most.mul_f64(state.rng.random::<f64>()),
         };
         sent + settings.delay + jitter + settings.retransmit * state.losses(settings.loss, bytes)
     }
@@ -119,7 +119,7 @@ impl Link {
     }
 
     /// Waits until the link is not cut.
-    pub(super) async fn mended(&self) {
+    pub(super) async fn wait_uncut(&self) {
         let mut settings = self.settings.subscribe();
         // The sender lives in `self`, so the wait cannot fail.
         let _ = settings.wait_for(|settings| !settings.cut).await;
@@ -127,12 +127,12 @@ impl Link {
 
     /// Ignores poisoning: the state is consistent after every statement, so a panic in
     /// another thread cannot leave it half changed.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TransmitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl TransmitState {
     /// Returns the number of times in a row that some packet of a chunk was lost.
     fn losses(&mut self, loss: f64, bytes: usize) -> u32 {
         if loss <= 0.0 {
@@ -141,7 +141,7 @@ impl State {
         let packets = bytes.div_ceil(PACKET_BYTES).max(1) as i32;
         let any = 1.0 - (1.0 - loss.min(1.0)).powi(packets);
         let mut times = 0;
-        while times < LOSSES_MAX && self.chance.random::<f64>() < any {
+        while times < LOSSES_MAX && self.rng.random::<f64>() < any {
             times += 1;
         }
         times

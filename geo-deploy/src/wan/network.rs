@@ -17,18 +17,18 @@ const PROBES_MIN: usize = 20;
 
 /// The emulated network in some interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Network {
+pub struct NetworkReport {
     /// Every pair of sites with a probe.
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<PairReport>,
     /// Lateness of the probes of all pairs, in ms, beyond delay and jitter.
-    pub late: Late,
+    pub late: Lateness,
     /// Conclusion from it.
-    pub verdict: Verdict,
+    pub verdict: NetworkVerdict,
 }
 
 /// Round trips between two sites, in ms.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Pair {
+pub struct PairReport {
     /// One site, by its index.
     pub a: usize,
     /// The other.
@@ -47,7 +47,7 @@ pub struct Pair {
 
 /// Lateness of probes, compared with the time asked for, in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Late {
+pub struct Lateness {
     /// Probes of all pairs.
     pub probes: usize,
     /// Median.
@@ -59,7 +59,7 @@ pub struct Late {
 /// Whether a run on this network says anything about the network asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum NetworkVerdict {
     /// It does.
     Valid,
     /// It does not: the machine was too busy.
@@ -70,29 +70,31 @@ pub enum Verdict {
 
 /// Settings of a pair: the sites, the delays of both directions without faults, and their jitters.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct PairSettings {
     pub pair: (usize, usize),
     pub delay: Duration,
     pub jitter: (Duration, Duration),
 }
 
-impl Network {
+impl NetworkReport {
     /// Returns the findings of these probes between these pairs.
-    pub(super) fn of(asked: &[Asked], probes: &[Probe]) -> Network {
-        let pairs = asked.iter().filter_map(|asked| pair(asked, probes));
+    pub(super) fn of(settings: &[PairSettings], probes: &[Probe]) -> NetworkReport {
+        let pairs = settings
+            .iter()
+            .filter_map(|settings| pair(settings, probes));
         let mut excess: Vec<f64> = probes.iter().filter_map(excess_ms).collect();
         excess.sort_by(f64::total_cmp);
         let beyond_jitter = |q: f64| {
-            let jitter = asked.iter().map(|asked| jitter_ms(asked, q));
+            let jitter = settings.iter().map(|settings| jitter_ms(settings, q));
             let jitter = jitter.fold(0.0, f64::max);
             quantile(&excess, q).map_or(0.0, |found| (found - jitter).max(0.0))
         };
-        let late = Late {
+        let late = Lateness {
             probes: excess.len(),
             p50_ms: beyond_jitter(0.5),
             p99_ms: beyond_jitter(0.99),
         };
-        Network {
+        NetworkReport {
             pairs: pairs.collect(),
             late,
             verdict: judge(late),
@@ -111,21 +113,21 @@ impl Network {
 
     /// Returns the warning for a reader of the run; nothing if all is well.
     pub fn warning(&self) -> Option<String> {
-        let Late {
+        let Lateness {
             probes,
             p50_ms,
             p99_ms,
         } = self.late;
         match self.verdict {
-            Verdict::Valid => None,
-            Verdict::Invalid => Some(format!(
+            NetworkVerdict::Valid => None,
+            NetworkVerdict::Invalid => Some(format!(
                 "INVALID: this machine was too busy for the network that it emulates. Messages \
                  came {p50_ms:.1} ms later than asked for in the median and {p99_ms:.1} ms in the \
                  99th percentile ({probes} probes; valid up to {LATE_P50_MS_MAX} and \
                  {LATE_P99_MS_MAX} ms). Run it again with nothing else on the machine, or with \
                  fewer sites or clients."
             )),
-            Verdict::Unknown => Some(format!(
+            NetworkVerdict::Unknown => Some(format!(
                 "whether the emulated network was as asked for is not known: only {probes} probes \
                  came back in links without faults, {PROBES_MIN} are needed"
             )),
@@ -134,35 +136,35 @@ impl Network {
 }
 
 /// Whether a network this late will do.
-fn judge(late: Late) -> Verdict {
+fn judge(late: Lateness) -> NetworkVerdict {
     if late.probes < PROBES_MIN {
-        return Verdict::Unknown;
+        return NetworkVerdict::Unknown;
     }
     match late.p50_ms <= LATE_P50_MS_MAX && late.p99_ms <= LATE_P99_MS_MAX {
-        true => Verdict::Valid,
-        false => Verdict::Invalid,
+        true => NetworkVerdict::Valid,
+        false => NetworkVerdict::Invalid,
     }
 }
 
 /// Evaluates the probes over links that had the delays of a pair without faults.
-fn pair(asked: &Asked, probes: &[Probe]) -> Option<Pair> {
-    let of_pair = |probe: &&Probe| probe.pair == asked.pair && probe.asked == asked.delay;
+fn pair(settings: &PairSettings, probes: &[Probe]) -> Option<PairReport> {
+    let of_pair = |probe: &&Probe| probe.pair == settings.pair && probe.expected == settings.delay;
     let took = probes.iter().filter(of_pair).filter_map(|probe| probe.took);
     let mut took: Vec<f64> = took.map(ms).collect();
     took.sort_by(f64::total_cmp);
-    Some(Pair {
-        a: asked.pair.0,
-        b: asked.pair.1,
+    Some(PairReport {
+        a: settings.pair.0,
+        b: settings.pair.1,
         probes: took.len(),
-        asked_p50_ms: ms(asked.delay) + jitter_ms(asked, 0.5),
-        asked_p99_ms: ms(asked.delay) + jitter_ms(asked, 0.99),
+        asked_p50_ms: ms(settings.delay) + jitter_ms(settings, 0.5),
+        asked_p99_ms: ms(settings.delay) + jitter_ms(settings, 0.99),
         p50_ms: quantile(&took, 0.5)?,
         p99_ms: quantile(&took, 0.99)?,
     })
 }
 
 fn excess_ms(probe: &Probe) -> Option<f64> {
-    Some(ms(probe.took?) - ms(probe.asked))
+    Some(ms(probe.took?) - ms(probe.expected))
 }
 
 fn ms(time: Duration) -> f64 {
@@ -177,8 +179,8 @@ fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
 
 /// Quantile `q`, at least one half, of the sum of both directions' jitter: each is drawn
 /// evenly from 0 to its most.
-fn jitter_ms(asked: &Asked, q: f64) -> f64 {
-    let (a, b) = (ms(asked.jitter.0), ms(asked.jitter.1));
+fn jitter_ms(settings: &PairSettings, q: f64) -> f64 {
+    let (a, b) = (ms(settings.jitter.0), ms(settings.jitter.1));
     let (less, more) = (a.min(b), a.max(b));
     if more == 0.0 {
         return 0.0;
@@ -195,8 +197,8 @@ fn jitter_ms(asked: &Asked, q: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn late(p50_ms: f64, p99_ms: f64, probes: usize) -> Verdict {
-        judge(Late {
+    fn late(p50_ms: f64, p99_ms: f64, probes: usize) -> NetworkVerdict {
+        judge(Lateness {
             probes,
             p50_ms,
             p99_ms,
@@ -205,15 +207,15 @@ mod tests {
 
     #[test]
     fn a_late_median_or_a_late_tail_makes_a_run_invalid() {
-        assert_eq!(late(0.1, 0.9, 1000), Verdict::Valid);
-        assert_eq!(late(1.0, 5.0, 20), Verdict::Valid);
-        assert_eq!(late(1.1, 1.2, 1000), Verdict::Invalid);
-        assert_eq!(late(0.1, 5.1, 1000), Verdict::Invalid);
-        assert_eq!(late(0.1, 0.2, 19), Verdict::Unknown);
+        assert_eq!(late(0.1, 0.9, 1000), NetworkVerdict::Valid);
+        assert_eq!(late(1.0, 5.0, 20), NetworkVerdict::Valid);
+        assert_eq!(late(1.1, 1.2, 1000), NetworkVerdict::Invalid);
+        assert_eq!(late(0.1, 5.1, 1000), NetworkVerdict::Invalid);
+        assert_eq!(late(0.1, 0.2, 19), NetworkVerdict::Unknown);
     }
 
-    fn asked(jitter_ms: (u64, u64)) -> Asked {
-        Asked {
+    fn settings(jitter_ms: (u64, u64)) -> PairSettings {
+        PairSettings {
             pair: (0, 1),
             delay: Duration::from_millis(20),
             jitter: (
@@ -225,15 +227,15 @@ mod tests {
 
     /// Probes that took these times, in ms.
     fn probes(took_ms: impl Iterator<Item = f64>) -> Vec<Probe> {
-        let probe = |ms: f64| Probe::ended((0, 1), Duration::from_millis(20), ms);
+        let probe = |ms: f64| Probe::completed((0, 1), Duration::from_millis(20), ms);
         took_ms.map(probe).collect()
     }
 
     #[test]
     fn probes_are_compared_with_what_was_asked_for() {
         let on_time = probes((0..200).map(|i| 20.0 + f64::from(i) / 1000.0));
-        let network = Network::of(&[asked((0, 0))], &on_time);
-        assert_eq!(network.verdict, Verdict::Valid);
+        let network = NetworkReport::of(&[settings((0, 0))], &on_time);
+        assert_eq!(network.verdict, NetworkVerdict::Valid);
         assert_eq!(network.warning(), None);
         let pair = &network.pairs[0];
         assert_eq!((pair.probes, pair.asked_p99_ms), (200, 20.0));
@@ -243,8 +245,8 @@ mod tests {
 
         // What clients saw beside eight busy loops, where medians of relays said 20.4.
         let starved = probes((0..200).map(|i| 20.4 + f64::from(i % 10)));
-        let network = Network::of(&[asked((0, 0))], &starved);
-        assert_eq!(network.verdict, Verdict::Invalid);
+        let network = NetworkReport::of(&[settings((0, 0))], &starved);
+        assert_eq!(network.verdict, NetworkVerdict::Invalid);
         let warning = network.warning().unwrap();
         assert!(
             warning.contains("INVALID") && warning.contains("200 probes"),
@@ -257,16 +259,20 @@ mod tests {
         // Quantiles of the sum, at even distances.
         let sums = (0..100).flat_map(|a| (0..100).map(move |b| f64::from(a + b) / 10.0));
         let sums: Vec<f64> = sums.collect();
-        let network = Network::of(&[asked((10, 10))], &probes(sums.iter().map(|j| 20.0 + j)));
-        assert_eq!(network.verdict, Verdict::Valid, "{network:?}");
+        let network = NetworkReport::of(
+            &[settings((10, 10))],
+            &probes(sums.iter().map(|j| 20.0 + j)),
+        );
+        assert_eq!(network.verdict, NetworkVerdict::Valid, "{network:?}");
         let late = network.late;
         assert!(late.p50_ms < 0.2 && late.p99_ms < 0.2, "{late:?}");
         assert_eq!(network.pairs[0].asked_p50_ms, 30.0);
-        let without = Network::of(&[asked((0, 0))], &probes(sums.iter().map(|j| 20.0 + j)));
-        assert_eq!(without.verdict, Verdict::Invalid);
+        let without =
+            NetworkReport::of(&[settings((0, 0))], &probes(sums.iter().map(|j| 20.0 + j)));
+        assert_eq!(without.verdict, NetworkVerdict::Invalid);
         // One way only, and very unlike ones: evenly drawn, or nearly.
-        assert!((jitter_ms(&asked((10, 0)), 0.99) - 9.9).abs() < 1e-9);
-        assert!((jitter_ms(&asked((1, 100)), 0.5) - 50.5).abs() < 1e-9);
+        assert!((jitter_ms(&settings((10, 0)), 0.99) - 9.9).abs() < 1e-9);
+        assert!((jitter_ms(&settings((1, 100)), 0.5) - 50.5).abs() < 1e-9);
     }
 
     #[test]
@@ -274,9 +280,9 @@ mod tests {
         let mut slowed = probes((0..50).map(|_| 60.2));
         slowed
             .iter_mut()
-            .for_each(|probe| probe.asked = Duration::from_millis(60));
-        let network = Network::of(&[asked((0, 0))], &slowed);
-        assert_eq!(network.verdict, Verdict::Valid);
+            .for_each(|probe| probe.expected = Duration::from_millis(60));
+        let network = NetworkReport::of(&[settings((0, 0))], &slowed);
+        assert_eq!(network.verdict, NetworkVerdict::Valid);
         assert!(
             network.pairs.is_empty(),
             "it says nothing of the pair without faults"

@@ -25,7 +25,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 
 /// Target of a probe: a pair of sites, by way of a relay that leads to the echo.
 #[derive(Clone, Debug)]
-pub(super) struct Path {
+pub(super) struct ProbePath {
     pub pair: (usize, usize),
     pub via: SocketAddr,
     pub forth: Arc<Link>,
@@ -38,7 +38,7 @@ pub(super) struct Probe {
     pub pair: (usize, usize),
     pub sent: Instant,
     /// The delays of both directions when it was sent, without jitter.
-    pub asked: Duration,
+    pub expected: Duration,
     /// Number of changes of either direction before it was sent.
     changes: u64,
     /// No direction was cut or lossy when it was sent.
@@ -50,11 +50,11 @@ pub(super) struct Probe {
 #[cfg(test)]
 impl Probe {
     /// One that took so many ms.
-    pub fn ended(pair: (usize, usize), asked: Duration, took_ms: f64) -> Probe {
+    pub fn completed(pair: (usize, usize), expected: Duration, took_ms: f64) -> Probe {
         Probe {
             pair,
             sent: Instant::now(),
-            asked,
+            expected,
             changes: 0,
             sound: true,
             took: Some(Duration::from_secs_f64(took_ms / 1e3)),
@@ -69,10 +69,10 @@ pub(super) struct Probes(Mutex<Vec<Probe>>);
 impl Probes {
     /// Those sent in a time in which their links behaved all along as when they were sent.
     /// One under way for longer than asked counts with its time so far.
-    pub fn sent(&self, paths: &[Path], from: Instant, until: Instant) -> Vec<Probe> {
+    pub fn sent(&self, paths: &[ProbePath], from: Instant, until: Instant) -> Vec<Probe> {
         let changes = |pair: (usize, usize)| {
             let path = paths.iter().find(|path| path.pair == pair);
-            path.map_or(0, Path::changes)
+            path.map_or(0, ProbePath::changes)
         };
         let all = self.lock();
         let chosen = all
@@ -84,19 +84,19 @@ impl Probes {
             if probe.took.is_none() {
                 let age = now.duration_since(probe.sent);
                 let undisturbed = probe.changes == changes(probe.pair);
-                probe.took = (undisturbed && age > probe.asked).then_some(age);
+                probe.took = (undisturbed && age > probe.expected).then_some(age);
             }
             probe.took.is_some().then_some(probe)
         });
         as_of_now.collect()
     }
 
-    fn send(&self, path: &Path) -> u64 {
+    fn send(&self, path: &ProbePath) -> u64 {
         let (forth, back) = (path.forth.settings(), path.back.settings());
         let mut all = self.lock();
         all.push(Probe {
             pair: path.pair,
-            asked: forth.delay + back.delay,
+            expected: forth.delay + back.delay,
             changes: path.changes(),
             sound: !forth.cut && !back.cut && forth.loss + back.loss == 0.0,
             took: None,
@@ -105,7 +105,7 @@ impl Probes {
         all.len() as u64 - 1
     }
 
-    fn received(&self, number: u64, path: &Path, now: Instant) {
+    fn received(&self, number: u64, path: &ProbePath, now: Instant) {
         let mut all = self.lock();
         let Some(probe) = all.get_mut(number as usize) else {
             return;
@@ -121,7 +121,7 @@ impl Probes {
     }
 }
 
-impl Path {
+impl ProbePath {
     fn changes(&self) -> u64 {
         self.forth.changes() + self.back.changes()
     }
@@ -130,7 +130,7 @@ impl Path {
 /// Starts to probe, in a thread of its own; it ends when `stopped` is resolved or its
 /// sender dropped.
 pub(super) fn spawn(
-    paths: Vec<Path>,
+    paths: Vec<ProbePath>,
     echo: TcpListener,
     probes: Arc<Probes>,
     stopped: oneshot::Receiver<()>,
@@ -145,7 +145,7 @@ pub(super) fn spawn(
                 let count = paths.len().max(1) as u32;
                 for (path, index) in paths.into_iter().zip(0..) {
                     let first = PERIOD * index / count;
-                    spawn_local(probe_for_ever(path, probes.clone(), first));
+                    spawn_local(probe_forever(path, probes.clone(), first));
                 }
                 let _ = stopped.await;
             };
@@ -172,7 +172,7 @@ async fn answer(mut stream: TcpStream) {
     let _ = tokio::io::copy(&mut from, &mut to).await;
 }
 
-async fn probe_for_ever(path: Path, probes: Arc<Probes>, first: Duration) {
+async fn probe_forever(path: ProbePath, probes: Arc<Probes>, first: Duration) {
     tokio::time::sleep(first).await;
     loop {
         if let Err(error) = probe(&path, &probes).await {
@@ -182,7 +182,7 @@ async fn probe_for_ever(path: Path, probes: Arc<Probes>, first: Duration) {
     }
 }
 
-async fn probe(path: &Path, probes: &Probes) -> io::Result<()> {
+async fn probe(path: &ProbePath, probes: &Probes) -> io::Result<()> {
     let mut stream = TcpStream::connect(path.via).await?;
     stream.set_nodelay(true)?;
     // The relay still sets the connection up to the other site: that takes a round trip.
@@ -193,7 +193,7 @@ async fn probe(path: &Path, probes: &Probes) -> io::Result<()> {
     tokio::try_join!(send(to, path, probes), receive(from, path, probes)).map(drop)
 }
 
-async fn send(mut to: OwnedWriteHalf, path: &Path, probes: &Probes) -> io::Result<()> {
+async fn send(mut to: OwnedWriteHalf, path: &ProbePath, probes: &Probes) -> io::Result<()> {
     loop {
         let number = probes.send(path);
         to.write_all(&number.to_be_bytes()).await?;
@@ -201,7 +201,7 @@ async fn send(mut to: OwnedWriteHalf, path: &Path, probes: &Probes) -> io::Resul
     }
 }
 
-async fn receive(mut from: OwnedReadHalf, path: &Path, probes: &Probes) -> io::Result<()> {
+async fn receive(mut from: OwnedReadHalf, path: &ProbePath, probes: &Probes) -> io::Result<()> {
     let mut number = [0; 8];
     loop {
         from.read_exact(&mut number).await?;

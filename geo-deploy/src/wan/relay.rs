@@ -16,7 +16,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::RelayPlan;
-use super::alarm::Alarm;
+use super::alarm::TimerQueue;
 use super::link::Link;
 
 /// Most that is read at once.
@@ -49,7 +49,7 @@ pub(super) fn spawn(
 }
 
 async fn serve(plans: Vec<RelayPlan>, stopped: oneshot::Receiver<()>) -> io::Result<()> {
-    let alarm = Rc::new(Alarm::new()?);
+    let timers = Rc::new(TimerQueue::new()?);
     for plan in plans {
         let listener = TcpListener::from_std(plan.listener)?;
         spawn_local(accept(
@@ -57,11 +57,11 @@ async fn serve(plans: Vec<RelayPlan>, stopped: oneshot::Receiver<()>) -> io::Res
             plan.target,
             plan.forth,
             plan.back,
-            alarm.clone(),
+            timers.clone(),
         ));
     }
     tokio::select! {
-        result = alarm.ring() => result,
+        result = timers.run() => result,
         _ = stopped => Ok(()),
     }
 }
@@ -71,21 +71,21 @@ async fn accept(
     target: SocketAddr,
     forth: Arc<Link>,
     back: Arc<Link>,
-    alarm: Rc<Alarm>,
+    timers: Rc<TimerQueue>,
 ) {
     loop {
         match listener.accept().await {
             Ok((sender, _)) => {
-                let (forth, back, alarm) = (forth.clone(), back.clone(), alarm.clone());
+                let (forth, back, timers) = (forth.clone(), back.clone(), timers.clone());
                 spawn_local(async move {
-                    if let Err(error) = connect(sender, target, &forth, &back, &alarm).await {
+                    if let Err(error) = connect(sender, target, &forth, &back, &timers).await {
                         tracing::debug!(%target, %error, "relayed connection closed");
                     }
                 });
             }
             Err(error) => {
                 tracing::warn!(%target, %error, "relay cannot accept");
-                alarm.until(Instant::now() + ACCEPT_PAUSE).await;
+                timers.until(Instant::now() + ACCEPT_PAUSE).await;
             }
         }
     }
@@ -97,13 +97,13 @@ async fn connect(
     target: SocketAddr,
     forth: &Link,
     back: &Link,
-    alarm: &Alarm,
+    timers: &TimerQueue,
 ) -> io::Result<()> {
     sender.set_nodelay(true)?;
     // The handshake: there and back.
-    forth.mended().await;
-    back.mended().await;
-    alarm
+    forth.wait_uncut().await;
+    back.wait_uncut().await;
+    timers
         .until(Instant::now() + forth.delay() + back.delay())
         .await;
     let receiver = TcpStream::connect(target).await?;
@@ -111,13 +111,13 @@ async fn connect(
     let (sender_read, sender_write) = sender.into_split();
     let (receiver_read, receiver_write) = receiver.into_split();
     let outbound = async {
-        carry(sender_read, receiver_write, forth, alarm).await?;
+        carry(sender_read, receiver_write, forth, timers).await?;
         // The sender has closed its half, but may still receive.
         std::future::pending().await
     };
     tokio::select! {
         result = outbound => result,
-        result = carry(receiver_read, sender_write, back, alarm) => result,
+        result = carry(receiver_read, sender_write, back, timers) => result,
     }
 }
 
@@ -141,12 +141,12 @@ async fn carry(
     from: OwnedReadHalf,
     to: OwnedWriteHalf,
     link: &Link,
-    alarm: &Alarm,
+    timers: &TimerQueue,
 ) -> io::Result<()> {
     let queue = Queue::default();
     tokio::try_join!(
         take_in(from, &queue, link),
-        put_out(to, &queue, link, alarm)
+        put_out(to, &queue, link, timers)
     )
     .map(drop)
 }
@@ -174,7 +174,7 @@ async fn put_out(
     mut to: OwnedWriteHalf,
     queue: &Queue,
     link: &Link,
-    alarm: &Alarm,
+    timers: &TimerQueue,
 ) -> io::Result<()> {
     loop {
         let front = queue.chunks.borrow().front().map(|chunk| chunk.due);
@@ -182,10 +182,10 @@ async fn put_out(
             queue.filled.notified().await;
             continue;
         };
-        alarm.until(due).await;
+        timers.until(due).await;
         while link.is_cut() {
-            link.mended().await;
-            alarm.until(Instant::now() + link.delay()).await;
+            link.wait_uncut().await;
+            timers.until(Instant::now() + link.delay()).await;
         }
         let Some(chunk) = queue.chunks.borrow_mut().pop_front() else {
             continue;

@@ -173,13 +173,13 @@ fn wrong_numbers_of_targets_are_refused() {
     let network = wan.network(now, now);
     assert_eq!(
         network.verdict,
-        Verdict::Unknown,
+        NetworkVerdict::Unknown,
         "nothing was measured yet"
     );
 }
 
 /// Returns the findings of probes from now on, when there are enough of them.
-fn probed(wan: &Wan, enough: impl Fn(&Network) -> bool) -> Network {
+fn probed(wan: &Wan, enough: impl Fn(&NetworkReport) -> bool) -> NetworkReport {
     let from = Instant::now();
     wan.probe().unwrap();
     loop {
@@ -237,14 +237,14 @@ fn a_starved_relay_makes_the_run_invalid() {
     let settings = LinkSettings::of_round_trip_ms;
     let wan = Wan::start_beside(&topology, &[echo, echo], settings, busy).unwrap();
     let network = probed(&wan, |network| network.late.probes >= 20);
-    assert_eq!(network.verdict, Verdict::Invalid, "{network:?}");
+    assert_eq!(network.verdict, NetworkVerdict::Invalid, "{network:?}");
     assert!(network.warning().unwrap().contains("INVALID"));
 }
 
 #[test]
 fn what_a_fault_does_to_probes_is_not_blamed_on_the_machine() {
     let wan = echo_wan(2.0);
-    let cut_in_between = |network: &Network| network.late.probes >= 3;
+    let cut_in_between = |network: &NetworkReport| network.late.probes >= 3;
     probed(&wan, cut_in_between);
     let from = Instant::now();
     wan.set_isolated(1, true);

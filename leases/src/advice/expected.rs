@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use super::{AT_MINIMUM_SLACK_MS, Asked, Conditions, Forecast, Plan, SiteForecast};
+use super::{AT_MINIMUM_SLACK_MS, Conditions, Forecast, HolderPlan, KeyGroup, SiteForecast};
 use crate::latency::Distance;
 use crate::types::{ReplicaId, ReplicaSet};
 
 /// Latencies with one set of holders, for every origin. Times in ms.
-struct OfHolders {
+struct HolderLatencies {
     /// Reads, without waiting for writes.
     read_ms: Vec<f64>,
     /// Replica that serves the reads under a lease; `None`: the leader confirms them.
@@ -18,11 +18,11 @@ struct OfHolders {
     at_minimum: Vec<bool>,
     /// For how long a holder holds back reads for a write of each origin: a row for each
     /// replica.
-    held_ms: Vec<Vec<f64>>,
+    blocked_ms: Vec<Vec<f64>>,
 }
 
-impl OfHolders {
-    fn new(distance: &Distance, conditions: &Conditions, holders: ReplicaSet) -> OfHolders {
+impl HolderLatencies {
+    fn new(distance: &Distance, conditions: &Conditions, holders: ReplicaSet) -> HolderLatencies {
         let (replies, sync_ms) = (conditions.replies, conditions.sync_ms);
         let origins = || ReplicaSet::all(distance.rtts().n()).iter();
         let nearest = |origin| {
@@ -33,13 +33,14 @@ impl OfHolders {
         // The leader's own acceptance is made durable, then that of those it waits for.
         let write = |origin, holders| distance.write_ms(origin, holders, replies) + 2.0 * sync_ms;
         let minimum = |origin| write(origin, alone) + AT_MINIMUM_SLACK_MS;
-        let held = |at| origins().map(move |origin| distance.held_ms(at, origin, holders, replies));
-        OfHolders {
+        let blocked =
+            |at| origins().map(move |origin| distance.blocked_ms(at, origin, holders, replies));
+        HolderLatencies {
             read_ms: origins().map(|o| distance.read_ms(o, holders)).collect(),
             served_by: origins().map(nearest).collect(),
             write_ms: origins().map(|o| write(o, holders)).collect(),
             at_minimum: origins().map(|o| write(o, holders) <= minimum(o)).collect(),
-            held_ms: origins().map(|at| held(at).collect()).collect(),
+            blocked_ms: origins().map(|at| blocked(at).collect()).collect(),
         }
     }
 
@@ -47,9 +48,9 @@ impl OfHolders {
     /// key, by origin.
     fn wait_ms(&self, holder: ReplicaId, writes: &[f32]) -> f64 {
         let rates = writes.iter().map(|rate| f64::from(*rate) / 1e3);
-        let held = rates.zip(&self.held_ms[holder.index()]);
-        let (rate, squares) = held.fold((0.0, 0.0), |(rate, squares), (each, held)| {
-            (rate + each, squares + each * held * held)
+        let blocked = rates.zip(&self.blocked_ms[holder.index()]);
+        let (rate, squares) = blocked.fold((0.0, 0.0), |(rate, squares), (each, blocked)| {
+            (rate + each, squares + each * blocked * blocked)
         });
         if rate <= 0.0 {
             return 0.0;
@@ -65,34 +66,34 @@ fn residual(rate: f64, length: f64) -> f64 {
 }
 
 /// Expected latencies under one leader, added up.
-pub(super) struct Sum<'a> {
+pub(super) struct ForecastSum<'a> {
     distance: &'a Distance,
     conditions: &'a Conditions,
-    known: HashMap<ReplicaSet, OfHolders, FixedState>,
+    by_holders: HashMap<ReplicaSet, HolderLatencies, FixedState>,
     /// Forecast by origin; its latencies and shares are sums until the end.
     sites: Vec<SiteForecast>,
     /// By replica: writes a second of keys that it holds.
     stalled: Vec<f64>,
 }
 
-impl<'a> Sum<'a> {
-    pub(super) fn new(distance: &'a Distance, conditions: &'a Conditions) -> Sum<'a> {
+impl<'a> ForecastSum<'a> {
+    pub(super) fn new(distance: &'a Distance, conditions: &'a Conditions) -> ForecastSum<'a> {
         let n = conditions.rtts.n();
-        Sum {
+        ForecastSum {
             distance,
             conditions,
-            known: HashMap::default(),
+            by_holders: HashMap::default(),
             sites: vec![SiteForecast::default(); n],
             stalled: vec![0.0; n],
         }
     }
 
     /// Adds keys with these holders.
-    pub(super) fn add(&mut self, asked: &Asked, holders: ReplicaSet) {
+    pub(super) fn add(&mut self, group: &KeyGroup, holders: ReplicaSet) {
         let (distance, conditions) = (self.distance, self.conditions);
-        let known = self.known.entry(holders);
-        let of = known.or_insert_with(|| OfHolders::new(distance, conditions, holders));
-        let (reads, writes) = asked.rates.split_at(self.sites.len());
+        let by_holders = self.by_holders.entry(holders);
+        let of = by_holders.or_insert_with(|| HolderLatencies::new(distance, conditions, holders));
+        let (reads, writes) = group.rates.split_at(self.sites.len());
         let n = self.sites.len();
         let waits = (0..n).map(|at| match holders.contains(ReplicaId(at as u8)) {
             true => of.wait_ms(ReplicaId(at as u8), writes),
@@ -100,8 +101,8 @@ impl<'a> Sum<'a> {
         });
         let waits: Vec<f64> = waits.collect();
         for (origin, site) in self.sites.iter_mut().enumerate() {
-            let reads = f64::from(reads[origin] * asked.keys);
-            let writes = f64::from(writes[origin] * asked.keys);
+            let reads = f64::from(reads[origin] * group.keys);
+            let writes = f64::from(writes[origin] * group.keys);
             let served_by = of.served_by[origin];
             let wait = served_by.map_or(0.0, |holder| waits[holder.index()]);
             site.reads += reads;
@@ -112,13 +113,13 @@ impl<'a> Sum<'a> {
             site.at_minimum += writes * share(of.at_minimum[origin]);
         }
         let stalls = holders.minus(ReplicaSet::one(distance.leader()));
-        let all = f64::from(writes.iter().sum::<f32>() * asked.keys);
+        let all = f64::from(writes.iter().sum::<f32>() * group.keys);
         stalls
             .iter()
             .for_each(|holder| self.stalled[holder.index()] += all);
     }
 
-    pub(super) fn forecast(self, plan: Plan) -> Forecast {
+    pub(super) fn forecast(self, plan: HolderPlan) -> Forecast {
         let client_ms = self.conditions.client_ms;
         let total = |of: fn(&SiteForecast) -> f64| -> f64 { self.sites.iter().map(of).sum() };
         let (reads, writes) = (total(|site| site.reads), total(|site| site.writes));

@@ -2,17 +2,17 @@
 
 use smallvec::SmallVec;
 
-use super::{Asked, Profile, ProfileBuilder};
+use super::{KeyGroup, Profile, ProfileBuilder};
 use crate::demand::{Demand, Estimator};
 use crate::types::ReplicaSet;
 
 /// Keys that nobody has asked are at least so many: clients may ask for keys that do not
 /// exist. Of many keys none is asked so often that its reads would wait for its writes.
-const UNASKED_MIN: usize = 1000;
+const UNREQUESTED_MIN: usize = 1000;
 
 /// A pass over all keys in demand, in slices: a leader goes on leading meanwhile.
 #[derive(Clone, Debug)]
-pub struct Gathering {
+pub struct ProfilePass {
     estimator: Estimator,
     builder: ProfileBuilder,
     /// The next key's place in the demand.
@@ -20,10 +20,10 @@ pub struct Gathering {
     n: usize,
 }
 
-impl Gathering {
+impl ProfilePass {
     /// Begins a pass over the demand of `n` replicas, for a profile of at most `keys_max` keys.
-    pub fn begin(demand: &Demand, n: usize, keys_max: usize) -> Gathering {
-        Gathering {
+    pub fn begin(demand: &Demand, n: usize, keys_max: usize) -> ProfilePass {
+        ProfilePass {
             estimator: demand.estimator(),
             builder: ProfileBuilder::new(n, keys_max),
             place: 0,
@@ -53,14 +53,14 @@ impl Gathering {
     /// Returns the profile, once all keys were looked at. There are `keys` in all. `holders`
     /// hold the keys that nobody has asked.
     pub fn finish(self, demand: &Demand, keys: usize, holders: ReplicaSet) -> Profile {
-        let keys = keys.saturating_sub(demand.len()).max(UNASKED_MIN) as f32;
-        let together = self.estimator.unasked();
-        let unasked = Asked {
+        let keys = keys.saturating_sub(demand.len()).max(UNREQUESTED_MIN) as f32;
+        let together = self.estimator.unrequested();
+        let unrequested = KeyGroup {
             keys,
             rates: together.iter().map(|rate| rate / keys).collect(),
             reads: SmallVec::from_elem(0.0, self.n),
             holders,
         };
-        self.builder.finish(unasked, demand.rates())
+        self.builder.finish(unrequested, demand.rates())
     }
 }

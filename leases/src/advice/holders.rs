@@ -2,15 +2,15 @@
 
 use std::cmp::Reverse;
 
-use super::{Asked, Conditions};
-use crate::config::Unlisted;
+use super::{Conditions, KeyGroup};
+use crate::config::UnlistedHolders;
 use crate::membership::majority;
 use crate::strategy::Costs;
 use crate::types::{ReplicaId, ReplicaSet};
 
 /// Rule by which holders are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Plan {
+pub enum HolderPlan {
     /// Nobody holds anything.
     None,
     /// The leader holds every key.
@@ -25,55 +25,55 @@ pub enum Plan {
     AsNow,
 }
 
-impl Plan {
+impl HolderPlan {
     /// Those that can be chosen for any cluster.
-    pub const STRATEGIES: [Plan; 5] = [
-        Plan::None,
-        Plan::Leader,
-        Plan::All,
-        Plan::Quorum,
-        Plan::Cost,
+    pub const STRATEGIES: [HolderPlan; 5] = [
+        HolderPlan::None,
+        HolderPlan::Leader,
+        HolderPlan::All,
+        HolderPlan::Quorum,
+        HolderPlan::Cost,
     ];
 
     /// The name of its strategy.
     pub fn name(self) -> &'static str {
         match self {
-            Plan::None => "none",
-            Plan::Leader => "leader",
-            Plan::All => "all",
-            Plan::Quorum => "quorum",
-            Plan::Cost => "cost",
-            Plan::AsNow => "as now",
+            HolderPlan::None => "none",
+            HolderPlan::Leader => "leader",
+            HolderPlan::All => "all",
+            HolderPlan::Quorum => "quorum",
+            HolderPlan::Cost => "cost",
+            HolderPlan::AsNow => "as now",
         }
     }
 
     /// The plan that follows a strategy; `None`: it needs more than its name.
-    pub fn of_strategy(name: &str) -> Option<Plan> {
-        Plan::STRATEGIES
+    pub fn of_strategy(name: &str) -> Option<HolderPlan> {
+        HolderPlan::STRATEGIES
             .into_iter()
             .find(|plan| plan.name() == name)
     }
 }
 
 /// Chooses holders as a plan's strategy does.
-pub(super) struct Chooser {
-    plan: Plan,
+pub(super) struct PlanChooser {
+    plan: HolderPlan,
     leader: ReplicaId,
     n: usize,
     /// The others, nearest to the leader first.
     nearest: Vec<ReplicaId>,
-    unlisted: Unlisted,
+    unlisted: UnlistedHolders,
     costs: Costs,
 }
 
-impl Chooser {
+impl PlanChooser {
     pub(super) fn new(
-        plan: Plan,
+        plan: HolderPlan,
         conditions: &Conditions,
         leader: ReplicaId,
         costs: Costs,
-    ) -> Chooser {
-        Chooser {
+    ) -> PlanChooser {
+        PlanChooser {
             plan,
             leader,
             n: conditions.rtts.n(),
@@ -84,29 +84,29 @@ impl Chooser {
     }
 
     /// Returns the holders of a key that was asked.
-    pub(super) fn asked(&mut self, asked: &Asked) -> ReplicaSet {
-        let read = asked.reads.iter().any(|reads| *reads > 0.0);
+    pub(super) fn choose(&mut self, group: &KeyGroup) -> ReplicaSet {
+        let read = group.reads.iter().any(|reads| *reads > 0.0);
         match self.plan {
-            Plan::Quorum if read => {
+            HolderPlan::Quorum if read => {
                 let mut others = self.nearest.clone();
                 // Stable: among equals nearest first.
-                others.sort_by_key(|other| Reverse(ordered(asked.reads[other.index()])));
+                others.sort_by_key(|other| Reverse(ordered(group.reads[other.index()])));
                 self.with_leader(&others)
             }
-            _ => self.unasked(asked),
+            _ => self.choose_unrequested(group),
         }
     }
 
     /// Returns the holders of a key that nobody has read.
-    pub(super) fn unasked(&mut self, asked: &Asked) -> ReplicaSet {
+    pub(super) fn choose_unrequested(&mut self, group: &KeyGroup) -> ReplicaSet {
         let alone = ReplicaSet::one(self.leader);
         match (self.plan, self.unlisted) {
-            (Plan::None, _) => ReplicaSet::EMPTY,
-            (Plan::All, _) => ReplicaSet::all(self.n),
-            (Plan::Quorum, Unlisted::Nearest) => self.with_leader(&self.nearest),
-            (Plan::Leader, _) | (Plan::Quorum, Unlisted::Leader) => alone,
-            (Plan::Cost, _) => self.costs.best(&asked.rates).holders,
-            (Plan::AsNow, _) => asked.holders,
+            (HolderPlan::None, _) => ReplicaSet::EMPTY,
+            (HolderPlan::All, _) => ReplicaSet::all(self.n),
+            (HolderPlan::Quorum, UnlistedHolders::Nearest) => self.with_leader(&self.nearest),
+            (HolderPlan::Leader, _) | (HolderPlan::Quorum, UnlistedHolders::Leader) => alone,
+            (HolderPlan::Cost, _) => self.costs.best(&group.rates).holders,
+            (HolderPlan::AsNow, _) => group.holders,
         }
     }
 

@@ -12,12 +12,12 @@ mod profile;
 #[cfg(test)]
 mod tests;
 
-pub use self::gathering::Gathering;
-pub use self::holders::Plan;
-pub use self::profile::{Asked, KEYS_MAX, Profile, ProfileBuilder, ProfileError};
+pub use self::gathering::ProfilePass;
+pub use self::holders::HolderPlan;
+pub use self::profile::{KEYS_MAX, KeyGroup, Profile, ProfileBuilder, ProfileError};
 
-use self::expected::Sum;
-use crate::config::Unlisted;
+use self::expected::ForecastSum;
+use crate::config::UnlistedHolders;
 use crate::latency::{Distance, Replies, RoundTrips};
 use crate::strategy::{Costs, Preference};
 use crate::types::{ReplicaId, ReplicaSet};
@@ -38,7 +38,7 @@ pub struct Conditions {
     /// Time that a disk takes to make a write durable, in ms.
     pub sync_ms: f64,
     /// Holders of keys that nobody has read, under `quorum`.
-    pub unlisted: Unlisted,
+    pub unlisted: UnlistedHolders,
     /// Preference that counts for `cost`, besides distance.
     pub preference: Preference,
 }
@@ -48,7 +48,7 @@ pub struct Conditions {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
     /// Rule by which holders are chosen.
-    pub plan: Plan,
+    pub plan: HolderPlan,
     /// The leader.
     pub leader: ReplicaId,
     /// All operations.
@@ -117,8 +117,12 @@ impl SiteForecast {
 ///
 /// # Panics
 /// If the profile and the round trips are of different numbers of replicas.
-pub fn forecasts(conditions: &Conditions, profile: &Profile, plans: &[Plan]) -> Vec<Forecast> {
-    let of = |plan: &Plan| {
+pub fn forecasts(
+    conditions: &Conditions,
+    profile: &Profile,
+    plans: &[HolderPlan],
+) -> Vec<Forecast> {
+    let of = |plan: &HolderPlan| {
         let leaders = ReplicaSet::all(profile.n()).iter();
         let plan = *plan;
         let all = leaders.map(move |leader| forecast(conditions, profile, plan, leader));
@@ -134,18 +138,21 @@ pub fn forecasts(conditions: &Conditions, profile: &Profile, plans: &[Plan]) -> 
 pub fn forecast(
     conditions: &Conditions,
     profile: &Profile,
-    plan: Plan,
+    plan: HolderPlan,
     leader: ReplicaId,
 ) -> Forecast {
     assert_eq!(conditions.rtts.n(), profile.n(), "one matrix, one profile");
     let distance = Distance::new(conditions.rtts.clone(), leader);
     let costs = Costs::new(distance.clone(), conditions.replies, conditions.preference);
-    let mut chooser = holders::Chooser::new(plan, conditions, leader, costs);
-    let mut sum = Sum::new(&distance, conditions);
-    for asked in profile.keys() {
-        sum.add(asked, chooser.asked(asked));
+    let mut chooser = holders::PlanChooser::new(plan, conditions, leader, costs);
+    let mut sum = ForecastSum::new(&distance, conditions);
+    for group in profile.keys() {
+        sum.add(group, chooser.choose(group));
     }
-    sum.add(profile.unasked(), chooser.unasked(profile.unasked()));
+    sum.add(
+        profile.unrequested(),
+        chooser.choose_unrequested(profile.unrequested()),
+    );
     sum.forecast(plan)
 }
 

@@ -24,7 +24,7 @@ const NUMBERS_MAX: usize = 1 << 18;
 
 /// Keys that are asked alike.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct KeyGroup {
     /// Number of keys that this stands for.
     pub keys: f32,
     /// Expected rates of each of them, in operations a second: the reads of every origin, then
@@ -36,7 +36,7 @@ pub struct Asked {
     pub holders: ReplicaSet,
 }
 
-impl Asked {
+impl KeyGroup {
     /// Operations a second on one such key.
     fn rate(&self) -> f32 {
         self.rates.iter().sum()
@@ -47,8 +47,8 @@ impl Asked {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     n: usize,
-    keys: Vec<Asked>,
-    unasked: Asked,
+    keys: Vec<KeyGroup>,
+    unrequested: KeyGroup,
     operations: f64,
 }
 
@@ -64,23 +64,23 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// A profile of these keys; `unasked` are those that no origin has asked.
+    /// A profile of these keys; `unrequested` are those that no origin has asked.
     /// `operations`: how many it was made from.
     ///
     /// # Errors
     /// If a list has not the numbers of `n` replicas, or a number is negative or infinite.
     pub fn new(
         n: usize,
-        keys: Vec<Asked>,
-        unasked: Asked,
+        keys: Vec<KeyGroup>,
+        unrequested: KeyGroup,
         operations: f64,
     ) -> Result<Profile, ProfileError> {
         let usable = |x: &f32| x.is_finite() && *x >= 0.0;
-        for asked in keys.iter().chain([&unasked]) {
-            if asked.rates.len() != 2 * n || asked.reads.len() != n {
+        for group in keys.iter().chain([&unrequested]) {
+            if group.rates.len() != 2 * n || group.reads.len() != n {
                 return Err(ProfileError::Length(n));
             }
-            let mut numbers = asked.rates.iter().chain(&asked.reads).chain([&asked.keys]);
+            let mut numbers = group.rates.iter().chain(&group.reads).chain([&group.keys]);
             if !numbers.all(usable) {
                 return Err(ProfileError::Number);
             }
@@ -91,7 +91,7 @@ impl Profile {
         Ok(Profile {
             n,
             keys,
-            unasked,
+            unrequested,
             operations,
         })
     }
@@ -102,13 +102,13 @@ impl Profile {
     }
 
     /// Keys that were asked.
-    pub fn keys(&self) -> &[Asked] {
+    pub fn keys(&self) -> &[KeyGroup] {
         &self.keys
     }
 
     /// Keys that were not.
-    pub fn unasked(&self) -> &Asked {
-        &self.unasked
+    pub fn unrequested(&self) -> &KeyGroup {
+        &self.unrequested
     }
 
     /// Number of operations that the profile was made from, as far as they are remembered.
@@ -123,14 +123,14 @@ pub struct ProfileBuilder {
     n: usize,
     keys_max: usize,
     /// The keys of highest priority, one more than the profile will have; the lowest first.
-    drawn: BinaryHeap<Drawn>,
+    sampled: BinaryHeap<SampledGroup>,
     operations: f64,
 }
 
 #[derive(Clone, Debug)]
-struct Drawn {
+struct SampledGroup {
     priority: f32,
-    asked: Asked,
+    group: KeyGroup,
 }
 
 impl ProfileBuilder {
@@ -144,7 +144,7 @@ impl ProfileBuilder {
         ProfileBuilder {
             n,
             keys_max: keys_max.max(1),
-            drawn: BinaryHeap::new(),
+            sampled: BinaryHeap::new(),
             operations: 0.0,
         }
     }
@@ -161,65 +161,65 @@ impl ProfileBuilder {
             self.operations += f64::from(count.all());
             count.reads
         });
-        let asked = Asked {
+        let group = KeyGroup {
             keys: 1.0,
             reads: reads.collect(),
             rates,
             holders,
         };
-        let priority = asked.rate() / chance(key);
-        let full = self.drawn.len() > self.keys_max;
-        let least = self.drawn.peek().filter(|_| full);
-        if priority <= least.map_or(0.0, |drawn| drawn.priority) {
+        let priority = group.rate() / chance(key);
+        let full = self.sampled.len() > self.keys_max;
+        let least = self.sampled.peek().filter(|_| full);
+        if priority <= least.map_or(0.0, |sampled| sampled.priority) {
             return;
         }
         if full {
-            self.drawn.pop();
+            self.sampled.pop();
         }
-        self.drawn.push(Drawn { priority, asked });
+        self.sampled.push(SampledGroup { priority, group });
     }
 
-    /// The profile; beside the keys that were added there are `unasked`, without counts, that
+    /// The profile; beside the keys that were added there are `unrequested`, without counts, that
     /// nobody has asked. `totals`: operations a second by clients of every origin. What
     /// is expected of the keys that were added is scaled so that all adds up to them.
-    pub fn finish(mut self, unasked: Asked, totals: impl Iterator<Item = f32>) -> Profile {
-        let threshold = match self.drawn.len() > self.keys_max {
-            true => self.drawn.pop().map_or(0.0, |drawn| drawn.priority),
+    pub fn finish(mut self, unrequested: KeyGroup, totals: impl Iterator<Item = f32>) -> Profile {
+        let threshold = match self.sampled.len() > self.keys_max {
+            true => self.sampled.pop().map_or(0.0, |sampled| sampled.priority),
             false => 0.0,
         };
-        let weighed = |drawn: Drawn| Asked {
-            keys: (threshold / drawn.asked.rate()).max(1.0),
-            ..drawn.asked
+        let weighed = |sampled: SampledGroup| KeyGroup {
+            keys: (threshold / sampled.group.rate()).max(1.0),
+            ..sampled.group
         };
-        let mut keys: Vec<Asked> = self.drawn.into_iter().map(weighed).collect();
+        let mut keys: Vec<KeyGroup> = self.sampled.into_iter().map(weighed).collect();
         for (origin, total) in totals.take(self.n).enumerate() {
-            let rest = total - asked_by(std::slice::from_ref(&unasked), origin);
+            let rest = total - requested_by(std::slice::from_ref(&unrequested), origin);
             scale(&mut keys, origin, rest.max(0.0));
         }
-        let profile = Profile::new(self.n, keys, unasked, self.operations);
+        let profile = Profile::new(self.n, keys, unrequested, self.operations);
         profile.expect("rates and counts are of every replica")
     }
 }
 
 /// Operations a second by clients of `origin` on all these keys.
-fn asked_by(keys: &[Asked], origin: usize) -> f32 {
-    let of = |asked: &Asked| {
-        let writes = origin + asked.reads.len();
-        (asked.rates[origin] + asked.rates[writes]) * asked.keys
+fn requested_by(keys: &[KeyGroup], origin: usize) -> f32 {
+    let of = |group: &KeyGroup| {
+        let writes = origin + group.reads.len();
+        (group.rates[origin] + group.rates[writes]) * group.keys
     };
     keys.iter().map(of).sum()
 }
 
 /// Scales what clients of `origin` ask of these keys so that it is `total` a second.
-fn scale(keys: &mut [Asked], origin: usize, total: f32) {
-    let sum = asked_by(keys, origin);
+fn scale(keys: &mut [KeyGroup], origin: usize, total: f32) {
+    let sum = requested_by(keys, origin);
     if sum <= 0.0 {
         return;
     }
-    for asked in keys {
-        let writes = origin + asked.reads.len();
-        asked.rates[origin] *= total / sum;
-        asked.rates[writes] *= total / sum;
+    for group in keys {
+        let writes = origin + group.reads.len();
+        group.rates[origin] *= total / sum;
+        group.rates[writes] *= total / sum;
     }
 }
 
@@ -229,23 +229,23 @@ fn chance(key: &[u8]) -> f32 {
     (hash + 1) as f32 / (1_u64 << 24) as f32
 }
 
-impl PartialEq for Drawn {
-    fn eq(&self, other: &Drawn) -> bool {
+impl PartialEq for SampledGroup {
+    fn eq(&self, other: &SampledGroup) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Drawn {}
+impl Eq for SampledGroup {}
 
-impl PartialOrd for Drawn {
-    fn partial_cmp(&self, other: &Drawn) -> Option<Ordering> {
+impl PartialOrd for SampledGroup {
+    fn partial_cmp(&self, other: &SampledGroup) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Drawn {
+impl Ord for SampledGroup {
     /// The lowest priority is the greatest.
-    fn cmp(&self, other: &Drawn) -> Ordering {
+    fn cmp(&self, other: &SampledGroup) -> Ordering {
         other.priority.total_cmp(&self.priority)
     }
 }
@@ -266,20 +266,20 @@ mod tests {
             let counts = std::iter::once(count);
             builder.add(&key.to_be_bytes(), counts, rates, ReplicaSet::EMPTY);
         }
-        let unasked = Asked {
+        let unrequested = KeyGroup {
             keys: 0.0,
             rates: [0.0, 0.0].into_iter().collect(),
             reads: [0.0].into_iter().collect(),
             holders: ReplicaSet::EMPTY,
         };
-        builder.finish(unasked, total.into_iter())
+        builder.finish(unrequested, total.into_iter())
     }
 
     #[test]
     fn few_keys_are_all_there() {
         let all = profile(100, 100, None);
         assert_eq!(all.keys().len(), 100);
-        assert!(all.keys().iter().all(|asked| asked.keys == 1.0));
+        assert!(all.keys().iter().all(|group| group.keys == 1.0));
         assert_eq!(all.operations(), 200.0);
     }
 
@@ -288,8 +288,8 @@ mod tests {
         let (all, sample) = (profile(50_000, 50_000, None), profile(50_000, 1000, None));
         assert_eq!(sample.keys().len(), 1000);
         let total = |profile: &Profile, least: f32| -> f32 {
-            let keys = profile.keys().iter().filter(|asked| asked.rate() >= least);
-            keys.map(|asked| asked.keys * asked.rate()).sum()
+            let keys = profile.keys().iter().filter(|group| group.rate() >= least);
+            keys.map(|group| group.keys * group.rate()).sum()
         };
         let (expected, found) = (total(&all, 0.0), total(&sample, 0.0));
         assert!(
@@ -297,13 +297,13 @@ mod tests {
             "{found} of {expected}"
         );
         let busiest = |profile: &Profile| {
-            let mut rates: Vec<f32> = profile.keys().iter().map(Asked::rate).collect();
+            let mut rates: Vec<f32> = profile.keys().iter().map(KeyGroup::rate).collect();
             rates.sort_by(|a, b| b.total_cmp(a));
             rates.truncate(50);
             rates
         };
         assert_eq!(busiest(&all), busiest(&sample));
-        let number: f32 = sample.keys().iter().map(|asked| asked.keys).sum();
+        let number: f32 = sample.keys().iter().map(|group| group.keys).sum();
         assert!((number / 50_000.0 - 1.0).abs() < 0.15, "{number} keys");
         assert_eq!(sample, profile(50_000, 1000, None), "the same again");
     }
@@ -313,26 +313,26 @@ mod tests {
         for keys_max in [100, 1000] {
             let profile = profile(1000, keys_max, Some(5.0));
             let keys = profile.keys().iter();
-            let total: f32 = keys.map(|asked| asked.keys * asked.rate()).sum();
+            let total: f32 = keys.map(|group| group.keys * group.rate()).sum();
             assert!((total - 5.0).abs() < 1e-3, "{total}");
         }
     }
 
     #[test]
     fn lists_of_other_lengths_and_strange_numbers_are_refused() {
-        let asked = |rate: f32, n: usize| Asked {
+        let group = |rate: f32, n: usize| KeyGroup {
             keys: 1.0,
             rates: SmallVec::from_elem(rate, 2 * n),
             reads: SmallVec::from_elem(0.0, n),
             holders: ReplicaSet::EMPTY,
         };
-        let new = |key, unasked| Profile::new(3, vec![key], unasked, 0.0);
-        assert!(new(asked(1.0, 3), asked(0.0, 3)).is_ok());
+        let new = |key, unrequested| Profile::new(3, vec![key], unrequested, 0.0);
+        assert!(new(group(1.0, 3), group(0.0, 3)).is_ok());
         let length = Err(ProfileError::Length(3));
-        assert_eq!(new(asked(1.0, 2), asked(0.0, 3)), length);
-        assert_eq!(new(asked(1.0, 3), asked(0.0, 4)), length);
+        assert_eq!(new(group(1.0, 2), group(0.0, 3)), length);
+        assert_eq!(new(group(1.0, 3), group(0.0, 4)), length);
         for strange in [f32::NAN, -1.0, f32::INFINITY] {
-            let found = new(asked(strange, 3), asked(0.0, 3));
+            let found = new(group(strange, 3), group(0.0, 3));
             assert_eq!(found, Err(ProfileError::Number));
         }
     }

@@ -10,7 +10,7 @@ fn conditions(rtts: RoundTrips) -> Conditions {
         replies: Replies::LeaderAndOrigin,
         client_ms: 0.4,
         sync_ms: 0.0,
-        unlisted: Unlisted::Nearest,
+        unlisted: UnlistedHolders::Nearest,
         preference: Preference {
             read_weight: 0.5,
             spare: 0,
@@ -19,8 +19,8 @@ fn conditions(rtts: RoundTrips) -> Conditions {
 }
 
 /// A key with these reads and writes a second.
-fn asked(reads: [f32; 5], writes: [f32; 5]) -> Asked {
-    Asked {
+fn group(reads: [f32; 5], writes: [f32; 5]) -> KeyGroup {
+    KeyGroup {
         keys: 1.0,
         rates: reads.into_iter().chain(writes).collect(),
         reads: SmallVec::from_slice(&reads),
@@ -33,12 +33,12 @@ fn set(ids: &[u8]) -> ReplicaSet {
 }
 
 /// Keys that are asked so, and others that are not asked.
-fn profile(keys: Vec<Asked>) -> Profile {
-    let unasked = Asked {
+fn profile(keys: Vec<KeyGroup>) -> Profile {
+    let unrequested = KeyGroup {
         keys: 0.0,
-        ..asked([0.0; 5], [0.0; 5])
+        ..group([0.0; 5], [0.0; 5])
     };
-    Profile::new(5, keys, unasked, 1000.0).expect("five replicas")
+    Profile::new(5, keys, unrequested, 1000.0).expect("five replicas")
 }
 
 fn close(found: f64, expected: f64) {
@@ -49,19 +49,19 @@ fn close(found: f64, expected: f64) {
 fn one_key_costs_what_its_holders_cost() {
     let conditions = conditions(RoundTrips::paper());
     // JP reads it and VA writes it, so rarely that they never meet.
-    let one = profile(vec![asked(
+    let one = profile(vec![group(
         [3e-6, 0.0, 0.0, 0.0, 0.0],
         [0.0, 0.0, 0.0, 1e-6, 0.0],
     )]);
     for (plan, read_ms, write_ms) in [
-        (Plan::None, 120.0 + 85.0, 90.0),
-        (Plan::Leader, 120.0, 90.0),
-        (Plan::All, 0.0, 192.5),
+        (HolderPlan::None, 120.0 + 85.0, 90.0),
+        (HolderPlan::Leader, 120.0, 90.0),
+        (HolderPlan::All, 0.0, 192.5),
         // CA, JP, OR.
-        (Plan::Quorum, 0.0, 192.5),
+        (HolderPlan::Quorum, 0.0, 192.5),
         // JP reads three times as often as VA writes: it holds the key.
-        (Plan::Cost, 0.0, 192.5),
-        (Plan::AsNow, 270.0, 163.5),
+        (HolderPlan::Cost, 0.0, 192.5),
+        (HolderPlan::AsNow, 270.0, 163.5),
     ] {
         let found = forecast(&conditions, &one, plan, ReplicaId(1));
         close(found.read_ms, read_ms + 0.4);
@@ -81,32 +81,32 @@ fn keys_count_as_many_as_they_stand_for() {
     let read = |site: usize, keys: f32| {
         let mut reads = [0.0; 5];
         reads[site] = 1.0;
-        Asked {
+        KeyGroup {
             keys,
-            ..asked(reads, [0.0; 5])
+            ..group(reads, [0.0; 5])
         }
     };
     let both = profile(vec![read(0, 3.0), read(4, 1.0)]);
-    let found = forecast(&conditions, &both, Plan::Leader, ReplicaId(1));
+    let found = forecast(&conditions, &both, HolderPlan::Leader, ReplicaId(1));
     close(found.mean_ms, (3.0 * 120.0 + 150.0) / 4.0 + 0.4);
     close(found.sites[0].reads, 3.0);
 }
 
 #[test]
 fn keys_that_nobody_has_read_have_default_holders() {
-    let unasked = Asked {
+    let unrequested = KeyGroup {
         keys: 10.0,
         reads: SmallVec::from_elem(0.0, 5),
-        ..asked([0.0, 0.0, 0.0, 1e-6, 0.0], [0.0; 5])
+        ..group([0.0, 0.0, 0.0, 1e-6, 0.0], [0.0; 5])
     };
-    let profile = Profile::new(5, Vec::new(), unasked, 0.0).unwrap();
+    let profile = Profile::new(5, Vec::new(), unrequested, 0.0).unwrap();
     let mut conditions = conditions(RoundTrips::paper());
     let read_ms =
         |conditions: &Conditions, plan| forecast(conditions, &profile, plan, ReplicaId(1)).read_ms;
-    close(read_ms(&conditions, Plan::Quorum), 0.4);
-    close(read_ms(&conditions, Plan::Cost), 0.4);
-    conditions.unlisted = Unlisted::Leader;
-    close(read_ms(&conditions, Plan::Quorum), 85.4);
+    close(read_ms(&conditions, HolderPlan::Quorum), 0.4);
+    close(read_ms(&conditions, HolderPlan::Cost), 0.4);
+    conditions.unlisted = UnlistedHolders::Leader;
+    close(read_ms(&conditions, HolderPlan::Quorum), 85.4);
 }
 
 /// Demand is on both sides of the Atlantic, and Japan leads: another replica should lead.
@@ -118,7 +118,7 @@ fn the_best_leader_is_found_whoever_leads_now() {
     let local = |site: usize| {
         let mut rates = [0.0; 5];
         rates[site] = 1e-6;
-        (site as u8, asked(rates, rates))
+        (site as u8, group(rates, rates))
     };
     let keys = [local(4), local(4), local(3), local(3), local(2), local(0)];
     let replies = conditions.replies;
@@ -135,15 +135,15 @@ fn the_best_leader_is_found_whoever_leads_now() {
         keys.iter().map(|(site, _)| least(*site)).sum::<f64>() / 6.0 + 0.4
     };
     let expected = (0..5).min_by(|a, b| tried(*a).total_cmp(&tried(*b)));
-    let all = profile(keys.iter().map(|(_, asked)| asked.clone()).collect());
-    let found = forecasts(&conditions, &all, &[Plan::Cost]);
+    let all = profile(keys.iter().map(|(_, group)| group.clone()).collect());
+    let found = forecasts(&conditions, &all, &[HolderPlan::Cost]);
     let leader = best(&found).map(|best| best.leader.0);
     assert_eq!(leader, expected);
     assert_ne!(leader, Some(0), "Japan leads");
     for one in &found {
         close(one.mean_ms, tried(one.leader.0));
     }
-    let more = forecasts(&conditions, &all, &Plan::STRATEGIES);
+    let more = forecasts(&conditions, &all, &HolderPlan::STRATEGIES);
     assert_eq!(more.len(), 25);
     let mean_ms = |all| best(all).map(|best| best.mean_ms);
     assert_eq!(mean_ms(&more), mean_ms(&found));
@@ -155,12 +155,12 @@ fn no_plan_beats_cost_where_reads_wait_for_nobody() {
     let conditions = conditions(RoundTrips::paper());
     let mut random = Pcg64Mcg::seed_from_u64(7);
     let mut rates = || std::array::from_fn(|_| random.random::<f32>() * 1e-6);
-    let keys = (0..200).map(|_| asked(rates(), rates())).collect();
+    let keys = (0..200).map(|_| group(rates(), rates())).collect();
     let profile = profile(keys);
     for leader in (0..5).map(ReplicaId) {
         let mean = |plan| forecast(&conditions, &profile, plan, leader).mean_ms;
-        let cost = mean(Plan::Cost);
-        for plan in [Plan::Leader, Plan::All, Plan::Quorum] {
+        let cost = mean(HolderPlan::Cost);
+        for plan in [HolderPlan::Leader, HolderPlan::All, HolderPlan::Quorum] {
             assert!(cost <= mean(plan) + 1e-6, "{plan:?} under {leader:?}");
         }
     }
@@ -171,8 +171,8 @@ fn no_plan_beats_cost_where_reads_wait_for_nobody() {
 fn reads_wait_for_writes_in_flight_as_long_as_clients_see() {
     let conditions = conditions(RoundTrips::paper());
     let (reads, writes) = ([0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 8.0, 0.0, 0.0, 0.0]);
-    let busy = profile(vec![asked(reads, writes)]);
-    let found = forecast(&conditions, &busy, Plan::Leader, ReplicaId(1)).read_ms - 0.4;
+    let busy = profile(vec![group(reads, writes)]);
+    let found = forecast(&conditions, &busy, HolderPlan::Leader, ReplicaId(1)).read_ms - 0.4;
     // The newest write is open for what is left of its 85 ms. Drawn at random:
     let mut random = Pcg64Mcg::seed_from_u64(1);
     let mut draw = || {
@@ -194,18 +194,18 @@ fn holders_that_fail_stall_the_writes_of_their_keys() {
     };
     // JP reads one key, OR two; CA writes all.
     let keys = vec![
-        asked(rates(0), rates(1)),
-        asked(rates(2), rates(1)),
-        asked(rates(2), rates(1)),
+        group(rates(0), rates(1)),
+        group(rates(2), rates(1)),
+        group(rates(2), rates(1)),
     ];
     let profile = profile(keys);
     let of = |plan| forecast(&conditions, &profile, plan, ReplicaId(1));
-    for plan in [Plan::None, Plan::Leader] {
+    for plan in [HolderPlan::None, HolderPlan::Leader] {
         assert_eq!((of(plan).worst_stall(), of(plan).spare()), (None, 4));
     }
-    assert_eq!(of(Plan::All).worst_stall(), Some((ReplicaId(0), 1.0)));
-    assert_eq!(of(Plan::All).spare(), 0);
-    let cost = of(Plan::Cost);
+    assert_eq!(of(HolderPlan::All).worst_stall(), Some((ReplicaId(0), 1.0)));
+    assert_eq!(of(HolderPlan::All).spare(), 0);
+    let cost = of(HolderPlan::Cost);
     close(cost.stalled[0], 1.0 / 3.0);
     assert_eq!(cost.stalled[1], 0.0, "it leads");
     assert_eq!(cost.stalled[4], 0.0);
@@ -215,7 +215,7 @@ fn holders_that_fail_stall_the_writes_of_their_keys() {
 fn nothing_asked_is_no_latency() {
     let conditions = conditions(RoundTrips::paper());
     let none = profile(Vec::new());
-    let found = forecast(&conditions, &none, Plan::Cost, ReplicaId(0));
+    let found = forecast(&conditions, &none, HolderPlan::Cost, ReplicaId(0));
     assert_eq!((found.mean_ms, found.local), (0.0, 0.0));
     assert_eq!(found.worst_stall(), None);
 }

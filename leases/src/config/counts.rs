@@ -10,9 +10,9 @@ use crate::types::ReplicaSet;
 /// The listed keys of a range, counted by their holders. A clone costs little: it shares
 /// the counts until one of both changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Counts(Arc<BTreeMap<ReplicaSet, u64>>);
+pub struct HolderCounts(Arc<BTreeMap<ReplicaSet, u64>>);
 
-impl Counts {
+impl HolderCounts {
     /// Whether no key is counted.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -59,7 +59,7 @@ impl Counts {
     }
 
     /// Counts the keys of `other` too.
-    pub(super) fn absorb(&mut self, other: &Counts) {
+    pub(super) fn absorb(&mut self, other: &HolderCounts) {
         if self.is_empty() {
             self.clone_from(other);
             return;
@@ -72,7 +72,7 @@ impl Counts {
     }
 
     /// Whether no set of holders is counted less often in `other`.
-    pub(super) fn is_within(&self, other: &Counts) -> bool {
+    pub(super) fn is_within(&self, other: &HolderCounts) -> bool {
         let in_other = |holders| other.0.get(holders).copied().unwrap_or(0);
         self.0
             .iter()

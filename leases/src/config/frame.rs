@@ -97,7 +97,7 @@ impl Frame {
     }
 
     /// Called when all listed keys are counted: derives the replicas that hold every key.
-    pub(super) fn counted(&mut self) {
+    pub(super) fn derive_universal(&mut self) {
         let ranges = self.policies.iter().map(|(_, policy)| policy.universal());
         let everywhere = ranges.reduce(ReplicaSet::intersection);
         self.universal = everywhere.unwrap_or_default().minus(self.excluded);
@@ -107,7 +107,7 @@ impl Frame {
     pub(super) fn take_counts(&mut self, policies: RangeMap<Policy>) {
         self.policies = Arc::new(policies);
         self.counted_twice = false;
-        self.counted();
+        self.derive_universal();
     }
 
     /// Panics if the configuration cannot be: see the messages.

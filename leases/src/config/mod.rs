@@ -28,7 +28,7 @@ pub use self::change::{ConfigChange, RangeChange};
 pub use self::params::{LeaseParams, ParamsError};
 pub use self::policy::{Policy, RANGES_MAX, STARTS_BYTES_MAX};
 pub use self::ranges::{KeyRange, RangeMap, RangesError};
-pub use self::spec::{CostSettings, StrategySpec, Unlisted};
+pub use self::spec::{CostSettings, StrategySpec, UnlistedHolders};
 pub use crate::types::Key;
 
 use self::frame::Frame;
@@ -243,16 +243,16 @@ impl Configs {
     pub fn apply(&mut self, id: ConfigId, change: &ConfigChange) {
         assert_eq!(id.0, self.newest().0 + 1, "configurations have no holes");
         let mut frame = self.last().next(change, self.members);
-        let anew = frame.counted_twice || self.sweep.is_some();
-        if anew && !change.ranges.is_empty() {
+        let recounts = frame.counted_twice || self.sweep.is_some();
+        if recounts && !change.ranges.is_empty() {
             self.sweep = None;
         }
         self.list(&mut frame, &change.keys);
-        frame.counted();
+        frame.derive_universal();
         frame.check(self.members);
         frame.check_follows(self.last());
         self.frames.push_back(frame);
-        if anew && self.sweep.is_none() {
+        if recounts && self.sweep.is_none() {
             self.begin_sweep();
         }
     }

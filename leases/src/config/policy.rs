@@ -1,7 +1,7 @@
 //! Policy of a configuration for all keys of a range.
 
 use super::change::RangeChange;
-use super::counts::Counts;
+use super::counts::HolderCounts;
 use super::ranges::RangeMap;
 use super::spec::StrategySpec;
 use crate::mutants::{Rule, off};
@@ -26,7 +26,7 @@ pub struct Policy {
     pub(super) cleared: ConfigId,
     /// The listed keys of the range. After a range was split both parts count the keys of
     /// both, until all were looked at: never too few.
-    pub(super) listed: Counts,
+    pub(super) listed: HolderCounts,
 }
 
 impl Policy {
@@ -36,7 +36,7 @@ impl Policy {
             strategy: StrategySpec::None,
             defaults: ReplicaSet::EMPTY,
             cleared: ConfigId(0),
-            listed: Counts::default(),
+            listed: HolderCounts::default(),
         }
     }
 
@@ -72,7 +72,7 @@ impl Policy {
         }
         if change.clear {
             self.cleared = id;
-            self.listed = Counts::default();
+            self.listed = HolderCounts::default();
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::types::ReplicaSet;
 
 /// Holders of keys that nobody has read yet, under `quorum`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Unlisted {
+pub enum UnlistedHolders {
     /// The leader alone, as in the paper.
     Leader,
     /// The leader and the N/2 replicas nearest to it: costs its writes nothing.
@@ -26,12 +26,12 @@ pub enum StrategySpec {
     /// Per key, the leader and the N/2 others that read it most (the paper).
     Quorum {
         /// Holders of keys that nobody has read yet.
-        unlisted: Unlisted,
+        unlisted: UnlistedHolders,
     },
     /// The operator's choice.
     Fixed {
         /// Holders of every key. `None`: the leader and the N/2 replicas nearest to it, as with
-        /// [`Unlisted::Nearest`]; for keys that the operator's ranges leave out.
+        /// [`UnlistedHolders::Nearest`]; for keys that the operator's ranges leave out.
         holders: Option<ReplicaSet>,
     },
     /// Per key, the replicas that make its operations wait least (protocol §5).
@@ -123,8 +123,8 @@ impl StrategySpec {
     pub fn settings(&self) -> String {
         match self {
             StrategySpec::Quorum { unlisted } => match unlisted {
-                Unlisted::Leader => "unlisted keys: the leader".to_owned(),
-                Unlisted::Nearest => String::new(),
+                UnlistedHolders::Leader => "unlisted keys: the leader".to_owned(),
+                UnlistedHolders::Nearest => String::new(),
             },
             StrategySpec::Cost(settings) => settings.in_words(),
             _ => String::new(),

@@ -4,7 +4,7 @@
 //! It goes from the last place to the first. A key that is removed leaves its place to the
 //! last one, which was looked at already: none is left out.
 
-use super::counts::Counts;
+use super::counts::HolderCounts;
 use super::ranges::RangeMap;
 use super::{Configs, Policy};
 use crate::types::ReplicaSet;
@@ -18,7 +18,7 @@ pub(super) struct Sweep {
     /// Keys at lower places are still to be looked at.
     place: usize,
     /// The others, by range.
-    counts: RangeMap<Counts>,
+    counts: RangeMap<HolderCounts>,
 }
 
 impl Sweep {
@@ -49,7 +49,7 @@ impl Configs {
     pub(super) fn begin_sweep(&mut self) {
         self.sweep = Some(Sweep {
             place: self.keys.len(),
-            counts: self.policies().map(|_| Counts::default()),
+            counts: self.policies().map(|_| HolderCounts::default()),
         });
     }
 
@@ -86,7 +86,7 @@ impl Configs {
     }
 
     /// Every listed key was counted.
-    fn recount(&mut self, counted: &RangeMap<Counts>) {
+    fn recount(&mut self, counted: &RangeMap<HolderCounts>) {
         let mut counts = counted.iter();
         let policies = self.policies().map(|policy| {
             let (_, listed) = counts.next().expect("the same ranges");
@@ -99,7 +99,7 @@ impl Configs {
 }
 
 impl Policy {
-    fn recounted(&self, listed: &Counts) -> Policy {
+    fn recounted(&self, listed: &HolderCounts) -> Policy {
         assert!(
             listed.is_within(&self.listed) || crate::mutants::mutated(),
             "no listed key was left out"

@@ -29,7 +29,7 @@ const BELIEVED: f32 = 3.0;
 const ENOUGH: f32 = 1000.0;
 
 /// Prior of a key that was not asked yet, in operations within the time that counts remember.
-const UNASKED: f32 = 0.02;
+const UNREQUESTED: f32 = 0.02;
 
 /// Weight of the share of reads among all operations of a key's origin, in operations of the
 /// key.
@@ -68,7 +68,7 @@ pub(super) struct Calibration {
     /// As of the last pass over all keys.
     keys: Histogram,
     /// Operations on keys of each bucket.
-    asked: [f32; BUCKETS],
+    requests: [f32; BUCKETS],
     /// Number that these operations would have been, had every key been asked at the rate of
     /// its count. The same count is a lower rate when counts remember a longer time.
     expected: [f32; BUCKETS],
@@ -77,7 +77,7 @@ pub(super) struct Calibration {
     /// For how many seconds counts remember, faded as they are.
     window: f32,
     /// Operations on keys that no origin had asked, since the last pass.
-    asked_unknown: f32,
+    unknown_requests: f32,
     /// Seconds since the last pass.
     since_pass: f32,
     /// Operations a second on keys that no origin has asked, lately.
@@ -103,29 +103,29 @@ impl Calibration {
 
     /// A key with this count was asked so often. After its first operations it belongs to
     /// other buckets.
-    pub(super) fn asked(&mut self, count: f32, operations: u32) {
+    pub(super) fn observe(&mut self, count: f32, operations: u32) {
         if operations == 0 || self.keys.is_unknown() {
             return;
         }
-        self.asked[bucket(count)] += 1.0;
+        self.requests[bucket(count)] += 1.0;
         if operations > 1 {
-            self.asked[bucket(count + 1.0)] += 1.0;
+            self.requests[bucket(count + 1.0)] += 1.0;
         }
         if operations > 2 {
-            self.asked[bucket(count + 2.0)] += (operations - 2) as f32;
+            self.requests[bucket(count + 2.0)] += (operations - 2) as f32;
         }
     }
 
     /// Keys that are not remembered were asked so often.
-    pub(super) fn asked_unknown(&mut self, operations: f32) {
-        self.asked_unknown += operations;
+    pub(super) fn observe_unknown(&mut self, operations: f32) {
+        self.unknown_requests += operations;
     }
 
     /// Lets the observations fade, as counts do.
     pub(super) fn fade(&mut self, factor: f32) {
         self.window *= factor;
         self.uncounted_for *= factor;
-        for value in self.asked.iter_mut().chain(&mut self.expected) {
+        for value in self.requests.iter_mut().chain(&mut self.expected) {
             *value *= factor;
         }
     }
@@ -146,15 +146,15 @@ impl Calibration {
     pub(super) fn take(&mut self, keys: Histogram) {
         self.keys = keys;
         if self.since_pass > 0.0 {
-            let latest = self.asked_unknown / self.since_pass;
+            let latest = self.unknown_requests / self.since_pass;
             let first = self.unknown_rate == 0.0;
             let weight = if first { 1.0 } else { LATEST };
             self.unknown_rate += (latest - self.unknown_rate) * weight;
         }
-        (self.asked_unknown, self.since_pass) = (0.0, 0.0);
-        if self.asked[0] > ENOUGH {
-            self.uncounted_for *= ENOUGH / self.asked[0];
-            self.asked[0] = ENOUGH;
+        (self.unknown_requests, self.since_pass) = (0.0, 0.0);
+        if self.requests[0] > ENOUGH {
+            self.uncounted_for *= ENOUGH / self.requests[0];
+            self.requests[0] = ENOUGH;
         }
     }
 
@@ -170,10 +170,10 @@ impl Calibration {
                 continue;
             }
             let count = self.keys.counts[b] / keys.max(1.0);
-            let asked = self.asked[b] + BELIEVED;
+            let requests = self.requests[b] + BELIEVED;
             let rate = match b {
-                0 => asked / (self.uncounted_for + BELIEVED * window / UNASKED),
-                _ => asked / (self.expected[b] + BELIEVED) * count / window,
+                0 => requests / (self.uncounted_for + BELIEVED * window / UNREQUESTED),
+                _ => requests / (self.expected[b] + BELIEVED) * count / window,
             };
             least = least.max(rate);
             points.push((count, least));
@@ -219,11 +219,11 @@ pub type Rates = SmallVec<[f32; 16]>;
 /// Forecast from the counts, as of one timestamp.
 #[derive(Clone, Debug)]
 pub struct Estimator {
-    origins: Vec<OfOrigin>,
+    origins: Vec<OriginForecast>,
 }
 
 #[derive(Clone, Debug)]
-struct OfOrigin {
+struct OriginForecast {
     curve: Curve,
     /// Operations that were asked while keys were observed.
     observed: f32,
@@ -235,9 +235,9 @@ struct OfOrigin {
 
 impl Estimator {
     pub(super) fn new<'a>(origins: impl Iterator<Item = (&'a Calibration, Count)>) -> Estimator {
-        let of = |(calibration, total): (&Calibration, Count)| OfOrigin {
+        let of = |(calibration, total): (&Calibration, Count)| OriginForecast {
             curve: calibration.curve(),
-            observed: calibration.asked.iter().sum::<f32>() + calibration.asked_unknown,
+            observed: calibration.requests.iter().sum::<f32>() + calibration.unknown_requests,
             unknown_rate: calibration.unknown_rate,
             reads: match total.all() > 0.0 {
                 true => total.reads / total.all(),
@@ -264,9 +264,9 @@ impl Estimator {
     }
 
     /// Returns the expected rates of all keys together that no origin has asked yet.
-    pub fn unasked(&self) -> Rates {
-        let reads = |origin: &OfOrigin| origin.unknown_rate * origin.reads;
-        let writes = |origin: &OfOrigin| origin.unknown_rate * (1.0 - origin.reads);
+    pub fn unrequested(&self) -> Rates {
+        let reads = |origin: &OriginForecast| origin.unknown_rate * origin.reads;
+        let writes = |origin: &OriginForecast| origin.unknown_rate * (1.0 - origin.reads);
         let origins = || self.origins.iter();
         origins().map(reads).chain(origins().map(writes)).collect()
     }
@@ -328,7 +328,7 @@ mod tests {
             (0..990).for_each(|_| keys.add(0.0));
             calibration.take(keys);
             calibration.observe_for(1.0);
-            (0..10).for_each(|_| calibration.asked(count, 1));
+            (0..10).for_each(|_| calibration.observe(count, 1));
         }
         let mut keys = Histogram::default();
         (0..10).for_each(|_| keys.add(100.0));
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn the_forecast_is_right_while_counts_are_young() {
         let rate = |key: usize| (key as f32 + 1.0).powf(-0.8);
-        let asked = |key, second: usize| {
+        let is_requested = |key, second: usize| {
             let hash = FixedState::default().hash_one((key, second)) >> 40;
             (hash as f32) < rate(key) * (1_u64 << 24) as f32
         };
@@ -358,8 +358,8 @@ mod tests {
             calibration.take(keys);
             calibration.observe_for(1.0);
             for (key, count) in counts.iter_mut().enumerate() {
-                if asked(key, second) {
-                    calibration.asked(*count, 1);
+                if is_requested(key, second) {
+                    calibration.observe(*count, 1);
                     *count += 1.0;
                 }
             }
@@ -381,8 +381,8 @@ mod tests {
             (0..20_000).for_each(|_| keys.add(0.0));
             calibration.take(keys);
             calibration.observe_for(1.0);
-            let asked = if second < 100 { 20 } else { 2 };
-            (0..asked).for_each(|_| calibration.asked(0.0, 1));
+            let requests = if second < 100 { 20 } else { 2 };
+            (0..requests).for_each(|_| calibration.observe(0.0, 1));
         }
         let found = 20_000.0 * calibration.curve().at(0.0);
         assert!((found - 2.0).abs() < 0.4, "{found}");
@@ -408,7 +408,7 @@ mod tests {
         }
         calibration.take(keys);
         calibration.observe_for(10.0);
-        calibration.asked(1.0, 1);
+        calibration.observe(1.0, 1);
         let curve = calibration.curve();
         assert!(curve.points.is_sorted_by(|a, b| a.1 <= b.1));
     }

@@ -36,7 +36,7 @@ pub struct Delta {
 
 /// Counts that one origin reports of its clients' operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Report {
+pub struct TallyReport {
     /// By key.
     pub deltas: Vec<Delta>,
     /// Reads of keys that were too rare to be remembered, together.
@@ -45,7 +45,7 @@ pub struct Report {
     pub rare_writes: u32,
 }
 
-impl Report {
+impl TallyReport {
     /// Whether there is nothing to report.
     pub fn is_empty(&self) -> bool {
         self.deltas.is_empty() && self.rare_reads == 0 && self.rare_writes == 0

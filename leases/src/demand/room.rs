@@ -2,21 +2,21 @@
 //! new one.
 
 /// Number of keys that are compared: the rarest of them is evicted.
-const COMPARED: usize = 8;
+const EVICTION_CANDIDATES: usize = 8;
 
 /// Memory for keys, as far as it grows with them, in bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Room {
+pub(super) struct MemoryBudget {
     used: usize,
     max: usize,
     /// Where the next few keys are looked for.
     hand: usize,
 }
 
-impl Room {
+impl MemoryBudget {
     /// Nothing used yet of `max` bytes.
-    pub(super) fn new(max: usize) -> Room {
-        Room {
+    pub(super) fn new(max: usize) -> MemoryBudget {
+        MemoryBudget {
             used: 0,
             max,
             hand: 0,
@@ -44,10 +44,13 @@ impl Room {
     }
 
     /// The places, of `len`, of the next few keys: the rarest of them is evicted.
-    pub(super) fn compared(&mut self, len: usize) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn eviction_candidates(
+        &mut self,
+        len: usize,
+    ) -> impl Iterator<Item = usize> + use<> {
         let first = self.hand;
-        self.hand = (first + COMPARED) % len.max(1);
-        (0..COMPARED.min(len)).map(move |i| (first + i) % len)
+        self.hand = (first + EVICTION_CANDIDATES) % len.max(1);
+        (0..EVICTION_CANDIDATES.min(len)).map(move |i| (first + i) % len)
     }
 }
 
@@ -57,21 +60,21 @@ mod tests {
 
     #[test]
     fn every_key_is_compared_in_its_turn() {
-        let mut room = Room::new(100);
-        let mut compared = |len| room.compared(len).collect::<Vec<_>>();
-        assert_eq!(compared(11), [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(compared(11), [8, 9, 10, 0, 1, 2, 3, 4]);
-        assert_eq!(compared(2), [1, 0], "of those that are left");
-        assert!(compared(0).is_empty());
+        let mut budget = MemoryBudget::new(100);
+        let mut candidates = |len| budget.eviction_candidates(len).collect::<Vec<_>>();
+        assert_eq!(candidates(11), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(candidates(11), [8, 9, 10, 0, 1, 2, 3, 4]);
+        assert_eq!(candidates(2), [1, 0], "of those that are left");
+        assert!(candidates(0).is_empty());
     }
 
     #[test]
     fn what_is_taken_is_given_back() {
-        let mut room = Room::new(100);
-        room.take(60);
-        assert!(room.lacks(41) && !room.lacks(40));
-        room.free(20);
-        assert!(!room.lacks(60));
-        assert_eq!(room.used(), 40);
+        let mut budget = MemoryBudget::new(100);
+        budget.take(60);
+        assert!(budget.lacks(41) && !budget.lacks(40));
+        budget.free(20);
+        assert!(!budget.lacks(60));
+        assert_eq!(budget.used(), 40);
     }
 }

@@ -18,7 +18,7 @@ const LATEST: f32 = 0.2;
 
 /// Watches one origin.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct ShiftDetector {
     /// Since the last judgement.
     operations: u32,
     /// Sum, over these operations, of log2 of the share that their keys had of all that is
@@ -30,9 +30,9 @@ pub(super) struct Watch {
     usual: f32,
 }
 
-impl Watch {
+impl ShiftDetector {
     /// Operations on a key that has `count` of the `total` operations remembered.
-    pub(super) fn note(&mut self, operations: u32, count: f32, total: f32) {
+    pub(super) fn observe(&mut self, operations: u32, count: f32, total: f32) {
         let share = (count + 0.25) / (total + 1.0);
         self.log2_shares += log2(share) * operations as f32;
         self.operations = self.operations.saturating_add(operations);
@@ -47,7 +47,7 @@ impl Watch {
         (self.operations, self.log2_shares) = (0, 0.0);
         self.windows += 1;
         if self.windows > UNJUDGED && latest < self.usual - DROP_LOG2 {
-            *self = Watch::default();
+            *self = ShiftDetector::default();
             return true;
         }
         let weight = if self.windows <= 2 { 1.0 } else { LATEST };
@@ -77,29 +77,32 @@ mod tests {
     }
 
     /// Windows of operations on keys with this count of 1,000.
-    fn windows(watch: &mut Watch, count: f32, times: usize) -> bool {
+    fn windows(detector: &mut ShiftDetector, count: f32, times: usize) -> bool {
         let mut shifted = false;
         for _ in 0..times {
-            watch.note(WINDOW, count, 1000.0);
-            shifted |= watch.has_shifted();
+            detector.observe(WINDOW, count, 1000.0);
+            shifted |= detector.has_shifted();
         }
         shifted
     }
 
     #[test]
     fn habits_that_last_are_kept_and_others_noticed_at_once() {
-        let mut watch = Watch::default();
-        assert!(!windows(&mut watch, 40.0, 20));
-        assert!(!windows(&mut watch, 20.0, 5), "a little less is chance");
-        assert!(windows(&mut watch, 1.0, 1));
-        assert!(!windows(&mut watch, 0.0, UNJUDGED as usize), "new counts");
+        let mut detector = ShiftDetector::default();
+        assert!(!windows(&mut detector, 40.0, 20));
+        assert!(!windows(&mut detector, 20.0, 5), "a little less is chance");
+        assert!(windows(&mut detector, 1.0, 1));
+        assert!(
+            !windows(&mut detector, 0.0, UNJUDGED as usize),
+            "new counts"
+        );
     }
 
     #[test]
     fn too_few_operations_say_nothing() {
-        let mut watch = Watch::default();
-        windows(&mut watch, 40.0, 20);
-        watch.note(WINDOW - 1, 0.0, 1000.0);
-        assert!(!watch.has_shifted());
+        let mut detector = ShiftDetector::default();
+        windows(&mut detector, 40.0, 20);
+        detector.observe(WINDOW - 1, 0.0, 1000.0);
+        assert!(!detector.has_shifted());
     }
 }

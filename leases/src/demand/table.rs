@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::Report;
+use super::TallyReport;
 use super::estimate::{Calibration, Estimator, Histogram};
-use super::room::Room;
-use super::shift::Watch;
+use super::room::MemoryBudget;
+use super::shift::ShiftDetector;
 use crate::growing::GrowingIndexMap;
 use crate::time::Time;
 use crate::types::ReplicaId;
@@ -60,7 +60,7 @@ impl Count {
 }
 
 /// Counts of one key, by origin, in its origin's weight.
-type Counts = SmallVec<[Count; 5]>;
+type OriginCounts = SmallVec<[Count; 5]>;
 
 /// One key's counts.
 #[derive(Clone, Copy)]
@@ -97,13 +97,13 @@ impl Row<'_> {
 
 /// State of one origin.
 #[derive(Clone, Debug)]
-struct Origin {
+struct OriginState {
     /// Current weight of an operation. It grows, so that earlier counts fade.
     weight: f32,
     /// All operations, also on keys that were forgotten; in this weight.
     total: Count,
     calibration: Calibration,
-    watch: Watch,
+    shift: ShiftDetector,
     /// When it reported last.
     reported: Time,
 }
@@ -111,11 +111,11 @@ struct Origin {
 /// The leader's counts of all origins' operations.
 #[derive(Clone, Debug)]
 pub struct Demand {
-    rows: GrowingIndexMap<Box<[u8]>, Counts>,
+    rows: GrowingIndexMap<Box<[u8]>, OriginCounts>,
     /// The place of the key with the most operations, of those that were counted since it was.
     hottest: Option<usize>,
-    origins: Vec<Origin>,
-    room: Room,
+    origins: Vec<OriginState>,
+    budget: MemoryBudget,
     /// When counts were last made to fade.
     aged: Time,
 }
@@ -141,25 +141,25 @@ impl Demand {
     /// Nothing counted yet at `now`, of `n` origins. Takes about `bytes_max` bytes at
     /// most: rare keys make room for new ones.
     pub fn new(now: Time, n: usize, bytes_max: usize) -> Demand {
-        let origin = Origin {
+        let origin = OriginState {
             weight: 1.0,
             total: Count::default(),
             calibration: Calibration::default(),
-            watch: Watch::default(),
+            shift: ShiftDetector::default(),
             reported: now,
         };
         Demand {
             rows: GrowingIndexMap::default(),
             hottest: None,
             origins: vec![origin; n],
-            room: Room::new(bytes_max),
+            budget: MemoryBudget::new(bytes_max),
             aged: now,
         }
     }
 
     /// Adds what `origin` reports at `now`. Returns whether its clients have turned to other
     /// keys.
-    pub fn report(&mut self, now: Time, origin: ReplicaId, report: &Report) -> bool {
+    pub fn report(&mut self, now: Time, origin: ReplicaId, report: &TallyReport) -> bool {
         let index = origin.index();
         let Some(of) = self.origins.get_mut(index) else {
             return false;
@@ -168,14 +168,14 @@ impl Demand {
         of.reported = now;
         of.calibration.observe_for(since);
         let (rare_reads, rare_writes) = (report.rare_reads as f32, report.rare_writes as f32);
-        of.calibration.asked_unknown(rare_reads + rare_writes);
+        of.calibration.observe_unknown(rare_reads + rare_writes);
         of.total = of
             .total
             .plus(rare_reads * of.weight, rare_writes * of.weight);
         for delta in &report.deltas {
             self.add(&delta.key, index, delta.reads, delta.writes);
         }
-        let shifted = self.origins[index].watch.has_shifted();
+        let shifted = self.origins[index].shift.has_shifted();
         if shifted {
             self.forget(index);
         }
@@ -190,10 +190,10 @@ impl Demand {
         let known = count.all() / origin.weight;
         let total = origin.total.all() / origin.weight;
         let operations = reads.saturating_add(writes);
-        origin.watch.note(operations, known, total);
+        origin.shift.observe(operations, known, total);
         match found {
-            Some(_) => origin.calibration.asked(known, operations),
-            None => origin.calibration.asked_unknown(operations as f32),
+            Some(_) => origin.calibration.observe(known, operations),
+            None => origin.calibration.observe_unknown(operations as f32),
         }
         let reads = reads as f32 * origin.weight;
         let writes = writes as f32 * origin.weight;
@@ -205,10 +205,10 @@ impl Demand {
     /// A row for a new key; returns its place.
     fn insert(&mut self, key: &[u8]) -> usize {
         let bytes = self.bytes_of(key);
-        while self.room.lacks(bytes) && !self.rows.is_empty() {
-            self.make_room();
+        while self.budget.lacks(bytes) && !self.rows.is_empty() {
+            self.evict_rarest();
         }
-        self.room.take(bytes);
+        self.budget.take(bytes);
         let none = SmallVec::from_elem(Count::default(), self.origins.len());
         self.rows.insert_full(key.into(), none).0
     }
@@ -218,11 +218,11 @@ impl Demand {
     }
 
     /// Drops a rare key.
-    fn make_room(&mut self) {
-        let compared = self.room.compared(self.rows.len());
+    fn evict_rarest(&mut self) {
+        let candidates = self.budget.eviction_candidates(self.rows.len());
         let operations = |at: usize| self.row(at).expect("below the length").1.operations();
         let rarer = |a: &usize, b: &usize| operations(*a).total_cmp(&operations(*b));
-        let rarest = compared.min_by(rarer).expect("there is a key to drop");
+        let rarest = candidates.min_by(rarer).expect("there is a key to drop");
         let dropped = self.rows.swap_remove_index(rarest);
         let (key, _) = dropped.expect("it was there");
         self.hottest = match self.hottest {
@@ -231,7 +231,7 @@ impl Demand {
             Some(hottest) if hottest == self.rows.len() => Some(rarest),
             hottest => hottest,
         };
-        self.room.free(self.bytes_of(&key));
+        self.budget.free(self.bytes_of(&key));
     }
 
     /// The clients of an origin have turned to other keys: what they asked before counts
@@ -339,13 +339,13 @@ impl Demand {
 
     /// Memory in use, in bytes, estimated.
     pub fn bytes(&self) -> usize {
-        self.room.used()
+        self.budget.used()
     }
 
     /// Panics if more is remembered than may be. Cost: one comparison.
     pub fn check(&self) {
         let one = self.rows.len() <= 1;
-        assert!(one || !self.room.lacks(0), "memory is bounded");
+        assert!(one || !self.budget.lacks(0), "memory is bounded");
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::hash::BuildHasher;
 
-use super::room::Room;
-use super::{Delta, Report, bytes_of};
+use super::room::MemoryBudget;
+use super::{Delta, TallyReport, bytes_of};
 use crate::growing::GrowingIndexMap;
-use crate::hashing::Seeded;
+use crate::hashing::SeededState;
 use crate::types::Key;
 
 /// Memory that a key takes besides its own bytes: its place, its counts, its hash, and the
@@ -18,13 +18,13 @@ const KEYS_MAX: usize = 65_536;
 
 /// Operations on one key.
 #[derive(Clone, Debug)]
-struct Counted {
+struct KeyCount {
     key: Box<[u8]>,
     reads: u32,
     writes: u32,
 }
 
-impl Counted {
+impl KeyCount {
     fn all(&self) -> u64 {
         u64::from(self.reads) + u64::from(self.writes)
     }
@@ -44,9 +44,9 @@ impl Counted {
 pub struct Tally {
     /// By the key's hash, so that to count a read looks at no key: each would be memory that
     /// is not in the processor's cache. Two keys of one hash of 64 bits count as one.
-    counts: GrowingIndexMap<u64, Counted>,
-    hashes: Seeded,
-    room: Room,
+    counts: GrowingIndexMap<u64, KeyCount>,
+    hashes: SeededState,
+    budget: MemoryBudget,
     /// Operations on keys that made room.
     rare: (u32, u32),
 }
@@ -57,8 +57,8 @@ impl Tally {
     pub fn new(bytes_max: usize) -> Tally {
         Tally {
             counts: GrowingIndexMap::default(),
-            hashes: Seeded::default(),
-            room: Room::new(bytes_max),
+            hashes: SeededState::default(),
+            budget: MemoryBudget::new(bytes_max),
             rare: (0, 0),
         }
     }
@@ -84,27 +84,27 @@ impl Tally {
         }
         let bytes = key.len() + ENTRY_BYTES;
         while self.is_full(bytes) && !self.counts.is_empty() {
-            self.make_room();
+            self.evict_rarest();
         }
-        self.room.take(bytes);
+        self.budget.take(bytes);
         let key = key.into();
         self.counts
-            .insert_full(hash, Counted { key, reads, writes });
+            .insert_full(hash, KeyCount { key, reads, writes });
     }
 
     /// Whether there is no room for a key that takes so many bytes.
     fn is_full(&self, bytes: usize) -> bool {
-        self.room.lacks(bytes) || self.counts.len() >= KEYS_MAX
+        self.budget.lacks(bytes) || self.counts.len() >= KEYS_MAX
     }
 
     /// Drops a rare key.
-    fn make_room(&mut self) {
-        let compared = self.room.compared(self.counts.len());
-        let rarest = compared.min_by_key(|at| self.counts[*at].all());
+    fn evict_rarest(&mut self) {
+        let candidates = self.budget.eviction_candidates(self.counts.len());
+        let rarest = candidates.min_by_key(|at| self.counts[*at].all());
         let rarest = rarest.expect("there is a key to drop");
         let dropped = self.counts.swap_remove_index(rarest);
         let (_, dropped) = dropped.expect("it was there");
-        self.room.free(dropped.key.len() + ENTRY_BYTES);
+        self.budget.free(dropped.key.len() + ENTRY_BYTES);
         self.rare.0 = self.rare.0.saturating_add(dropped.reads);
         self.rare.1 = self.rare.1.saturating_add(dropped.writes);
     }
@@ -112,13 +112,13 @@ impl Tally {
     /// Takes the busiest keys, up to about `bytes_max` bytes of them (§3.4 bounds this
     /// traffic); the others stay for the next report. Cost: it looks at the count of every key
     /// twice, and moves those that it takes.
-    pub fn report(&mut self, bytes_max: usize) -> Report {
+    pub fn report(&mut self, bytes_max: usize) -> TallyReport {
         let (rare_reads, rare_writes) = std::mem::take(&mut self.rare);
         let deltas = match self.reported_bytes() <= bytes_max {
             true => self.take_all(),
             false => self.take_busiest(bytes_max),
         };
-        Report {
+        TallyReport {
             deltas,
             rare_reads,
             rare_writes,
@@ -128,11 +128,11 @@ impl Tally {
     /// Size of all keys in a report, in bytes.
     fn reported_bytes(&self) -> usize {
         let len = self.counts.len();
-        self.room.used() - len * ENTRY_BYTES + len * bytes_of(&[])
+        self.budget.used() - len * ENTRY_BYTES + len * bytes_of(&[])
     }
 
     fn take_all(&mut self) -> Vec<Delta> {
-        self.room.free(self.room.used());
+        self.budget.free(self.budget.used());
         let mut deltas = Vec::with_capacity(self.counts.len());
         self.counts.retain(|_, counted| {
             deltas.push(counted.take());
@@ -144,7 +144,7 @@ impl Tally {
     fn take_busiest(&mut self, bytes_max: usize) -> Vec<Delta> {
         let least = self.least_reported(bytes_max);
         let mut left = bytes_max;
-        let takes = |counted: &Counted| {
+        let takes = |counted: &KeyCount| {
             let bytes = bytes_of(&counted.key);
             let fits = counted.all() >= least && bytes <= left;
             left -= if fits { bytes } else { 0 };
@@ -158,7 +158,7 @@ impl Tally {
         for place in places.into_iter().rev() {
             let taken = self.counts.swap_remove_index(place);
             let (_, mut counted) = taken.expect("it was looked at");
-            self.room.free(counted.key.len() + ENTRY_BYTES);
+            self.budget.free(counted.key.len() + ENTRY_BYTES);
             deltas.push(counted.take());
         }
         deltas.reverse();
@@ -169,14 +169,14 @@ impl Tally {
     fn least_reported(&self, bytes_max: usize) -> u64 {
         let mean = self.reported_bytes() / self.counts.len();
         let fit = (bytes_max / mean.max(1)).clamp(1, self.counts.len());
-        let mut counts: Vec<u64> = self.counts.values().map(Counted::all).collect();
+        let mut counts: Vec<u64> = self.counts.values().map(KeyCount::all).collect();
         let (_, least, _) = counts.select_nth_unstable_by(fit - 1, |a, b| b.cmp(a));
         *least
     }
 
     /// Memory in use, in bytes, estimated.
     pub fn bytes(&self) -> usize {
-        self.room.used()
+        self.budget.used()
     }
 }
 

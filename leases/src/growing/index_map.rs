@@ -6,7 +6,7 @@ use std::ops::{Index, IndexMut};
 
 use super::chunks::Chunks;
 use super::table::Table;
-use crate::hashing::Seeded;
+use crate::hashing::SeededState;
 
 /// A hash map that numbers its entries from 0 in the order of insertion. When an entry is
 /// removed, the last one takes its place. So a pass over all entries may stop at a place and go
@@ -15,7 +15,7 @@ use crate::hashing::Seeded;
 pub struct GrowingIndexMap<K, V> {
     places: Table<Place>,
     entries: Chunks<(K, V)>,
-    hashes: Seeded,
+    hashes: SeededState,
 }
 
 /// Where the entry of a key with this hash is.
@@ -30,7 +30,7 @@ impl<K, V> Default for GrowingIndexMap<K, V> {
         GrowingIndexMap {
             places: Table::default(),
             entries: Chunks::default(),
-            hashes: Seeded::default(),
+            hashes: SeededState::default(),
         }
     }
 }

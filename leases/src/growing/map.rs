@@ -4,20 +4,20 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher as _, Hash};
 
 use super::table::Table;
-use crate::hashing::Seeded;
+use crate::hashing::SeededState;
 
 /// A hash map: no insertion moves more than some thousands of entries.
 #[derive(Clone, Debug)]
 pub struct GrowingMap<K, V> {
     table: Table<(K, V)>,
-    hashes: Seeded,
+    hashes: SeededState,
 }
 
 impl<K, V> Default for GrowingMap<K, V> {
     fn default() -> GrowingMap<K, V> {
         GrowingMap {
             table: Table::default(),
-            hashes: Seeded::default(),
+            hashes: SeededState::default(),
         }
     }
 }

@@ -123,10 +123,10 @@ mod tests {
     use std::hash::BuildHasher as _;
 
     use super::*;
-    use crate::hashing::Seeded;
+    use crate::hashing::SeededState;
 
     fn hash_of(entry: &u64) -> u64 {
-        Seeded::default().hash_one(entry)
+        SeededState::default().hash_one(entry)
     }
 
     fn table(entries: u64) -> Table<u64> {

@@ -47,7 +47,7 @@ pub(super) struct Chain {
 impl Chain {
     /// A message of `incarnation` came. A new run has forgotten its promises and
     /// counts its sequences anew, so nothing of the old is kept.
-    pub(super) fn met(&mut self, incarnation: Incarnation) {
+    pub(super) fn observe_incarnation(&mut self, incarnation: Incarnation) {
         if incarnation > self.incarnation {
             *self = Chain {
                 incarnation,
@@ -74,7 +74,12 @@ impl Chain {
 
     /// Takes a promise; `None` if it is refused. `known` is the newest configuration
     /// known here. Figure 5, lines 10-12 and 20-21.
-    pub(super) fn promised(&mut self, now: Time, promise: &Promise, known: ConfigId) -> Option<()> {
+    pub(super) fn take_promise(
+        &mut self,
+        now: Time,
+        promise: &Promise,
+        known: ConfigId,
+    ) -> Option<()> {
         let config = rules::understood(promise.config, known)?;
         let opened = self.opened(now, promise.base)?;
         let taken = can_be_kept(promise)

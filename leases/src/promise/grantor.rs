@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use super::grants::Grant;
-use super::live::Live;
+use super::live::LiveGrants;
 use super::message::{LeaseMessage, Promise};
-use super::peer::{Latest, Peer};
+use super::peer::{LatestPromise, Peer};
 use super::rules;
 use crate::config::{Configs, LeaseParams};
 use crate::membership::Membership;
@@ -66,12 +66,12 @@ impl Grantor {
     /// `params`; `None` if what is durable already covers it.
     pub fn wait_to_persist(&self, params: &LeaseParams) -> Option<Duration> {
         let wait = params.restart_wait();
-        rules::waits_anew(wait, self.longest_wait).then_some(wait)
+        rules::raises_restart_wait(wait, self.longest_wait).then_some(wait)
     }
 
     /// The restart wait `wait` is durable now.
     pub fn wait_persisted(&mut self, wait: Duration) {
-        if rules::waits_anew(wait, self.longest_wait) {
+        if rules::raises_restart_wait(wait, self.longest_wait) {
             self.longest_wait = wait;
         }
     }
@@ -101,7 +101,7 @@ impl Grantor {
     /// A message of `incarnation` came from `holder`. A new run honours no promise
     /// made to an earlier one, so those grants end here (Relinquish at restart);
     /// the next [`poll`](Self::poll) reports it.
-    pub fn met(&mut self, now: Time, holder: ReplicaId, incarnation: Incarnation) {
+    pub fn observe_incarnation(&mut self, now: Time, holder: ReplicaId, incarnation: Incarnation) {
         let peer = &mut self.peers[holder.index()];
         if incarnation > peer.incarnation {
             self.ended |= !peer.grants.is_empty();
@@ -124,17 +124,17 @@ impl Grantor {
                 false
             }
             LeaseMessage::GuardAck { sequence, known } => {
-                peer.acknowledged(now, sequence, known);
+                peer.handle_ack(now, sequence, known);
                 peer.promise_due = peer.latest.is_none_or(|latest| latest.sequence < sequence);
                 false
             }
             LeaseMessage::PromiseAck { sequence, known } => {
-                peer.acknowledged(now, sequence, known);
+                peer.handle_ack(now, sequence, known);
                 peer.shorten(now, sequence)
             }
-            LeaseMessage::Relinquish { up_to } => peer.relinquished(up_to),
+            LeaseMessage::Relinquish { up_to } => peer.relinquish(up_to),
             // It takes nothing of this run any more, whatever is still on its way.
-            LeaseMessage::Leave { .. } => peer.relinquished(next - 1),
+            LeaseMessage::Leave { .. } => peer.relinquish(next - 1),
             LeaseMessage::Guard { .. } | LeaseMessage::Promise(_) => false,
         }
     }
@@ -259,7 +259,7 @@ impl Grantor {
             expires: now + rules::kept_for(keep),
             sequence: promise.sequence,
         });
-        peer.latest = Some(Latest {
+        peer.latest = Some(LatestPromise {
             sequence: promise.sequence,
             config: promise.config,
             keep: clock.keep_from_ack(promise.t_lease),
@@ -288,15 +288,15 @@ impl Grantor {
     }
 
     /// The unexpired grants.
-    pub fn live(&self, now: Time) -> Live {
-        if rules::asks_everyone(self.in_restart_wait(now)) {
-            return Live::unknown(self.members);
+    pub fn live(&self, now: Time) -> LiveGrants {
+        if rules::tags_everyone(self.in_restart_wait(now)) {
+            return LiveGrants::unknown(self.members);
         }
         let grants = self.by_holder().flat_map(|(holder, peer)| {
             let live = peer.grants.live(now);
             live.map(move |grant| (holder, grant.config))
         });
-        Live::of(grants)
+        LiveGrants::of(grants)
     }
 
     /// The oldest configuration that an unexpired grant is under.

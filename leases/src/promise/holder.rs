@@ -56,8 +56,8 @@ impl Holder {
 
     /// A message of `incarnation` came from `grantor`. Promises of an earlier run of
     /// it end here.
-    pub fn met(&mut self, grantor: ReplicaId, incarnation: Incarnation) {
-        self.chains[grantor.index()].met(incarnation);
+    pub fn observe_incarnation(&mut self, grantor: ReplicaId, incarnation: Incarnation) {
+        self.chains[grantor.index()].observe_incarnation(incarnation);
     }
 
     /// Takes a grantor's guard or promise; returns the ack, or `None` if refused.
@@ -80,7 +80,7 @@ impl Holder {
                 Some(LeaseMessage::GuardAck { sequence, known })
             }
             LeaseMessage::Promise(promise) => {
-                chain.promised(now, &promise, known)?;
+                chain.take_promise(now, &promise, known)?;
                 let sequence = promise.sequence;
                 Some(LeaseMessage::PromiseAck { sequence, known })
             }
@@ -104,7 +104,7 @@ impl Holder {
 
     /// A grantor that ends wants its promises back: they are erased, and those up to this
     /// sequence are refused from now on, also if they are still on their way.
-    pub fn recalled(&mut self, grantor: ReplicaId, up_to: u64) -> LeaseMessage {
+    pub fn handle_recall(&mut self, grantor: ReplicaId, up_to: u64) -> LeaseMessage {
         self.chains[grantor.index()].recall(up_to);
         LeaseMessage::Relinquish { up_to }
     }
@@ -127,15 +127,15 @@ impl Holder {
         newest: ConfigId,
         executed: Slot,
     ) -> Result<Permit, NoPermit> {
-        let held = |config| key.holders(config).contains(self.me);
+        let holds = |config| key.holders(config).contains(self.me);
         // Almost every promise is under the newest one.
-        let held_now = held(newest);
+        let holds_now = holds(newest);
         let permit = self.permit_where(now, executed, |config| match config == newest {
-            true => held_now,
-            false => held(config),
+            true => holds_now,
+            false => holds(config),
         });
         permit.map_err(|missing| match missing {
-            NoPermit::Uncovered if !held_now => NoPermit::NotHolder,
+            NoPermit::Uncovered if !holds_now => NoPermit::NotHolder,
             other => other,
         })
     }

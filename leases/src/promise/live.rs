@@ -8,23 +8,23 @@ use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 
 /// The grants in force at one moment.
 #[derive(Clone, Debug)]
-pub struct Live {
+pub struct LiveGrants {
     /// In the restart wait: grants that nobody remembers may be in force.
     everyone: Option<ReplicaSet>,
     by_config: SmallVec<[(ConfigId, ReplicaSet); 2]>,
 }
 
-impl Live {
+impl LiveGrants {
     /// State in which earlier promises are not known.
-    pub(super) fn unknown(members: Membership) -> Live {
-        Live {
+    pub(super) fn unknown(members: Membership) -> LiveGrants {
+        LiveGrants {
             everyone: Some(members.voters()),
             by_config: SmallVec::new(),
         }
     }
 
     /// The grants in force, one by one.
-    pub(super) fn of(grants: impl Iterator<Item = (ReplicaId, ConfigId)>) -> Live {
+    pub(super) fn of(grants: impl Iterator<Item = (ReplicaId, ConfigId)>) -> LiveGrants {
         let mut by_config: SmallVec<[(ConfigId, ReplicaSet); 2]> = SmallVec::new();
         for (holder, granted) in grants {
             match by_config.iter_mut().find(|(config, _)| *config == granted) {
@@ -32,7 +32,7 @@ impl Live {
                 None => by_config.push((granted, ReplicaSet::one(holder))),
             }
         }
-        Live {
+        LiveGrants {
             everyone: None,
             by_config,
         }

@@ -31,5 +31,5 @@ mod tests;
 
 pub use grantor::{Grantor, PollContext};
 pub use holder::{Holder, NoPermit, Permit};
-pub use live::Live;
+pub use live::LiveGrants;
 pub use message::{LeaseMessage, Promise};

@@ -9,7 +9,7 @@ use crate::types::{ConfigId, Incarnation};
 
 /// The newest ack received from a holder.
 #[derive(Clone, Copy, Debug, Hash)]
-pub(super) struct Base {
+pub(super) struct LatestAck {
     pub(super) sequence: u64,
     pub(super) received: Time,
 }
@@ -17,7 +17,7 @@ pub(super) struct Base {
 /// The newest promise sent to a holder. Only the ack of this promise may shorten the holder's
 /// grant.
 #[derive(Clone, Copy, Debug, Hash)]
-pub(super) struct Latest {
+pub(super) struct LatestPromise {
     pub(super) sequence: u64,
     pub(super) config: ConfigId,
     /// Duration for which the grant is kept from receipt of that ack.
@@ -28,10 +28,10 @@ pub(super) struct Latest {
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Peer {
     pub(super) incarnation: Incarnation,
-    pub(super) base: Option<Base>,
+    pub(super) base: Option<LatestAck>,
     /// The newest configuration the holder said it knows.
     pub(super) known: ConfigId,
-    pub(super) latest: Option<Latest>,
+    pub(super) latest: Option<LatestPromise>,
     pub(super) grants: Grants,
     /// The holder has erased and refuses everything up to this sequence.
     relinquished: u64,
@@ -60,14 +60,14 @@ impl Peer {
     }
 
     /// It answered what was sent with `sequence`, and knows configuration `known`.
-    pub(super) fn acknowledged(&mut self, now: Time, sequence: u64, known: ConfigId) {
+    pub(super) fn handle_ack(&mut self, now: Time, sequence: u64, known: ConfigId) {
         self.known = self.known.max(known);
         self.last_reply = now;
         self.suspected = false;
         // An ack that was overtaken by its holder's Relinquish opens no window.
         let newer = self.base.is_none_or(|base| base.sequence < sequence);
         if newer && sequence > self.relinquished {
-            self.base = Some(Base {
+            self.base = Some(LatestAck {
                 sequence,
                 received: now,
             });
@@ -88,7 +88,7 @@ impl Peer {
     /// It gave back everything up to `up_to`. Returns whether a grant ended.
     /// The holder would refuse a promise on a window that it has erased, and the
     /// promise would bind this replica all the same. So the next one needs a new guard.
-    pub(super) fn relinquished(&mut self, up_to: u64) -> bool {
+    pub(super) fn relinquish(&mut self, up_to: u64) -> bool {
         self.relinquished = self.relinquished.max(up_to);
         self.base = self.base.filter(|base| base.sequence > up_to);
         self.grants.drop_up_to(up_to)

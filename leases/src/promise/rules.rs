@@ -36,7 +36,7 @@ pub(super) fn kept_for(keep: Duration) -> Duration {
 
 /// H68: the restart wait is the longest that any durations promised under ever asked for.
 /// Shorter durations begin with the next promise; grants made before are waited out.
-pub(super) fn waits_anew(wait: Duration, durable: Duration) -> bool {
+pub(super) fn raises_restart_wait(wait: Duration, durable: Duration) -> bool {
     wait > durable || off(Rule::H68Longest) && wait != durable
 }
 
@@ -68,7 +68,7 @@ pub(super) fn not_before_exclusion(config: ConfigId, oldest: ConfigId) -> bool {
 
 /// H15: a grantor that has just restarted asks everyone, for it has forgotten its
 /// grants.
-pub(super) fn asks_everyone(in_restart_wait: bool) -> bool {
+pub(super) fn tags_everyone(in_restart_wait: bool) -> bool {
     in_restart_wait && !off(Rule::H15RestartWait)
 }
 
@@ -209,6 +209,6 @@ mod tests {
         }
         assert!(chain_goes_on(true) && !chain_goes_on(false));
         assert!(!is_passed_by_another(true) && !is_passed_by_another(false));
-        assert!(asks_everyone(true) && !asks_everyone(false));
+        assert!(tags_everyone(true) && !tags_everyone(false));
     }
 }

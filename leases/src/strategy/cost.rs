@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::chooser::Wish;
+use super::chooser::HolderChange;
 use super::costs::{Costs, Preference};
 use super::situation::Situation;
 use crate::config::CostSettings;
@@ -42,8 +42,8 @@ impl Tables<'_> {
     }
 
     fn of(&mut self, settings: CostSettings) -> Arc<Costs> {
-        let wanted = (settings.thousandths(), settings.spare);
-        if let Some((_, costs)) = self.costs.iter().find(|(known, _)| *known == wanted) {
+        let settings_key = (settings.thousandths(), settings.spare);
+        if let Some((_, costs)) = self.costs.iter().find(|(known, _)| *known == settings_key) {
             return Arc::clone(costs);
         }
         let preference = Preference {
@@ -52,40 +52,44 @@ impl Tables<'_> {
         };
         let distance = self.situation.distance();
         let costs = Arc::new(Costs::new(distance, self.situation.replies, preference));
-        self.costs.push((wanted, Arc::clone(&costs)));
+        self.costs.push((settings_key, Arc::clone(&costs)));
         costs
     }
 }
 
 impl Cost {
-    /// With `held` as the present holders of keys that are not listed.
-    pub(super) fn new(settings: CostSettings, tables: &mut Tables<'_>, held: ReplicaSet) -> Cost {
+    /// With `current_holders` as the present holders of keys that are not listed.
+    pub(super) fn new(
+        settings: CostSettings,
+        tables: &mut Tables<'_>,
+        current_holders: ReplicaSet,
+    ) -> Cost {
         let situation = tables.situation;
         let mut cost = Cost {
             costs: tables.of(settings),
             estimator: Arc::clone(&tables.estimator),
             settings,
-            defaults: held,
+            defaults: current_holders,
         };
-        cost.defaults = cost.choose_defaults(situation, held);
+        cost.defaults = cost.choose_defaults(situation, current_holders);
         cost
     }
 
     /// Keys that nobody has asked are asked like the rare ones of every origin.
-    fn choose_defaults(&self, situation: &Situation, held: ReplicaSet) -> ReplicaSet {
-        let unasked = self.estimator.unasked();
+    fn choose_defaults(&self, situation: &Situation, current_holders: ReplicaSet) -> ReplicaSet {
+        let unrequested = self.estimator.unrequested();
         let near = self.costs.fitting(situation.near_majority());
         if !self.settings.prior {
             return near;
         }
         if self.estimator.has_observed() {
             return self
-                .better(&unasked, held)
-                .map_or(held, |wish| wish.holders);
+                .better(&unrequested, current_holders)
+                .map_or(current_holders, |change| change.holders);
         }
         // Too little is known: what costs writes nothing, if there is nothing yet.
-        match self.costs.may(held) {
-            true => held,
+        match self.costs.may_hold(current_holders) {
+            true => current_holders,
             false => near,
         }
     }
@@ -100,32 +104,32 @@ impl Cost {
         self.defaults
     }
 
-    /// Returns the holders that a key should have if nobody asks it now and `held` hold it
+    /// Returns the holders that a key should have if nobody asks it now and `current_holders` hold it
     /// without the leader.
-    pub(super) fn keep(&self, held: ReplicaSet) -> ReplicaSet {
-        self.costs.fitting(held)
+    pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
+        self.costs.fitting(current_holders)
     }
 
-    /// Returns the holders that a key with these counts should have, if not `held`.
+    /// Returns the holders that a key with these counts should have, if not `current_holders`.
     #[inline]
-    pub(super) fn choose(&self, row: Row<'_>, held: ReplicaSet) -> Option<Wish> {
+    pub(super) fn choose(&self, row: Row<'_>, current_holders: ReplicaSet) -> Option<HolderChange> {
         let rates = match self.settings.prior {
             true => self.estimator.rates(row),
             false => as_counted(row),
         };
-        self.better(&rates, held)
+        self.better(&rates, current_holders)
     }
 
-    fn better(&self, rates: &Rates, held: ReplicaSet) -> Option<Wish> {
+    fn better(&self, rates: &Rates, current_holders: ReplicaSet) -> Option<HolderChange> {
         let best = self.costs.best(rates);
-        if best.holders == held {
+        if best.holders == current_holders {
             return None;
         }
-        let now = self.costs.cost(held, rates);
+        let now = self.costs.cost(current_holders, rates);
         let gain = now - best.cost;
         // Holders without the leader, or more than may be, are no choice.
-        let enough = gain > HYSTERESIS * now || !self.costs.may(held);
-        enough.then_some(Wish {
+        let enough = gain > HYSTERESIS * now || !self.costs.may_hold(current_holders);
+        enough.then_some(HolderChange {
             holders: best.holders,
             gain,
         })

@@ -24,7 +24,7 @@ pub struct Preference {
 }
 
 /// Weighted latencies in ms, for a read and for a write at every origin.
-type Costing = Box<[f32]>;
+type WeightedLatencies = Box<[f32]>;
 
 /// Latencies for all sets of holders, under one leader.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct Costs {
     weights: (f64, f64),
     /// Costing of every set, by its bits. Empty, if there are too many replicas to look at
     /// every set.
-    all: Vec<Costing>,
+    all: Vec<WeightedLatencies>,
     /// Sets that may be the best for some key, the smallest first.
     best: Vec<ReplicaSet>,
     /// Latencies of these sets: for the reads and the writes of each origin in turn, the
@@ -85,8 +85,8 @@ impl Costs {
 
     fn tabulate(&mut self) {
         let sets = || (0..1_u64 << self.n()).map(ReplicaSet);
-        let all: Vec<Costing> = sets().map(|set| self.costing(set)).collect();
-        let mut best: Vec<ReplicaSet> = sets().filter(|set| self.may(*set)).collect();
+        let all: Vec<WeightedLatencies> = sets().map(|set| self.latencies(set)).collect();
+        let mut best: Vec<ReplicaSet> = sets().filter(|set| self.may_hold(*set)).collect();
         best.sort_by_key(|set| (set.len(), *set));
         self.all = all;
         // A set that is nowhere better than a smaller one is never chosen.
@@ -121,7 +121,7 @@ impl Costs {
     }
 
     /// Whether a key may have these holders.
-    pub fn may(&self, set: ReplicaSet) -> bool {
+    pub fn may_hold(&self, set: ReplicaSet) -> bool {
         set.contains(self.leader()) && set.len() <= self.most
     }
 
@@ -133,7 +133,7 @@ impl Costs {
         others.chain([self.leader()]).collect()
     }
 
-    fn costing(&self, set: ReplicaSet) -> Costing {
+    fn latencies(&self, set: ReplicaSet) -> WeightedLatencies {
         let Costs {
             distance, replies, ..
         } = self;
@@ -146,8 +146,8 @@ impl Costs {
     /// Returns the cost with `holders` for a key with these rates.
     pub fn cost(&self, holders: ReplicaSet, rates: &Rates) -> f32 {
         match self.all.get(holders.0 as usize) {
-            Some(costing) => dot(costing, rates),
-            None => dot(&self.costing(holders), rates),
+            Some(latencies) => dot(latencies, rates),
+            None => dot(&self.latencies(holders), rates),
         }
     }
 
@@ -204,7 +204,7 @@ impl Costs {
         let mut best = choice(from);
         loop {
             let flip = |reader: &ReplicaId| ReplicaSet(best.holders.0 ^ ReplicaSet::one(*reader).0);
-            let sets = readers.iter().map(flip).filter(|set| self.may(*set));
+            let sets = readers.iter().map(flip).filter(|set| self.may_hold(*set));
             let cheapest = sets.map(choice).min_by(|a, b| a.cost.total_cmp(&b.cost));
             match cheapest.filter(|other| other.cost < best.cost) {
                 Some(better) => best = better,
@@ -216,8 +216,12 @@ impl Costs {
 
 /// Rates times latencies.
 #[inline]
-fn dot(costing: &[f32], rates: &[f32]) -> f32 {
-    costing.iter().zip(rates).map(|(ms, rate)| ms * rate).sum()
+fn dot(latencies: &[f32], rates: &[f32]) -> f32 {
+    latencies
+        .iter()
+        .zip(rates)
+        .map(|(ms, rate)| ms * rate)
+        .sum()
 }
 
 #[cfg(test)]

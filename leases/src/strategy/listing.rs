@@ -2,90 +2,90 @@
 
 use std::collections::BTreeMap;
 
-use super::chooser::Wish;
+use super::chooser::HolderChange;
 use crate::types::Key;
 
 /// Maximum number of changes of a pass that are kept, those of most gain: more than
 /// configurations bring before the next pass.
 pub(super) const KEYS_MAX: usize = 20_000;
 
-/// Wishes that are kept for their turn, whatever they gain.
-const TURN_MAX: usize = 4096;
+/// Changes that are kept for their turn, whatever they gain.
+const ROUND_ROBIN_MAX: usize = 4096;
 
-/// Wishes for single keys. Those of most gain are kept. All ranges share it.
+/// Changes of single keys. Those of most gain are kept. All ranges share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Listing {
-    wishes: Vec<(Key, Wish)>,
-    /// Wishes were dropped that gain this much, or less.
+    changes: Vec<(Key, HolderChange)>,
+    /// Changes were dropped that gain this much, or less.
     dropped: Option<f32>,
-    turn: Turn,
+    round_robin: RoundRobin,
 }
 
-/// Wishes in the order of their keys, from where the last pass got to: the least of all has
+/// Changes in the order of their keys, from where the last pass got to: the least of all has
 /// its turn, too, while others that gain more never end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct RoundRobin {
     /// Keys up to this one had their turn; `None`: it begins with the first.
     after: Option<Key>,
-    wishes: BTreeMap<Key, Wish>,
-    /// Keys beyond these have wishes, too.
+    changes: BTreeMap<Key, HolderChange>,
+    /// Keys beyond these have changes, too.
     goes_on: bool,
 }
 
 /// Changes that a pass gathered.
-pub(super) struct Gathered {
+pub(super) struct GatheredChanges {
     /// At most [`KEYS_MAX`], in no order.
-    pub(super) wishes: Vec<(Key, Wish)>,
+    pub(super) changes: Vec<(Key, HolderChange)>,
     /// Whether there were more.
     pub(super) dropped: bool,
-    pub(super) turn: Turn,
+    pub(super) round_robin: RoundRobin,
 }
 
 impl Listing {
     /// Starts after the key `after`: the keys that come after it have their turn.
     pub(super) fn new(after: Option<Key>) -> Listing {
         Listing {
-            turn: Turn {
+            round_robin: RoundRobin {
                 after,
-                ..Turn::default()
+                ..RoundRobin::default()
             },
             ..Listing::default()
         }
     }
 
-    /// Notes a wish for a key that has none yet.
-    pub(super) fn add(&mut self, wish: Wish, key: &[u8]) {
-        self.turn.add(wish, key);
-        if self.dropped.is_some_and(|dropped| wish.gain <= dropped) {
+    /// Notes a change of a key that has none yet.
+    pub(super) fn add(&mut self, change: HolderChange, key: &[u8]) {
+        self.round_robin.add(change, key);
+        if self.dropped.is_some_and(|dropped| change.gain <= dropped) {
             return;
         }
-        if self.wishes.len() >= 2 * KEYS_MAX {
+        if self.changes.len() >= 2 * KEYS_MAX {
             self.keep_most();
         }
-        self.wishes.push((Key::copy_from_slice(key), wish));
+        self.changes.push((Key::copy_from_slice(key), change));
     }
 
     fn keep_most(&mut self) {
-        let (_, (_, most), _) = self.wishes.select_nth_unstable_by(KEYS_MAX, by_gain);
+        let (_, (_, most), _) = self.changes.select_nth_unstable_by(KEYS_MAX, by_gain);
         self.dropped = Some(most.gain);
-        self.wishes.truncate(KEYS_MAX);
+        self.changes.truncate(KEYS_MAX);
     }
 
     /// Every key was looked at.
-    pub(super) fn gathered(mut self) -> Gathered {
-        if self.wishes.len() > KEYS_MAX {
+    pub(super) fn finish(mut self) -> GatheredChanges {
+        if self.changes.len() > KEYS_MAX {
             self.keep_most();
         }
-        Gathered {
-            wishes: self.wishes,
+        GatheredChanges {
+            changes: self.changes,
             dropped: self.dropped.is_some(),
-            turn: self.turn,
+            round_robin: self.round_robin,
         }
     }
 }
 
-impl Turn {
-    fn add(&mut self, wish: Wish, key: &[u8]) {
+impl RoundRobin {
+    fn add(&mut self, change: HolderChange, key: &[u8]) {
         if self
             .after
             .as_ref()
@@ -93,41 +93,41 @@ impl Turn {
         {
             return;
         }
-        if self.wishes.len() == TURN_MAX {
+        if self.changes.len() == ROUND_ROBIN_MAX {
             self.goes_on = true;
-            let last = self.wishes.last_entry().expect("it is full");
+            let last = self.changes.last_entry().expect("it is full");
             if last.key().as_ref() < key {
                 return;
             }
             last.remove();
         }
-        self.wishes.insert(Key::copy_from_slice(key), wish);
+        self.changes.insert(Key::copy_from_slice(key), change);
     }
 
-    /// The next key, and what is wished for it.
-    pub(super) fn next(&self) -> Option<(&Key, Wish)> {
-        let (key, wish) = self.wishes.first_key_value()?;
-        Some((key, *wish))
+    /// The next key, and its change.
+    pub(super) fn next(&self) -> Option<(&Key, HolderChange)> {
+        let (key, change) = self.changes.first_key_value()?;
+        Some((key, *change))
     }
 
     /// The next key had its turn.
-    pub(super) fn pass(&mut self) {
-        let Some((key, _)) = self.wishes.pop_first() else {
+    pub(super) fn advance(&mut self) {
+        let Some((key, _)) = self.changes.pop_first() else {
             return;
         };
-        let ends = self.wishes.is_empty() && !self.goes_on;
+        let ends = self.changes.is_empty() && !self.goes_on;
         self.after = (!ends).then_some(key);
     }
 
-    /// Where the next pass goes on. Where no key after it has a wish, it begins again.
+    /// Where the next pass goes on. Where no key after it has a change, it begins again.
     pub(super) fn after(&self) -> Option<Key> {
-        let ends = self.wishes.is_empty() && !self.goes_on;
+        let ends = self.changes.is_empty() && !self.goes_on;
         self.after.clone().filter(|_| !ends)
     }
 }
 
 /// Most gain first; of equals the first key.
-pub(super) fn by_gain(a: &(Key, Wish), b: &(Key, Wish)) -> std::cmp::Ordering {
+pub(super) fn by_gain(a: &(Key, HolderChange), b: &(Key, HolderChange)) -> std::cmp::Ordering {
     b.1.gain.total_cmp(&a.1.gain).then_with(|| a.0.cmp(&b.0))
 }
 
@@ -136,12 +136,12 @@ mod tests {
     use super::*;
     use crate::types::ReplicaSet;
 
-    fn wish(gain: f32) -> Wish {
+    fn change(gain: f32) -> HolderChange {
         let holders = ReplicaSet::all(3);
-        Wish { holders, gain }
+        HolderChange { holders, gain }
     }
 
-    /// However many wishes there are, and in whatever order, those of most gain are kept.
+    /// However many changes there are, and in whatever order, those of most gain are kept.
     #[test]
     fn what_gains_most_is_kept() {
         let mut listing = Listing::default();
@@ -149,36 +149,36 @@ mod tests {
         for i in 0..keys {
             // A permutation: 7919 and the number of keys share no factor.
             let gain = i * 7919 % keys;
-            listing.add(wish(gain as f32), &gain.to_be_bytes());
+            listing.add(change(gain as f32), &gain.to_be_bytes());
         }
-        let Gathered {
-            mut wishes,
+        let GatheredChanges {
+            mut changes,
             dropped,
             ..
-        } = listing.gathered();
+        } = listing.finish();
         assert!(dropped, "some wait");
-        assert_eq!(wishes.len(), KEYS_MAX);
-        wishes.sort_unstable_by(by_gain);
+        assert_eq!(changes.len(), KEYS_MAX);
+        changes.sort_unstable_by(by_gain);
         let least = keys - KEYS_MAX as u32;
-        assert_eq!(wishes[KEYS_MAX - 1].0.as_ref(), least.to_be_bytes());
+        assert_eq!(changes[KEYS_MAX - 1].0.as_ref(), least.to_be_bytes());
     }
 
     /// Pass after pass, some keys have their turn: in the end all of them, and then the first
     /// again.
     #[test]
     fn every_key_has_its_turn() {
-        let keys = 3 * TURN_MAX as u32;
+        let keys = 3 * ROUND_ROBIN_MAX as u32;
         let mut after = None;
         let mut had = Vec::new();
         while had.len() < keys as usize {
             let mut listing = Listing::new(after);
-            (0..keys).for_each(|i| listing.add(wish(1.0), &(i * 7919 % keys).to_be_bytes()));
-            let mut turn = listing.gathered().turn;
+            (0..keys).for_each(|i| listing.add(change(1.0), &(i * 7919 % keys).to_be_bytes()));
+            let mut round_robin = listing.finish().round_robin;
             for _ in 0..1000 {
-                had.extend(turn.next().map(|(key, _)| key.clone()));
-                turn.pass();
+                had.extend(round_robin.next().map(|(key, _)| key.clone()));
+                round_robin.advance();
             }
-            after = turn.after();
+            after = round_robin.after();
         }
         let all = (0..keys).map(|i| Key::copy_from_slice(&i.to_be_bytes()));
         assert!(had.into_iter().eq(all), "each once, in order");

@@ -19,7 +19,7 @@ mod survey;
 mod tests;
 
 pub use self::costs::{Choice, Costs, Preference};
-pub use self::remaining::{KEYS_A_CONFIGURATION, Remaining, bytes_of_keys};
+pub use self::remaining::{KEYS_A_CONFIGURATION, RemainingChanges, bytes_of_keys};
 pub use self::situation::Situation;
-pub use self::survey::{Survey, Surveyed};
-pub use crate::config::{StrategySpec, Unlisted};
+pub use self::survey::{Survey, SurveyResult};
+pub use crate::config::{StrategySpec, UnlistedHolders};

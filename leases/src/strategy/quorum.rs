@@ -1,21 +1,21 @@
 //! The paper's quorum leases (§3.4): each key is held by the leader and the
 //! N/2 other replicas that have read it most.
 
-use super::chooser::Wish;
+use super::chooser::HolderChange;
 use super::situation::Situation;
-use crate::config::Unlisted;
+use crate::config::UnlistedHolders;
 use crate::demand::Row;
 use crate::types::{ReplicaId, ReplicaSet};
 
 /// See the file.
 #[derive(Clone, Debug)]
 pub(super) struct Quorum {
-    unlisted: Unlisted,
+    unlisted: UnlistedHolders,
     situation: Situation,
 }
 
 impl Quorum {
-    pub(super) fn new(unlisted: Unlisted, situation: Situation) -> Quorum {
+    pub(super) fn new(unlisted: UnlistedHolders, situation: Situation) -> Quorum {
         Quorum {
             unlisted,
             situation,
@@ -24,14 +24,14 @@ impl Quorum {
 
     pub(super) fn defaults(&self) -> ReplicaSet {
         match self.unlisted {
-            Unlisted::Leader => ReplicaSet::one(self.situation.leader),
-            Unlisted::Nearest => self.situation.near_majority(),
+            UnlistedHolders::Leader => ReplicaSet::one(self.situation.leader),
+            UnlistedHolders::Nearest => self.situation.near_majority(),
         }
     }
 
     /// The leader and the N/2 others that read the key most; places that no reader
     /// claims go to the replicas nearest to the leader, where they cost least.
-    pub(super) fn choose(&self, row: Row<'_>, held: ReplicaSet) -> Option<Wish> {
+    pub(super) fn choose(&self, row: Row<'_>, current_holders: ReplicaSet) -> Option<HolderChange> {
         let reads = |replica: &ReplicaId| row.count(*replica).reads;
         let mut others: Vec<ReplicaId> = self.situation.nearest.clone();
         // Stable: among equals, and among those that never read it, nearest first.
@@ -39,17 +39,21 @@ impl Quorum {
         let holders = self.situation.with_leader(others.into_iter());
         let all: f32 = row.counts().map(|count| count.reads).sum();
         // Nobody's reads say nothing.
-        (holders != held && all > 0.0).then(|| Wish {
+        (holders != current_holders && all > 0.0).then(|| HolderChange {
             holders,
-            gain: holders.minus(held).iter().map(|new| reads(&new)).sum(),
+            gain: holders
+                .minus(current_holders)
+                .iter()
+                .map(|new| reads(&new))
+                .sum(),
         })
     }
 
     /// Returns the leader and N/2 other replicas: first those that held the key before, and the
     /// nearest first.
-    pub(super) fn keep(&self, held: ReplicaSet) -> ReplicaSet {
+    pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
         let mut others: Vec<ReplicaId> = self.situation.nearest.clone();
-        others.sort_by_key(|replica| !held.contains(*replica));
+        others.sort_by_key(|replica| !current_holders.contains(*replica));
         self.situation.with_leader(others.into_iter())
     }
 }

@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::chooser::Wish;
-use super::listing::{Gathered, Turn, by_gain};
+use super::chooser::HolderChange;
+use super::listing::{GatheredChanges, RoundRobin, by_gain};
 use crate::config::{ConfigChange, Configs, RangeChange};
 use crate::types::{ConfigId, Key, ReplicaSet};
 
@@ -16,7 +16,7 @@ use crate::types::{ConfigId, Key, ReplicaSet};
 pub const KEYS_A_CONFIGURATION: usize = 4096;
 
 /// The part of a configuration that is for keys in their order.
-const TURN_PART: usize = 8;
+const ROUND_ROBIN_SHARE: usize = 8;
 
 /// Bytes that a key takes of a configuration besides its own bytes.
 const KEY_BYTES: usize = 3;
@@ -35,27 +35,27 @@ pub fn bytes_of_keys(change: &ConfigChange) -> usize {
 
 /// See the file.
 #[derive(Clone, Debug)]
-pub struct Remaining {
+pub struct RemainingChanges {
     /// The configuration that is to be changed.
     of: ConfigId,
     /// In no order.
-    wishes: Vec<(Key, Wish)>,
+    changes: Vec<(Key, HolderChange)>,
     /// There were more.
     dropped: bool,
-    turn: Turn,
+    round_robin: RoundRobin,
     /// Changes of ranges that come with the last key, unless some were dropped: then another
     /// pass finds them.
     pub(super) last: Vec<RangeChange>,
 }
 
-impl Remaining {
+impl RemainingChanges {
     /// Changes that a pass over the configuration `of` gathered.
-    pub(super) fn new(of: ConfigId, gathered: Gathered) -> Remaining {
-        Remaining {
+    pub(super) fn new(of: ConfigId, gathered: GatheredChanges) -> RemainingChanges {
+        RemainingChanges {
             of,
-            wishes: gathered.wishes,
+            changes: gathered.changes,
             dropped: gathered.dropped,
-            turn: gathered.turn,
+            round_robin: gathered.round_robin,
             last: Vec::new(),
         }
     }
@@ -74,17 +74,17 @@ impl Remaining {
 
     /// Whether nothing is left.
     pub fn is_empty(&self) -> bool {
-        self.wishes.is_empty()
+        self.changes.is_empty()
     }
 
-    /// Whether there were wishes that are not kept here: another pass should follow.
-    pub fn more(&self) -> bool {
+    /// Whether there were changes that are not kept here: another pass should follow.
+    pub fn has_more(&self) -> bool {
         self.dropped
     }
 
     /// Keys after this one are next to have their turn; `None`: the first are.
-    pub fn turn_after(&self) -> Option<Key> {
-        self.turn.after()
+    pub fn round_robin_after(&self) -> Option<Key> {
+        self.round_robin.after()
     }
 
     /// Returns the changes of a configuration after `current`, with about `bytes` of keys: at
@@ -114,87 +114,90 @@ impl Remaining {
         bytes: usize,
     ) -> Vec<(ReplicaSet, Vec<Key>)> {
         assert_eq!(self.of, current.newest(), "it goes by the newest");
-        let mut part = Part::new(bytes);
-        self.add_turn(&mut part, current);
-        self.add_by_gain(&mut part, current);
-        part.into_keys()
+        let mut batch = KeyBatch::new(bytes);
+        self.add_round_robin(&mut batch, current);
+        self.add_by_gain(&mut batch, current);
+        batch.into_keys()
     }
 
-    fn add_turn(&mut self, part: &mut Part, current: &Configs) {
-        if self.wishes.len() <= KEYS_A_CONFIGURATION / TURN_PART {
+    fn add_round_robin(&mut self, batch: &mut KeyBatch, current: &Configs) {
+        if self.changes.len() <= KEYS_A_CONFIGURATION / ROUND_ROBIN_SHARE {
             return; // all of them will be brought soon
         }
-        let (bytes, keys) = (part.bytes / TURN_PART, KEYS_A_CONFIGURATION / TURN_PART);
-        while let Some((key, wish)) = self.turn.next() {
-            if part.keys.len() >= keys || part.taken + part.cost(key, wish) > bytes {
+        let (bytes, keys) = (
+            batch.bytes / ROUND_ROBIN_SHARE,
+            KEYS_A_CONFIGURATION / ROUND_ROBIN_SHARE,
+        );
+        while let Some((key, change)) = self.round_robin.next() {
+            if batch.keys.len() >= keys || batch.taken + batch.cost(key, change) > bytes {
                 return;
             }
-            if current.listed(key) != Some(wish.holders) {
-                part.had_turn.insert(key.clone());
-                part.add(key.clone(), wish);
+            if current.listed(key) != Some(change.holders) {
+                batch.served.insert(key.clone());
+                batch.add(key.clone(), change);
             }
-            self.turn.pass();
+            self.round_robin.advance();
         }
     }
 
-    fn add_by_gain(&mut self, part: &mut Part, current: &Configs) {
+    fn add_by_gain(&mut self, batch: &mut KeyBatch, current: &Configs) {
         let most = KEYS_A_CONFIGURATION;
-        if self.wishes.len() > most {
-            self.wishes.select_nth_unstable_by(most, by_gain);
+        if self.changes.len() > most {
+            self.changes.select_nth_unstable_by(most, by_gain);
         }
-        let looked_at = self.wishes.len().min(most);
-        self.wishes[..looked_at].sort_unstable_by(by_gain);
+        let looked_at = self.changes.len().min(most);
+        self.changes[..looked_at].sort_unstable_by(by_gain);
         let mut brought = 0;
-        for (key, wish) in &self.wishes[..looked_at] {
-            let had_turn = part.had_turn.contains(key) || current.listed(key) == Some(wish.holders);
-            if !had_turn && !part.fits(key, *wish) {
+        for (key, change) in &self.changes[..looked_at] {
+            let served = batch.served.contains(key) || current.listed(key) == Some(change.holders);
+            if !served && !batch.fits(key, *change) {
                 break;
             }
-            if !had_turn {
-                part.add(key.clone(), *wish);
+            if !served {
+                batch.add(key.clone(), *change);
             }
             brought += 1;
         }
-        self.wishes.drain(..brought);
+        self.changes.drain(..brought);
     }
 }
 
 /// The keys of one configuration.
-struct Part {
+struct KeyBatch {
     bytes: usize,
     taken: usize,
     keys: Vec<(Key, ReplicaSet)>,
-    had_turn: BTreeSet<Key>,
+    served: BTreeSet<Key>,
     holders: BTreeSet<ReplicaSet>,
 }
 
-impl Part {
-    fn new(bytes: usize) -> Part {
-        Part {
+impl KeyBatch {
+    fn new(bytes: usize) -> KeyBatch {
+        KeyBatch {
             bytes,
             taken: 0,
             keys: Vec::new(),
-            had_turn: BTreeSet::new(),
+            served: BTreeSet::new(),
             holders: BTreeSet::new(),
         }
     }
 
-    fn cost(&self, key: &Key, wish: Wish) -> usize {
-        let known = self.holders.contains(&wish.holders);
+    fn cost(&self, key: &Key, change: HolderChange) -> usize {
+        let known = self.holders.contains(&change.holders);
         let holders = if known { 0 } else { HOLDERS_BYTES };
         key.len() + KEY_BYTES + holders
     }
 
-    fn fits(&self, key: &Key, wish: Wish) -> bool {
+    fn fits(&self, key: &Key, change: HolderChange) -> bool {
         let first = self.keys.is_empty() && self.bytes > 0;
-        let room = self.keys.len() < KEYS_A_CONFIGURATION;
-        first || room && self.taken + self.cost(key, wish) <= self.bytes
+        let has_capacity = self.keys.len() < KEYS_A_CONFIGURATION;
+        first || has_capacity && self.taken + self.cost(key, change) <= self.bytes
     }
 
-    fn add(&mut self, key: Key, wish: Wish) {
-        self.taken += self.cost(&key, wish);
-        self.holders.insert(wish.holders);
-        self.keys.push((key, wish.holders));
+    fn add(&mut self, key: Key, change: HolderChange) {
+        self.taken += self.cost(&key, change);
+        self.holders.insert(change.holders);
+        self.keys.push((key, change.holders));
     }
 
     /// The keys, grouped by holders.
@@ -229,8 +232,8 @@ mod tests {
     }
 
     /// A pass over `keys` keys. Those with higher numbers gain more.
-    fn pass(current: &Configs, turn: Option<Key>, keys: u32) -> Remaining {
-        let mut listing = Listing::new(turn);
+    fn pass(current: &Configs, resume_after: Option<Key>, keys: u32) -> RemainingChanges {
+        let mut listing = Listing::new(resume_after);
         for i in 0..keys {
             let listed = current.listed(&key(i));
             let some = if listed == Some(ReplicaSet::all(3)) {
@@ -238,19 +241,19 @@ mod tests {
             } else {
                 3
             };
-            let wish = Wish {
+            let change = HolderChange {
                 holders: ReplicaSet::all(some),
                 gain: i as f32,
             };
             if listed.is_none() || i >= NEVER_ENDS {
-                listing.add(wish, &key(i));
+                listing.add(change, &key(i));
             }
         }
-        Remaining::new(current.newest(), listing.gathered())
+        RemainingChanges::new(current.newest(), listing.finish())
     }
 
     /// Puts the next part in force. Returns the keys, and their bytes.
-    fn bring(remaining: &mut Remaining, current: &mut Configs) -> (Vec<Key>, usize) {
+    fn bring(remaining: &mut RemainingChanges, current: &mut Configs) -> (Vec<Key>, usize) {
         let change = remaining.next(current, BYTES);
         current.apply(ConfigId(current.newest().0 + 1), &change);
         remaining.proposed();
@@ -277,21 +280,21 @@ mod tests {
             by_gain -= in_a_row;
         }
         assert_eq!(brought, 5000, "each once");
-        assert!(!remaining.more());
+        assert!(!remaining.has_more());
     }
 
     /// There is always more to gain elsewhere than a pass keeps.
     #[test]
     fn the_least_gain_is_brought_at_last() {
         let mut current = Configs::new(5);
-        let (mut turn, mut parts) = (None, 0);
+        let (mut resume_after, mut parts) = (None, 0);
         while (0..NEVER_ENDS).any(|i| current.listed(&key(i)).is_none()) {
-            let mut remaining = pass(&current, turn, NEVER_ENDS + 2 * KEYS_MAX as u32);
-            assert!(remaining.more());
+            let mut remaining = pass(&current, resume_after, NEVER_ENDS + 2 * KEYS_MAX as u32);
+            assert!(remaining.has_more());
             for _ in 0..10 {
                 bring(&mut remaining, &mut current);
             }
-            turn = remaining.turn_after();
+            resume_after = remaining.round_robin_after();
             parts += 10;
             assert!(parts <= 100, "an eighth of each is 113 keys");
         }
@@ -302,17 +305,17 @@ mod tests {
         let mut current = Configs::new(5);
         let mut listing = Listing::new(None);
         for long in [b'a', b'b'] {
-            let wish = Wish {
+            let change = HolderChange {
                 holders: ReplicaSet::all(3),
                 gain: 1.0,
             };
-            listing.add(wish, &vec![long; 2 * BYTES]);
+            listing.add(change, &vec![long; 2 * BYTES]);
         }
-        let mut remaining = Remaining::new(current.newest(), listing.gathered());
+        let mut remaining = RemainingChanges::new(current.newest(), listing.finish());
         assert_eq!(remaining.next(&current, 0), Default::default(), "no room");
         for left in [1, 0] {
             assert_eq!(bring(&mut remaining, &mut current).0.len(), 1);
-            assert_eq!(remaining.wishes.len(), left);
+            assert_eq!(remaining.changes.len(), left);
         }
     }
 }

@@ -5,10 +5,10 @@
 //! way, if another leader has left some without it. What one configuration has no room for
 //! waits for later ones (`remaining.rs`), the least gain last.
 
-use super::chooser::{Chooser, Wish};
+use super::chooser::{HolderChange, HolderChooser};
 use super::cost::Tables;
 use super::listing::Listing;
-use super::remaining::Remaining;
+use super::remaining::RemainingChanges;
 use super::situation::Situation;
 use crate::config::{ConfigChange, Configs, KeyRange, Policy, RangeChange, RangeMap};
 use crate::demand::{Census, Demand, Row};
@@ -16,19 +16,19 @@ use crate::types::{ConfigId, Key, ReplicaSet};
 
 /// The next configuration, as far as strategies decide about it.
 #[derive(Debug)]
-pub struct Surveyed {
+pub struct SurveyResult {
     /// Changes of the next configuration.
     pub change: ConfigChange,
     /// Changes that did not fit, if any: for later configurations.
-    pub remaining: Option<Remaining>,
+    pub remaining: Option<RemainingChanges>,
 }
 
 /// Policy that is wanted for a range.
 #[derive(Clone, Debug)]
-struct Part {
+struct RangeTarget {
     /// Current policy of the range, with the operator's further changes.
     policy: Policy,
-    chooser: Chooser,
+    chooser: HolderChooser,
     /// Holders of keys that are not listed, once the change is complete.
     defaults: ReplicaSet,
     /// Keys may be listed here without the leader, which should hold them.
@@ -43,7 +43,7 @@ pub struct Survey {
     situation: Situation,
     /// The configuration that is to be changed.
     of: ConfigId,
-    parts: RangeMap<Part>,
+    targets: RangeMap<RangeTarget>,
     /// The next key's place in the demand.
     place: usize,
     /// Listed keys at lower places are still to be looked at.
@@ -55,36 +55,36 @@ pub struct Survey {
 impl Survey {
     /// Begins a pass. `change` may bring other strategies, which are asked then.
     ///
-    /// Keys after `turn` are next to have their turn, whatever that gains: see
-    /// [`Remaining::turn_after`].
+    /// Keys after `resume_after` are next to have their turn, whatever that gains: see
+    /// [`RemainingChanges::round_robin_after`].
     pub fn begin(
         change: ConfigChange,
         situation: Situation,
         (demand, current): (&Demand, &Configs),
-        turn: Option<Key>,
+        resume_after: Option<Key>,
     ) -> Survey {
         let mut tables = Tables::new(&situation, demand.estimator());
         let policies = current.policies_after(&change.ranges);
-        let part = |policy: &Policy| {
-            let chooser = Chooser::new(policy, &mut tables);
+        let target = |policy: &Policy| {
+            let chooser = HolderChooser::new(policy, &mut tables);
             let lacks_leader = chooser.lists() && policy.any_listed_without(situation.leader);
-            Part {
+            RangeTarget {
                 policy: policy.clone(),
                 defaults: chooser.defaults(),
                 lacks_leader,
                 chooser,
             }
         };
-        let parts = policies.map(part);
-        let lacking = parts.iter().any(|(_, part)| part.lacks_leader);
+        let targets = policies.map(target);
+        let lacking = targets.iter().any(|(_, target)| target.lacks_leader);
         Survey {
             change,
             of: current.newest(),
-            parts,
+            targets,
             place: 0,
             listed_left: if lacking { current.listed_len() } else { 0 },
             census: Census::default(),
-            listing: Listing::new(turn),
+            listing: Listing::new(resume_after),
             situation,
         }
     }
@@ -127,10 +127,12 @@ impl Survey {
         let end = self.listed_left.saturating_sub(keys);
         let places = (end..self.listed_left).rev();
         let listed = places.filter_map(|place| current.listed_at(place));
-        for (key, held) in listed.filter(|(_, held)| !held.contains(leader)) {
-            let part = self.parts.get(key);
-            if part.lacks_leader && demand.get(key).is_none() {
-                self.listing.add(part.keep(held), key);
+        for (key, current_holders) in
+            listed.filter(|(_, current_holders)| !current_holders.contains(leader))
+        {
+            let target = self.targets.get(key);
+            if target.lacks_leader && demand.get(key).is_none() {
+                self.listing.add(target.keep(current_holders), key);
             }
         }
         self.listed_left = end;
@@ -139,19 +141,21 @@ impl Survey {
     #[inline]
     fn consider(&mut self, key: &[u8], row: Row<'_>, listed: Option<ReplicaSet>) {
         let leader = self.situation.leader;
-        let part = self.parts.get(key);
+        let target = self.targets.get(key);
         // What this change clears is listed no more.
-        let listed = listed.filter(|_| part.policy.any_listed());
-        let held = listed.unwrap_or(part.defaults);
-        let wish = match part.chooser.choose(row, held) {
-            None if part.chooser.lists() && !held.contains(leader) => Some(part.keep(held)),
-            wish => wish,
+        let listed = listed.filter(|_| target.policy.any_listed());
+        let current_holders = listed.unwrap_or(target.defaults);
+        let change = match target.chooser.choose(row, current_holders) {
+            None if target.chooser.lists() && !current_holders.contains(leader) => {
+                Some(target.keep(current_holders))
+            }
+            change => change,
         };
-        if let Some(mut wish) = wish {
-            let silent = self.situation.silent.minus(held);
-            wish.holders = wish.holders.minus(silent);
-            if wish.holders != held {
-                self.listing.add(wish, key);
+        if let Some(mut change) = change {
+            let silent = self.situation.silent.minus(current_holders);
+            change.holders = change.holders.minus(silent);
+            if change.holders != current_holders {
+                self.listing.add(change, key);
             }
         }
     }
@@ -167,17 +171,17 @@ impl Survey {
     /// # Panics
     /// If listed keys are still to be looked at, or another configuration is in force than the
     /// pass went by.
-    pub fn finish(self, current: &Configs, bytes: usize) -> Surveyed {
+    pub fn finish(self, current: &Configs, bytes: usize) -> SurveyResult {
         assert_eq!(self.listed_left, 0, "all were looked at");
         let mut change = self.change;
-        let mut remaining = Remaining::new(self.of, self.listing.gathered());
+        let mut remaining = RemainingChanges::new(self.of, self.listing.finish());
         change.keys = remaining.next_keys(current, bytes);
-        let more = !remaining.is_empty() || remaining.more();
-        for (range, part) in self.parts.iter() {
-            let clear = !part.chooser.lists() && part.policy.any_listed();
-            let defaults = part.next_defaults(more);
+        let more = !remaining.is_empty() || remaining.has_more();
+        for (range, target) in self.targets.iter() {
+            let clear = !target.chooser.lists() && target.policy.any_listed();
+            let defaults = target.next_defaults(more);
             if more {
-                remaining.last.extend(part.last_defaults(&range));
+                remaining.last.extend(target.last_defaults(&range));
             }
             if clear || defaults.is_some() {
                 let of_range = change.of_range(&range);
@@ -185,19 +189,19 @@ impl Survey {
                 of_range.defaults = defaults;
             }
         }
-        Surveyed {
+        SurveyResult {
             change,
             remaining: more.then_some(remaining),
         }
     }
 }
 
-impl Part {
-    /// Adds the leader to `held`, which hold a key without it. Nobody reads the key now, so
+impl RangeTarget {
+    /// Adds the leader to `current_holders`, which hold a key without it. Nobody reads the key now, so
     /// nothing is gained yet.
-    fn keep(&self, held: ReplicaSet) -> Wish {
-        Wish {
-            holders: self.chooser.keep(held),
+    fn keep(&self, current_holders: ReplicaSet) -> HolderChange {
+        HolderChange {
+            holders: self.chooser.keep(current_holders),
             gain: 0.0,
         }
     }
@@ -252,9 +256,9 @@ mod tests {
         let situation = Situation::new(ReplicaId(0), rtts, Replies::LeaderAndOrigin);
         let demand = Demand::new(Time::ZERO, 5, 1 << 20);
         let pass = Survey::begin(change, situation, (&demand, &Configs::new(5)), None);
-        let parts = pass.parts.iter();
-        let costs = parts.filter_map(|(_, part)| match &part.chooser {
-            Chooser::Cost(cost) => Some(cost.table()),
+        let targets = pass.targets.iter();
+        let costs = targets.filter_map(|(_, target)| match &target.chooser {
+            HolderChooser::Cost(cost) => Some(cost.table()),
             _ => None,
         });
         let mut tables: Vec<_> = costs.collect();

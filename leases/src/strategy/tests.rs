@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use super::{KEYS_A_CONFIGURATION, Situation, StrategySpec, Survey, Surveyed, Unlisted};
+use super::{KEYS_A_CONFIGURATION, Situation, StrategySpec, Survey, SurveyResult, UnlistedHolders};
 use crate::config::{ConfigChange, Configs, CostSettings, KeyRange, RangeChange};
-use crate::demand::{Delta, Demand, Report};
+use crate::demand::{Delta, Demand, TallyReport};
 use crate::latency::{Replies, RoundTrips};
 use crate::time::Time;
 use crate::types::{ConfigId, Key, ReplicaId, ReplicaSet};
@@ -24,10 +24,10 @@ fn specs(n: usize) -> Vec<StrategySpec> {
         StrategySpec::Leader,
         StrategySpec::All,
         StrategySpec::Quorum {
-            unlisted: Unlisted::Leader,
+            unlisted: UnlistedHolders::Leader,
         },
         StrategySpec::Quorum {
-            unlisted: Unlisted::Nearest,
+            unlisted: UnlistedHolders::Nearest,
         },
         StrategySpec::Cost(CostSettings::default()),
         StrategySpec::Cost(CostSettings::from_thousandths(900, 1, false)),
@@ -66,9 +66,9 @@ fn ask(demand: &mut Demand, key: &Key, origin: u8, (reads, writes): (u32, u32)) 
         reads,
         writes,
     };
-    let report = Report {
+    let report = TallyReport {
         deltas: vec![delta],
-        ..Report::default()
+        ..TallyReport::default()
     };
     demand.report(Time::ZERO, ReplicaId(origin), &report);
 }
@@ -86,12 +86,12 @@ fn some_demand(n: usize, keys: usize, random: &mut Pcg64) -> Demand {
 
 /// A whole pass.
 fn survey(
-    wish: ConfigChange,
+    change: ConfigChange,
     situation: &Situation,
     demand: &Demand,
     configs: &Configs,
-) -> Surveyed {
-    let mut survey = Survey::begin(wish, situation.clone(), (demand, configs), None);
+) -> SurveyResult {
+    let mut survey = Survey::begin(change, situation.clone(), (demand, configs), None);
     while !survey.look(demand, configs, 7) {}
     survey.finish(configs, BYTES_MAX)
 }
@@ -104,15 +104,16 @@ fn settle(
     demand: &Demand,
     configs: &mut Configs,
 ) -> usize {
-    let mut wish = ConfigChange::default();
+    let mut change = ConfigChange::default();
     if configs.strategy_of(range.from()) != spec {
-        wish.ranges
+        change
+            .ranges
             .push(RangeChange::strategy(range.clone(), spec.clone()));
     }
     for round in 0..ROUNDS_MAX {
-        let Surveyed {
+        let SurveyResult {
             change, remaining, ..
-        } = survey(std::mem::take(&mut wish), situation, demand, configs);
+        } = survey(std::mem::take(&mut change), situation, demand, configs);
         if change == ConfigChange::default() {
             assert!(
                 remaining.is_none(),
@@ -173,19 +174,19 @@ proptest! {
         // left off, as when an operator changes it live.
         let mut configs = Configs::new(n);
         for (spec, range) in specs(n).iter().flat_map(|spec| ranges().map(|r| (spec, r))) {
-            let wish = (&range, spec);
+            let change = (&range, spec);
             let leader = random.random_range(0..n) as u8;
             let first = situation(n, leader, random);
             let demand = some_demand(n, keys, random);
-            settle(wish, &first, &demand, &mut configs);
+            settle(change, &first, &demand, &mut configs);
             check_holders(&first, &configs);
             prop_assert_eq!(configs.strategy_of(range.from()), spec);
-            prop_assert_eq!(settle(wish, &first, &demand, &mut configs), 0);
+            prop_assert_eq!(settle(change, &first, &demand, &mut configs), 0);
 
             // Another leads, and chooses again.
             let second = situation(n, (leader + 1) % n as u8, random);
             let before = configs.unlisted(range.from());
-            settle(wish, &second, &demand, &mut configs);
+            settle(change, &second, &demand, &mut configs);
             check_holders(&second, &configs);
             if matches!(spec, StrategySpec::Leader) && n > 1 {
                 prop_assert_ne!(configs.unlisted(range.from()), before);
@@ -197,7 +198,7 @@ proptest! {
     fn quorum_lists_majorities_around_the_busiest_readers(seed: u64, n in 1usize..=7) {
         let random = &mut Pcg64::seed_from_u64(seed);
         let situation = situation(n, 0, random);
-        let spec = StrategySpec::Quorum { unlisted: Unlisted::Nearest };
+        let spec = StrategySpec::Quorum { unlisted: UnlistedHolders::Nearest };
         let reads: Vec<u32> = (0..n).map(|_| random.random_range(1..100)).collect();
         let mut demand = no_demand(n);
         for (origin, count) in reads.iter().enumerate() {
@@ -229,7 +230,7 @@ fn a_large_demand_is_spread_over_bounded_entries() {
     }
     let mut configs = Configs::new(5);
     let spec = StrategySpec::Quorum {
-        unlisted: Unlisted::Nearest,
+        unlisted: UnlistedHolders::Nearest,
     };
     let rounds = settle((&KeyRange::all(), &spec), &situation, &demand, &mut configs);
     assert!(rounds > 4, "8 MiB of keys in {rounds} entries");
@@ -242,7 +243,7 @@ fn what_one_strategy_listed_does_not_outlive_it() {
     let situation = situation(5, 0, random);
     let mut configs = Configs::new(5);
     let quorum = StrategySpec::Quorum {
-        unlisted: Unlisted::Leader,
+        unlisted: UnlistedHolders::Leader,
     };
     let mut demand = no_demand(5);
     ask(&mut demand, &Key::from("k"), 4, (1, 0));
@@ -266,7 +267,7 @@ fn what_one_strategy_listed_does_not_outlive_it() {
 fn a_new_leader_joins_the_holders_of_keys_nobody_reads_now() {
     let random = &mut Pcg64::seed_from_u64(7);
     let spec = StrategySpec::Quorum {
-        unlisted: Unlisted::Nearest,
+        unlisted: UnlistedHolders::Nearest,
     };
     let mut configs = Configs::new(5);
     let mut demand = no_demand(5);
@@ -294,7 +295,7 @@ fn a_new_leader_looks_at_listed_keys_once_and_in_steps() {
     const KEYS: usize = 4000;
     const A_STEP: usize = 100;
     let spec = StrategySpec::Quorum {
-        unlisted: Unlisted::Nearest,
+        unlisted: UnlistedHolders::Nearest,
     };
     let key = |i: usize| Key::from(format!("{i:06}"));
     let range = |i: usize| KeyRange::new(key(i * 50), None).expect("some keys");
@@ -351,19 +352,23 @@ fn quorum_gives_a_key_to_its_readers_and_fills_in_the_nearest() {
     ask(&mut demand, &Key::from("near"), 2, (3, 0));
     ask(&mut demand, &Key::from("written"), 4, (0, 3));
     for (unlisted, others) in [
-        (Unlisted::Nearest, set(&[1, 2, 3])),
-        (Unlisted::Leader, set(&[1])),
+        (UnlistedHolders::Nearest, set(&[1, 2, 3])),
+        (UnlistedHolders::Leader, set(&[1])),
     ] {
         let mut configs = Configs::new(5);
         let spec = StrategySpec::Quorum { unlisted };
-        let surveyed = survey(everywhere(&spec), &paper(1), &demand, &configs);
-        configs.apply(ConfigId(1), &surveyed.change);
+        let result = survey(everywhere(&spec), &paper(1), &demand, &configs);
+        configs.apply(ConfigId(1), &result.change);
         assert_eq!(configs.holders(b"k"), set(&[1, 2, 4]), "OR fills in");
         assert_eq!(configs.holders(b"near"), set(&[1, 2, 3]));
         assert_eq!(configs.holders(b"written"), others);
         assert_eq!(configs.holders(b"unread"), others);
-        let listed = surveyed.change.keys.iter().map(|(_, keys)| keys.len());
-        let expected = if unlisted == Unlisted::Nearest { 1 } else { 2 };
+        let listed = result.change.keys.iter().map(|(_, keys)| keys.len());
+        let expected = if unlisted == UnlistedHolders::Nearest {
+            1
+        } else {
+            2
+        };
         assert_eq!(
             listed.sum::<usize>(),
             expected,
@@ -400,7 +405,7 @@ fn who_holds_a_key_before_and_after_a_switch_holds_it_all_the_time() {
     }
     for spec in [
         StrategySpec::Quorum {
-            unlisted: Unlisted::Nearest,
+            unlisted: UnlistedHolders::Nearest,
         },
         StrategySpec::Cost(CostSettings::from_thousandths(500, 0, false)),
     ] {
@@ -411,14 +416,14 @@ fn who_holds_a_key_before_and_after_a_switch_holds_it_all_the_time() {
             &demand,
             &mut configs,
         );
-        let mut wish = everywhere(&spec);
+        let mut change = everywhere(&spec);
         let mut entries = 0;
         loop {
-            let surveyed = survey(std::mem::take(&mut wish), &paper(1), &demand, &configs);
-            if surveyed.change == ConfigChange::default() {
+            let result = survey(std::mem::take(&mut change), &paper(1), &demand, &configs);
+            if result.change == ConfigChange::default() {
                 break;
             }
-            configs.apply(ConfigId(configs.newest().0 + 1), &surveyed.change);
+            configs.apply(ConfigId(configs.newest().0 + 1), &result.change);
             for i in 0..50_000 {
                 assert!(configs.holders(&key(i)).contains(ReplicaId(4)), "{i}");
             }
@@ -439,8 +444,8 @@ fn spare_replicas_hold_nothing_whoever_held_before() {
     for prior in [false, true] {
         let mut configs = Configs::new(5);
         let mut put = |spec: &StrategySpec| {
-            let wish = (&KeyRange::all(), spec);
-            settle(wish, &paper(1), &demand, &mut configs);
+            let change = (&KeyRange::all(), spec);
+            settle(change, &paper(1), &demand, &mut configs);
             let keys = [b"read everywhere".as_slice(), b"unread"];
             keys.map(|key| configs.holders(key).len())
         };
@@ -465,7 +470,7 @@ fn who_is_silent_is_given_no_further_keys() {
         ask(&mut demand, &Key::from(key), 4, (50, 0));
     }
     let spec = StrategySpec::Quorum {
-        unlisted: Unlisted::Nearest,
+        unlisted: UnlistedHolders::Nearest,
     };
     let mut configs = Configs::new(5);
     let listing = ConfigChange {

@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
 
 /// A bounded number of connections for each address. All others together keep what is left
-/// of the places, so one machine cannot keep everybody else out.
+/// of the slots, so one machine cannot keep everybody else out.
 #[derive(Debug)]
-pub(super) struct Addresses {
+pub(super) struct AddressLimiter {
     max: usize,
     taken: Rc<RefCell<HashMap<IpAddr, usize>>>,
     refused: Cell<u64>,
@@ -16,29 +16,29 @@ pub(super) struct Addresses {
     refusing: Cell<bool>,
 }
 
-/// A place of an address, until it is dropped.
+/// A slot of an address, until it is dropped.
 #[derive(Debug)]
-pub(super) struct AddressSeat {
-    site: IpAddr,
+pub(super) struct AddressSlot {
+    prefix: IpAddr,
     taken: Rc<RefCell<HashMap<IpAddr, usize>>>,
 }
 
-impl Drop for AddressSeat {
+impl Drop for AddressSlot {
     fn drop(&mut self) {
         let mut taken = self.taken.borrow_mut();
-        let left = taken.get_mut(&self.site).map(|count| {
+        let left = taken.get_mut(&self.prefix).map(|count| {
             *count -= 1;
             *count
         });
         if left == Some(0) {
-            taken.remove(&self.site);
+            taken.remove(&self.prefix);
         }
     }
 }
 
-impl Addresses {
-    pub(super) fn new(max: usize) -> Addresses {
-        Addresses {
+impl AddressLimiter {
+    pub(super) fn new(max: usize) -> AddressLimiter {
+        AddressLimiter {
             max,
             taken: Rc::default(),
             refused: Cell::new(0),
@@ -46,11 +46,11 @@ impl Addresses {
         }
     }
 
-    /// A place for a connection from there, if the address has one left.
-    pub(super) fn take(&self, address: IpAddr) -> Option<AddressSeat> {
-        let site = site(address);
+    /// A slot for a connection from there, if the address has one left.
+    pub(super) fn take(&self, address: IpAddr) -> Option<AddressSlot> {
+        let prefix = network_prefix(address);
         let mut all = self.taken.borrow_mut();
-        let count = all.entry(site).or_insert(0);
+        let count = all.entry(prefix).or_insert(0);
         if *count >= self.max {
             return None;
         }
@@ -59,16 +59,16 @@ impl Addresses {
         }
         *count += 1;
         let taken = self.taken.clone();
-        Some(AddressSeat { site, taken })
+        Some(AddressSlot { prefix, taken })
     }
 
     /// Counts a refusal; whether it is worth a line.
-    pub(super) fn refuse(&self) -> bool {
+    pub(super) fn count_refusal(&self) -> bool {
         self.refused.set(self.refused.get() + 1);
         !self.refusing.replace(true)
     }
 
-    /// Places of one address.
+    /// Slots of one address.
     pub(super) fn max(&self) -> usize {
         self.max
     }
@@ -79,9 +79,9 @@ impl Addresses {
     }
 }
 
-/// Site of an address: an IPv4 address itself, or the first 64 bits of an IPv6 address. A
+/// Network prefix of an address: an IPv4 address itself, or the first 64 bits of an IPv6 address. A
 /// machine that has one IPv6 address usually has all that begin with the same 64 bits.
-pub(super) fn site(address: IpAddr) -> IpAddr {
+pub(super) fn network_prefix(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn each_address_has_places_of_its_own_and_gets_them_back() {
-        let addresses = Addresses::new(2);
+        let addresses = AddressLimiter::new(2);
         let take = |text| addresses.take(ip(text));
         let first = take("10.0.0.1").unwrap();
         let _second = take("10.0.0.1").unwrap();
@@ -120,11 +120,11 @@ mod tests {
 
     #[test]
     fn a_network_of_one_machine_is_one_address() {
-        let addresses = Addresses::new(1);
+        let addresses = AddressLimiter::new(1);
         let _first = addresses.take(ip("2001:db8:1:2::1")).unwrap();
         assert!(addresses.take(ip("2001:db8:1:2:ffff::9")).is_none());
         assert!(addresses.take(ip("2001:db8:1:3::1")).is_some());
-        assert!(addresses.refuse() && !addresses.refuse());
+        assert!(addresses.count_refusal() && !addresses.count_refusal());
         assert_eq!(addresses.refused(), 2);
     }
 }

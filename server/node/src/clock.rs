@@ -7,13 +7,13 @@ use std::time::Duration;
 use leasehold_leases::Time;
 use rustix::time::{ClockId, clock_gettime};
 
-use leasehold_replica::shell::{Others, Reading};
+use leasehold_replica::shell::{ClockReading, OtherClocks};
 
 /// Readings that took longer than this were interrupted, and cannot be compared.
 const TOGETHER: Duration = Duration::from_micros(100);
 /// Interval between comparisons of the clocks. Reading them costs more than a step may cost, and
 /// no clock goes far wrong in this time.
-const COMPARED_EVERY: Duration = Duration::from_millis(1);
+const COMPARE_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum number of attempts at readings that are interrupted.
 const TRIES: u32 = 4;
 
@@ -27,65 +27,65 @@ static SUSPENDED_NS: AtomicU64 = AtomicU64::new(0);
 /// through a lease must find it expired. What it slept is the difference of the first two,
 /// which are steered alike. `std::time::Instant` is the first of them.
 pub fn now() -> Time {
-    moment(&read, &SUSPENDED_NS).now
+    sample(&read, &SUSPENDED_NS).now
 }
 
 /// One look at the clock that leases are counted on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Moment {
+pub(super) struct ClockSample {
     now: Time,
     /// The steered clock, which was read for it.
     boot_ns: u64,
 }
 
-impl Moment {
+impl ClockSample {
     /// Whether so little time has passed since `earlier` by both clocks. If only one of them were
     /// asked, nobody would see that it stands still.
-    fn is_soon_after(self, earlier: Moment) -> bool {
+    fn is_soon_after(self, earlier: ClockSample) -> bool {
         let steered = Duration::from_nanos(self.boot_ns.abs_diff(earlier.boot_ns));
-        self.now.since(earlier.now) < COMPARED_EVERY && steered < COMPARED_EVERY
+        self.now.since(earlier.now) < COMPARE_INTERVAL && steered < COMPARE_INTERVAL
     }
 }
 
-fn moment(read: &impl Fn(ClockId) -> u64, suspended_ns: &AtomicU64) -> Moment {
+fn sample(read: &impl Fn(ClockId) -> u64, suspended_ns: &AtomicU64) -> ClockSample {
     let boot_ns = read(ClockId::Boottime);
     // Read later, so the difference is what was slept or less: it never falls by chance.
     let slept_ns = boot_ns.saturating_sub(read(ClockId::Monotonic));
     let known_ns = suspended_ns.fetch_max(slept_ns, Ordering::Relaxed);
     let now = Time(read(ClockId::MonotonicRaw) + known_ns.max(slept_ns));
-    Moment { now, boot_ns }
+    ClockSample { now, boot_ns }
 }
 
-/// The same, and what other clocks say at that moment, unless they were asked a moment ago:
+/// The same, and what other clocks say at that moment, unless they were compared a moment ago:
 /// at `compared`.
-pub(super) fn reading(compared: &Cell<Moment>) -> Reading {
+pub(super) fn reading(compared: &Cell<ClockSample>) -> ClockReading {
     reading_of(&read, &SUSPENDED_NS, compared)
 }
 
 fn reading_of(
     read: &impl Fn(ClockId) -> u64,
     suspended_ns: &AtomicU64,
-    compared: &Cell<Moment>,
-) -> Reading {
-    let first = moment(read, suspended_ns);
+    compared: &Cell<ClockSample>,
+) -> ClockReading {
+    let first = sample(read, suspended_ns);
     if first.is_soon_after(compared.get()) {
-        return Reading::alone(first.now);
+        return ClockReading::alone(first.now);
     }
     compared.set(first);
     let mut before = first.now;
     for _ in 0..TRIES {
-        let others = Others {
+        let others = OtherClocks {
             steered_ns: read(ClockId::Boottime),
             wall_ns: read(ClockId::Realtime),
         };
-        let after = moment(read, suspended_ns).now;
+        let after = sample(read, suspended_ns).now;
         if after.since(before) <= TOGETHER {
             let (now, others) = (after, Some(others));
-            return Reading { now, others };
+            return ClockReading { now, others };
         }
         before = after;
     }
-    Reading::alone(before)
+    ClockReading::alone(before)
 }
 
 /// Processor time of this process so far, all its threads together, in µs.

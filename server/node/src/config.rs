@@ -26,7 +26,9 @@ pub use self::limits::Limits;
 pub use self::security::{Identity, Security};
 
 use super::storage::Durability;
-use leasehold_replica::settings::{AcceptReplies, Elections, SessionLimits, Settings, Timing};
+use leasehold_replica::settings::{
+    AcceptReplies, ElectionSettings, SessionLimits, Settings, Timing,
+};
 
 /// A cluster's configuration, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -163,9 +165,9 @@ impl ClusterConfig {
             strategies: self.strategies.clone(),
             params: self.params,
             timing: self.timing,
-            elections: Elections {
+            elections: ElectionSettings {
                 preferred: self.leader,
-                ..Elections::default()
+                ..ElectionSettings::default()
             },
             accept_replies: self.accept_replies,
             batch_max: self.batch_max,

@@ -13,68 +13,68 @@ use leasehold_replica::action::ClientHandle;
 use leasehold_replica::advice::DemandPass;
 
 /// Number of keys that are looked at in one event-loop iteration: about a millisecond.
-const KEYS_A_ROUND: usize = 4096;
+const KEYS_PER_ITERATION: usize = 4096;
 
 /// Number of clients that are answered in one round: an answer may have megabytes.
-const ANSWERS_A_ROUND: usize = 1;
+const ANSWERS_PER_ITERATION: usize = 1;
 
 /// Clients that wait for the demand, and the pass that is made for them.
 #[derive(Debug, Default)]
-pub(super) struct DemandPasses(RefCell<State>);
+pub(super) struct DemandPasses(RefCell<PassState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct PassState {
     /// Clients that are answered once the pass is over, with their requests.
     waiting: Vec<(ClientHandle, StatusRequest)>,
     pass: Option<DemandPass>,
     /// Clients of an earlier pass that are still to be answered, and their answer.
-    told: Option<Answered>,
+    answers: Option<DemandAnswers>,
 }
 
 /// Clients to be answered, and the demand for them; `None`: the replica does not lead.
-pub(super) type Answered = (Vec<(ClientHandle, StatusRequest)>, Option<Demand>);
+pub(super) type DemandAnswers = (Vec<(ClientHandle, StatusRequest)>, Option<Demand>);
 
 impl DemandPasses {
     /// A client asks.
-    pub(super) fn ask(&self, client: ClientHandle, asked: StatusRequest) {
-        self.0.borrow_mut().waiting.push((client, asked));
+    pub(super) fn submit(&self, client: ClientHandle, request: StatusRequest) {
+        self.0.borrow_mut().waiting.push((client, request));
     }
 
     /// Whether nobody waits.
     pub(super) fn is_empty(&self) -> bool {
         let state = self.0.borrow();
-        state.waiting.is_empty() && state.told.is_none()
+        state.waiting.is_empty() && state.answers.is_none()
     }
 
     /// Looks at some more keys. Returns the clients to be answered now, if there are any.
-    pub(super) fn look(&self, replica: &Replica) -> Option<Answered> {
+    pub(super) fn advance(&self, replica: &Replica) -> Option<DemandAnswers> {
         let state = &mut *self.0.borrow_mut();
-        if state.told.is_none() {
-            state.told = state.look(replica);
+        if state.answers.is_none() {
+            state.answers = state.advance(replica);
         }
-        let (clients, demand) = state.told.as_mut()?;
-        let next = clients.len().min(ANSWERS_A_ROUND);
+        let (clients, demand) = state.answers.as_mut()?;
+        let next = clients.len().min(ANSWERS_PER_ITERATION);
         let answered = (clients.drain(..next).collect(), demand.clone());
         if clients.is_empty() {
-            state.told = None;
+            state.answers = None;
         }
         Some(answered)
     }
 }
 
-impl State {
+impl PassState {
     /// Looks at some more keys. After the last, returns the clients that waited.
-    fn look(&mut self, replica: &Replica) -> Option<Answered> {
+    fn advance(&mut self, replica: &Replica) -> Option<DemandAnswers> {
         let state = self;
         if state.waiting.is_empty() {
             return None;
         }
-        // It is begun anew in a later leadership, and ends where there is none.
+        // It is begun again in a later leadership, and ends where there is none.
         let begun = state.pass.take().filter(|pass| replica.may_go_on(pass));
         let Some(mut pass) = begun.or_else(|| replica.begin_demand_pass()) else {
             return Some((std::mem::take(&mut state.waiting), None));
         };
-        if !replica.look_at_demand(&mut pass, KEYS_A_ROUND) {
+        if !replica.look_at_demand(&mut pass, KEYS_PER_ITERATION) {
             state.pass = Some(pass);
             return None;
         }

@@ -20,15 +20,15 @@ const OWN: usize = 32;
 /// With fewer for clients, a node does not start.
 const CLIENTS_MIN: usize = 16;
 /// Clients that are being told why they are refused.
-pub(super) const FAREWELLS: usize = 16;
+pub(super) const REJECTIONS_MAX: usize = 16;
 /// Connections on the peers' port that have not said yet which peer they are.
-pub(super) const STRANGERS: usize = 48;
+pub(super) const UNAUTHENTICATED_MAX: usize = 48;
 /// The limit that is assumed if the system sets none.
 const UNLIMITED: usize = 1 << 20;
 
 /// Shares of the file descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Descriptors {
+pub(super) struct FdBudget {
     /// Tables that the storage may keep open.
     pub(super) tables: usize,
     /// Connections of clients.
@@ -37,15 +37,15 @@ pub(super) struct Descriptors {
 
 /// There are too few for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooFew {
+pub(super) struct FdShortage {
     pub(super) limit: usize,
     pub(super) needed: usize,
 }
 
-impl Descriptors {
+impl FdBudget {
     /// Raises this process's limit as far as it may without privileges, and shares it
     /// out, for a cluster of `members`, each of which may have `per_peer` connections here.
-    pub(super) fn claim(members: usize, per_peer: usize) -> Result<Descriptors, TooFew> {
+    pub(super) fn claim(members: usize, per_peer: usize) -> Result<FdBudget, FdShortage> {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let raised = Rlimit {
             current: maximum,
@@ -57,7 +57,7 @@ impl Descriptors {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.and_then(|limit| usize::try_from(limit).ok());
         let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        Descriptors::share(
+        FdBudget::share(
             limit.unwrap_or(UNLIMITED).min(UNLIMITED),
             open,
             (members, per_peer),
@@ -69,27 +69,27 @@ impl Descriptors {
         limit: usize,
         open: usize,
         (members, per_peer): (usize, usize),
-    ) -> Result<Descriptors, TooFew> {
+    ) -> Result<FdBudget, FdShortage> {
         // A peer that connects has a few seconds to identify itself. The handshakes' thread may
         // still have as many connections that have lost their places to others already.
-        let accepted = per_peer * members + 2 * STRANGERS;
-        let fixed = open + OWN + STORAGE_OTHERS + FAREWELLS + 2 * members + accepted;
+        let accepted = per_peer * members + 2 * UNAUTHENTICATED_MAX;
+        let fixed = open + OWN + STORAGE_OTHERS + REJECTIONS_MAX + 2 * members + accepted;
         let needed = fixed + TABLES.start() + CLIENTS_MIN;
         if limit < needed {
-            return Err(TooFew { limit, needed });
+            return Err(FdShortage { limit, needed });
         }
         let left = limit - fixed;
         let tables = (left / 4).clamp(*TABLES.start(), *TABLES.end());
-        Ok(Descriptors {
+        Ok(FdBudget {
             tables,
             clients: left - tables,
         })
     }
 }
 
-/// A bounded number of places, each for one connection.
+/// A bounded number of slots, each for one connection.
 #[derive(Debug)]
-pub(super) struct Seats {
+pub(super) struct ConnectionSlots {
     max: usize,
     taken: Rc<Cell<usize>>,
     refused: Cell<u64>,
@@ -97,19 +97,19 @@ pub(super) struct Seats {
     refusing: Cell<bool>,
 }
 
-/// A place, until it is dropped.
+/// A slot, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Seat(Rc<Cell<usize>>);
+pub(super) struct ConnectionSlot(Rc<Cell<usize>>);
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
 }
 
-impl Seats {
-    pub(super) fn new(max: usize) -> Seats {
-        Seats {
+impl ConnectionSlots {
+    pub(super) fn new(max: usize) -> ConnectionSlots {
+        ConnectionSlots {
             max,
             taken: Rc::default(),
             refused: Cell::new(0),
@@ -117,8 +117,8 @@ impl Seats {
         }
     }
 
-    /// A place, if one is free.
-    pub(super) fn take(&self) -> Option<Seat> {
+    /// A slot, if one is free.
+    pub(super) fn take(&self) -> Option<ConnectionSlot> {
         let taken = self.taken.get();
         if taken >= self.max {
             return None;
@@ -127,16 +127,16 @@ impl Seats {
             self.refusing.set(false);
         }
         self.taken.set(taken + 1);
-        Some(Seat(self.taken.clone()))
+        Some(ConnectionSlot(self.taken.clone()))
     }
 
-    /// Counts a refusal; whether it is the first since an eighth of the places was free.
-    pub(super) fn refuse(&self) -> bool {
+    /// Counts a refusal; whether it is the first since an eighth of the slots was free.
+    pub(super) fn count_refusal(&self) -> bool {
         self.refused.set(self.refused.get() + 1);
         !self.refusing.replace(true)
     }
 
-    /// Places there are.
+    /// Slots there are.
     pub(super) fn max(&self) -> usize {
         self.max
     }
@@ -155,41 +155,44 @@ mod tests {
     fn the_storage_and_the_peers_come_first() {
         for members in [1, 3, 5, 9] {
             for limit in (200..2000).chain([20_000, UNLIMITED]) {
-                let Ok(shares) = Descriptors::share(limit, 20, (members, 2)) else {
+                let Ok(shares) = FdBudget::share(limit, 20, (members, 2)) else {
                     assert!(limit < 320, "{limit} are enough");
                     continue;
                 };
                 assert!(TABLES.contains(&shares.tables) && shares.clients >= CLIENTS_MIN);
-                let peers = 2 * members + 2 * STRANGERS + 2 * members;
+                let peers = 2 * members + 2 * UNAUTHENTICATED_MAX + 2 * members;
                 let storage = shares.tables + STORAGE_OTHERS;
-                let all = 20 + OWN + FAREWELLS + storage + peers + shares.clients;
+                let all = 20 + OWN + REJECTIONS_MAX + storage + peers + shares.clients;
                 assert_eq!(all, limit, "every one is given to somebody, and none twice");
             }
         }
-        let usual = Descriptors::share(1024, 10, (5, 2)).unwrap();
+        let usual = FdBudget::share(1024, 10, (5, 2)).unwrap();
         assert!(usual.clients > 500, "{usual:?}");
     }
 
     #[test]
     fn too_few_are_refused_with_how_many_are_needed() {
-        let TooFew { limit, needed } = Descriptors::share(100, 10, (3, 2)).unwrap_err();
+        let FdShortage { limit, needed } = FdBudget::share(100, 10, (3, 2)).unwrap_err();
         assert_eq!(limit, 100);
-        assert!(Descriptors::share(needed, 10, (3, 2)).is_ok());
-        assert!(Descriptors::share(needed - 1, 10, (3, 2)).is_err());
+        assert!(FdBudget::share(needed, 10, (3, 2)).is_ok());
+        assert!(FdBudget::share(needed - 1, 10, (3, 2)).is_err());
     }
 
     #[test]
     fn a_burst_of_refusals_is_told_once() {
-        let seats = Seats::new(8);
-        let mut taken: Vec<Seat> = std::iter::from_fn(|| seats.take()).collect();
+        let slots = ConnectionSlots::new(8);
+        let mut taken: Vec<ConnectionSlot> = std::iter::from_fn(|| slots.take()).collect();
         assert_eq!(taken.len(), 8);
-        assert!(seats.refuse());
+        assert!(slots.count_refusal());
         taken.pop();
-        taken.push(seats.take().unwrap());
-        assert!(seats.take().is_none() && !seats.refuse(), "the same burst");
+        taken.push(slots.take().unwrap());
+        assert!(
+            slots.take().is_none() && !slots.count_refusal(),
+            "the same burst"
+        );
         taken.truncate(5);
-        taken.extend(std::iter::from_fn(|| seats.take()));
-        assert!(seats.refuse(), "another");
-        assert_eq!((taken.len(), seats.refused()), (8, 3));
+        taken.extend(std::iter::from_fn(|| slots.take()));
+        assert!(slots.count_refusal(), "another");
+        assert_eq!((taken.len(), slots.refused()), (8, 3));
     }
 }

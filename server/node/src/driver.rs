@@ -20,21 +20,23 @@ use tokio::time::{Instant, Sleep};
 
 use super::clock;
 use super::demand_passes::DemandPasses;
-use super::ending::LEAVE_WITHIN;
+use super::ending::LEAVE_TIMEOUT;
 use super::events::Events;
 use super::inbox::Inbox;
-use super::lease_wishes::LeaseWishes;
+use super::lease_wishes::LeaseChanges;
 use super::listener::Clients;
-use super::moves::Moves;
-use super::step_watch::{self, StepWatch, Work};
-use super::storage::{Durability, Durable, Report, StorageError, Writer};
+use super::moves::LeadershipTransfers;
+use super::step_watch::{self, StepWatch, WorkKind};
+use super::storage::{Durability, PersistOutcome, StorageError, StorageReport, Writer};
 use super::timeout_watch::{self, TimeoutWatch};
 use super::transport::Peers;
 use leasehold_replica::Replica;
-use leasehold_replica::action::{Action, Asker, ClientHandle, Event, Record, Sequence};
+use leasehold_replica::action::{Action, ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::input::{Input, ReadFrom};
 use leasehold_replica::message::{Envelope, LogId};
-use leasehold_replica::shell::{self, Answers, Divergence, Fenced, Host, Part, Watches};
+use leasehold_replica::shell::{
+    self, Divergence, FencedAnswers, FencedReply, Host, IterationPart, Watches,
+};
 
 /// The longest sleep between two rounds. The timer stands still while the machine is
 /// suspended, but leases do not: this bounds how late their deadlines are noticed.
@@ -48,21 +50,21 @@ pub(super) struct Driver {
     pub(super) durability: Durability,
     pub(super) directory: PathBuf,
     pub(super) inbox: Rc<Inbox>,
-    pub(super) moves: Moves,
-    pub(super) wishes: LeaseWishes,
+    pub(super) transfers: LeadershipTransfers,
+    pub(super) lease_changes: LeaseChanges,
     pub(super) demand_passes: DemandPasses,
     pub(super) clients: Rc<Clients>,
     pub(super) peers: Rc<Peers>,
     pub(super) writer: Writer,
-    pub(super) reports: UnboundedReceiver<Report>,
+    pub(super) reports: UnboundedReceiver<StorageReport>,
     pub(super) events: Events,
     pub(super) watches: Watches,
     pub(super) step_watch: StepWatch,
     pub(super) timeout_watch: TimeoutWatch,
     /// Nobody waits for this replica any more: it may end.
-    pub(super) left: bool,
+    pub(super) may_end: bool,
     /// When clocks were last compared.
-    pub(super) compared: Cell<clock::Moment>,
+    pub(super) compared: Cell<clock::ClockSample>,
 }
 
 /// Buffers that are reused for every group.
@@ -70,8 +72,8 @@ pub(super) struct Driver {
 struct Scratch {
     inputs: Vec<Input>,
     actions: Vec<Action>,
-    fenced: Vec<Fenced>,
-    answers: Answers,
+    fenced: Vec<FencedReply>,
+    answers: FencedAnswers,
 }
 
 impl Driver {
@@ -89,12 +91,12 @@ impl Driver {
         let leaving = tokio::time::sleep(Duration::MAX);
         let mut stopping = false;
         tokio::pin!(shutdown, timer, leaving);
-        while !self.left {
+        while !self.may_end {
             let report = tokio::select! {
                 biased;
                 () = &mut shutdown, if !stopping => {
                     stopping = true;
-                    leaving.as_mut().reset(Instant::now() + LEAVE_WITHIN);
+                    leaving.as_mut().reset(Instant::now() + LEAVE_TIMEOUT);
                     self.inbox.push(Input::Stop);
                     None
                 }
@@ -103,20 +105,22 @@ impl Driver {
                 () = self.inbox.arrival() => None,
                 () = &mut timer => None,
             };
-            self.hear(report)?;
-            if let Err(wiped) = self.round(&mut scratch) {
+            self.take_reports(report)?;
+            if let Err(wiped) = self.run_iteration(&mut scratch) {
                 self.close()?;
                 return Err(wiped);
             }
             self.arm(timer.as_mut());
-            self.give_turns().await;
+            self.yield_to_tasks().await;
         }
         self.close()
     }
 
     /// Lets connections have their turn before the next round.
-    async fn give_turns(&self) {
-        let left = self.inbox.has_others() || self.inbox.is_read_up() || self.clients.has_waiting();
+    async fn yield_to_tasks(&self) {
+        let left = self.inbox.has_others()
+            || self.inbox.is_read_budget_spent()
+            || self.clients.has_waiting();
         match left {
             // Messages that peers have sent meanwhile are not to wait for what an iteration has
             // left. And connections that may read since that iteration do so before others may.
@@ -136,21 +140,21 @@ impl Driver {
     }
 
     /// Takes what the storage says.
-    fn hear(&mut self, first: Option<Report>) -> Result<(), StorageError> {
+    fn take_reports(&mut self, first: Option<StorageReport>) -> Result<(), StorageError> {
         let mut next = first;
         while let Some(report) = next {
             let input = match report {
-                Report::Persisted(sequence) => {
+                StorageReport::Persisted(sequence) => {
                     self.watches.disk.persisted(sequence);
                     Input::Persisted(sequence)
                 }
-                Report::LogRead { log, to, entries } => Input::LogRead { log, to, entries },
-                Report::Writable(writable) => {
+                StorageReport::LogRead { log, to, entries } => Input::LogRead { log, to, entries },
+                StorageReport::Writable(writable) => {
                     self.watches.disk.set_full(!writable);
                     next = self.reports.try_recv().ok();
                     continue;
                 }
-                Report::Failed(error) => return Err(error),
+                StorageReport::Failed(error) => return Err(error),
             };
             self.inbox.push(input);
             next = self.reports.try_recv().ok();
@@ -159,7 +163,7 @@ impl Driver {
     }
 
     /// One group of inputs, and what comes of it.
-    fn round(&mut self, scratch: &mut Scratch) -> Result<(), StorageError> {
+    fn run_iteration(&mut self, scratch: &mut Scratch) -> Result<(), StorageError> {
         let writable = self.watches.disk.writable();
         let diverged = self.watches.clock.divergence().is_some();
         self.step_watch.begin(std::time::Instant::now());
@@ -168,26 +172,26 @@ impl Driver {
             die(&self.names[self.me.index()]);
         };
         if self.watches.clock.divergence().is_some() != diverged {
-            self.tell_of_clock();
+            self.report_clock_state();
         }
         if self.watches.disk.writable() != writable {
-            self.tell_of_disk();
+            self.report_disk_state();
         }
-        self.enter(Work::Actions);
-        self.clients.begin_round();
+        self.enter(WorkKind::Actions);
+        self.clients.begin_iteration();
         self.perform(now, scratch)?;
-        self.enter(Work::Status);
+        self.enter(WorkKind::Status);
         self.answer_statuses(now);
-        self.answer_moves(now);
-        self.answer_wishes(now);
-        self.enter(Work::Demand);
+        self.answer_transfers(now);
+        self.answer_lease_changes(now);
+        self.enter(WorkKind::Demand);
         self.answer_demand(now);
         let (watch, replica) = (&mut self.timeout_watch, &self.replica);
         if let Some(short) = watch.look(now, || replica.short_timeout()) {
             timeout_watch::warn(short);
         }
         self.clients.set_log_time(self.replica.log_time_ms());
-        self.enter(Work::Writing);
+        self.enter(WorkKind::Writing);
         self.peers.flush();
         self.clients.flush();
         if let Some(long) = self.step_watch.end(std::time::Instant::now()) {
@@ -196,20 +200,20 @@ impl Driver {
         Ok(())
     }
 
-    fn enter(&mut self, work: Work) {
+    fn enter(&mut self, work: WorkKind) {
         self.step_watch.enter(work, std::time::Instant::now);
     }
 
     fn step_all(&mut self, scratch: &mut Scratch) -> Time {
         let (inbox, compared) = (&self.inbox, &self.compared);
         let watch = &mut self.step_watch;
-        let begins = |part: &Part<'_>| {
-            if let Part::Begin(due) = part {
+        let begins = |part: &IterationPart<'_>| {
+            if let IterationPart::Begin(due) = part {
                 watch.note_due(*due);
             }
-            watch.enter(Work::of(part), std::time::Instant::now);
+            watch.enter(WorkKind::of(part), std::time::Instant::now);
         };
-        shell::round(
+        shell::run_iteration(
             &mut self.replica,
             &mut self.watches,
             (&mut scratch.inputs, &mut scratch.actions),
@@ -221,7 +225,7 @@ impl Driver {
         )
     }
 
-    fn tell_of_disk(&self) {
+    fn report_disk_state(&self) {
         let directory = self.directory.display();
         match self.watches.disk.writable() {
             true => tracing::warn!(%directory, "the disk takes writes again"),
@@ -233,7 +237,7 @@ impl Driver {
         }
     }
 
-    fn tell_of_clock(&self) {
+    fn report_clock_state(&self) {
         match self.watches.clock.divergence() {
             Some(Divergence {
                 clock,
@@ -251,15 +255,15 @@ impl Driver {
     }
 
     fn perform(&mut self, now: Time, scratch: &mut Scratch) -> Result<(), StorageError> {
-        let mut performing = Performing {
+        let mut host = ActionHost {
             driver: self,
             now,
             fenced: &mut scratch.fenced,
             wiped: None,
         };
         for action in scratch.actions.drain(..) {
-            shell::perform(action, &mut performing);
-            if let Some(wiped) = performing.wiped.take() {
+            shell::perform(action, &mut host);
+            if let Some(wiped) = host.wiped.take() {
                 return Err(wiped);
             }
         }
@@ -277,7 +281,7 @@ impl Driver {
                 self.inbox.push(fenced.missed());
                 continue;
             }
-            let Fenced {
+            let FencedReply {
                 to, path, outcome, ..
             } = fenced;
             match to {
@@ -300,8 +304,11 @@ impl Driver {
     /// Sets the timer if it would fire too late. A timer that fires too early costs one
     /// empty round; setting it in every round would cost more.
     fn arm(&self, mut timer: std::pin::Pin<&mut Sleep>) {
-        let asked = self.moves.next_deadline().min(self.wishes.next_deadline());
-        let next = self.replica.next_deadline().min(asked);
+        let requested = self
+            .transfers
+            .next_deadline()
+            .min(self.lease_changes.next_deadline());
+        let next = self.replica.next_deadline().min(requested);
         // Clients that wait for demand or a large answer get the next part as soon as others had
         // a turn.
         let at_once = !self.demand_passes.is_empty() || self.clients.has_waiting();
@@ -315,25 +322,25 @@ impl Driver {
 }
 
 /// Performs the actions of one group of inputs.
-struct Performing<'a> {
+struct ActionHost<'a> {
     driver: &'a mut Driver,
     /// When the group was stepped through.
     now: Time,
     /// Reads that wait until the clock has been read again.
-    fenced: &'a mut Vec<Fenced>,
+    fenced: &'a mut Vec<FencedReply>,
     /// The storage turned out to have been wiped: nothing more is performed.
     wiped: Option<StorageError>,
 }
 
-impl Host for Performing<'_> {
+impl Host for ActionHost<'_> {
     fn send(&mut self, to: ReplicaId, envelope: Envelope) {
         self.driver.peers.send(to, envelope);
     }
 
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
         match self.driver.writer.persist(sequence, records) {
-            Durable::Now => self.driver.inbox.push(Input::Persisted(sequence)),
-            Durable::Later => self.driver.watches.disk.asked(sequence, self.now),
+            PersistOutcome::Now => self.driver.inbox.push(Input::Persisted(sequence)),
+            PersistOutcome::Later => self.driver.watches.disk.requested(sequence, self.now),
         }
     }
 
@@ -341,19 +348,19 @@ impl Host for Performing<'_> {
         self.driver.reply(to, path, outcome);
     }
 
-    fn fenced_reply(&mut self, read: Fenced) {
+    fn fenced_reply(&mut self, read: FencedReply) {
         self.fenced.push(read);
     }
 
-    fn read_log(&mut self, log: LogId, to: Asker, from: Slot, last: Slot) {
+    fn read_log(&mut self, log: LogId, to: Requester, from: Slot, last: Slot) {
         self.driver.writer.read_log(log, to, from, last);
     }
 
     fn event(&mut self, event: Event) {
-        self.driver.events.tell(&event);
-        self.driver.left |= event == Event::Left;
+        self.driver.events.report(&event);
+        self.driver.may_end |= event == Event::Left;
         if let Event::LeaseAnswered { ask, answer } = &event
-            && let Some((client, refusal)) = self.driver.wishes.answered(*ask, answer)
+            && let Some((client, refusal)) = self.driver.lease_changes.note_answer(*ask, answer)
         {
             self.driver.clients.refuse(client, refusal);
         }

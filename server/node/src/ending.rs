@@ -17,24 +17,24 @@ use tokio::time::timeout;
 
 /// Maximum time for a node to transfer leadership before it ends. By then it has, unless other
 /// nodes are down or cut off.
-pub(super) const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time for a node to end, in all. Closing the directory takes some ms, unless the disk
 /// is slow.
-const END_WITHIN: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// For the log, which another thread writes.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const LOG_FLUSH_TIME: Duration = Duration::from_millis(200);
 
 /// Watches over the end of a node. Dropped when the node has ended.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct ShutdownWatchdog {
     /// The thread ends when this is dropped.
     _running: oneshot::Sender<()>,
 }
 
 /// Completes when the node is to end.
-pub(super) type Order = oneshot::Receiver<()>;
+pub(super) type ShutdownSignal = oneshot::Receiver<()>;
 
-impl Ending {
+impl ShutdownWatchdog {
     /// Waits for `shutdown`, whose signals are handled when this returns. Ends the process if
     /// the node is still there 5 s later.
     ///
@@ -43,23 +43,23 @@ impl Ending {
     pub(super) fn watch<F: Future<Output = ()> + Send + 'static>(
         node: &str,
         shutdown: impl FnOnce() -> io::Result<F>,
-    ) -> io::Result<(Ending, Order)> {
+    ) -> io::Result<(ShutdownWatchdog, ShutdownSignal)> {
         let node = node.to_owned();
-        Ending::watch_for(shutdown, END_WITHIN, move || end_late(&node))
+        ShutdownWatchdog::watch_for(shutdown, END_TIMEOUT, move || force_exit(&node))
     }
 
     fn watch_for<F: Future<Output = ()> + Send + 'static>(
         shutdown: impl FnOnce() -> io::Result<F>,
         within: Duration,
         late: impl FnOnce() + Send + 'static,
-    ) -> io::Result<(Ending, Order)> {
+    ) -> io::Result<(ShutdownWatchdog, ShutdownSignal)> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let shutdown = {
             let _inside = runtime.enter();
             shutdown()?
         };
         let (running, mut ended) = oneshot::channel::<()>();
-        let (give, order) = oneshot::channel();
+        let (give, stop_signal) = oneshot::channel();
         let watch = async move {
             tokio::select! {
                 () = shutdown => {}
@@ -74,21 +74,21 @@ impl Ending {
         };
         let thread = std::thread::Builder::new().name("ending".to_owned());
         thread.spawn(move || runtime.block_on(watch))?;
-        Ok((Ending { _running: running }, order))
+        Ok((ShutdownWatchdog { _running: running }, stop_signal))
     }
 }
 
 /// By a signal that nothing delays: at an orderly exit destructors of RocksDB would wait for its
 /// threads, which wait for the file system.
-fn end_late(node: &str) {
+fn force_exit(node: &str) {
     tracing::error!(
         node,
-        after_s = END_WITHIN.as_secs(),
+        after_s = END_TIMEOUT.as_secs(),
         "not ended in time, probably because the file system of its data hangs: the process ends \
          without closing the directory, with status 137 (SIGKILL). What was acknowledged is as safe \
          as after any kill; find out why the disk takes so long"
     );
-    std::thread::sleep(LAST_WORDS);
+    std::thread::sleep(LOG_FLUSH_TIME);
     if let Err(error) = kill_process(getpid(), Signal::KILL) {
         tracing::error!(%error, "the process cannot end itself");
     }
@@ -109,21 +109,24 @@ mod tests {
         let told = || Ok(ready(()));
         let early = report.clone();
         let late = move || early.send("early").unwrap();
-        let (ending, order) = Ending::watch_for(told, Duration::from_secs(3600), late).unwrap();
-        order.blocking_recv().unwrap();
+        let (ending, stop_signal) =
+            ShutdownWatchdog::watch_for(told, Duration::from_secs(3600), late).unwrap();
+        stop_signal.blocking_recv().unwrap();
         drop(ending);
         let late = move || report.send("late").unwrap();
-        let (_ending, order) = Ending::watch_for(told, Duration::from_millis(1), late).unwrap();
-        order.blocking_recv().unwrap();
+        let (_ending, stop_signal) =
+            ShutdownWatchdog::watch_for(told, Duration::from_millis(1), late).unwrap();
+        stop_signal.blocking_recv().unwrap();
         assert_eq!(reports.recv(), Ok("late"));
         assert!(reports.recv().is_err(), "the other one is over");
     }
 
     #[test]
     fn a_node_that_ends_by_itself_is_told_nothing() {
-        let (ending, order) =
-            Ending::watch_for(|| Ok(pending()), Duration::ZERO, || panic!("late")).unwrap();
+        let (ending, stop_signal) =
+            ShutdownWatchdog::watch_for(|| Ok(pending()), Duration::ZERO, || panic!("late"))
+                .unwrap();
         drop(ending);
-        assert!(order.blocking_recv().is_err());
+        assert!(stop_signal.blocking_recv().is_err());
     }
 }

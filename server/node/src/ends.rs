@@ -8,12 +8,12 @@ use std::task::Context;
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, BytesMut};
-use leasehold_transport::tls::{Channel, Received};
+use leasehold_transport::tls::{Channel, ReadProgress};
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt as _, Interest};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::handshakes::Shaken;
+use super::handshakes::EstablishedStream;
 use super::inbox::Inbox;
 
 /// Maximum number of bytes read at once, however much capacity there is: others wait meanwhile.
@@ -21,7 +21,7 @@ const READ_BYTES_MAX: usize = 64 << 10;
 
 /// Where bytes come from.
 #[expect(async_fn_in_trait, reason = "it is called on one thread")]
-pub trait Source {
+pub trait ByteSource {
     /// Waits for more bytes and appends them; 0 at the end. May be dropped and called again
     /// without losing anything.
     ///
@@ -30,7 +30,7 @@ pub trait Source {
     async fn fill(&mut self, buffer: &mut BytesMut, chunk_bytes: usize) -> io::Result<usize>;
 }
 
-impl<R: AsyncRead + Unpin> Source for R {
+impl<R: AsyncRead + Unpin> ByteSource for R {
     async fn fill(&mut self, buffer: &mut BytesMut, chunk_bytes: usize) -> io::Result<usize> {
         let room = buffer.capacity() - buffer.len();
         if room < chunk_bytes / 4 {
@@ -42,7 +42,7 @@ impl<R: AsyncRead + Unpin> Source for R {
 
 /// The half that is read from.
 #[derive(Debug)]
-pub struct ReadEnd {
+pub struct ReadHalf {
     half: OwnedReadHalf,
     channel: Option<Rc<RefCell<Channel>>>,
     /// Where what is read counts, if it is a client's.
@@ -51,47 +51,49 @@ pub struct ReadEnd {
 
 /// The half that is written to.
 #[derive(Debug)]
-pub(super) struct WriteEnd {
+pub(super) struct WriteHalf {
     half: OwnedWriteHalf,
     channel: Option<Rc<RefCell<Channel>>>,
 }
 
 /// Both halves of a connection.
-pub(super) fn split(shaken: Shaken) -> (ReadEnd, WriteEnd) {
-    let (reader, writer) = shaken.stream.into_split();
-    let channel = shaken.channel.map(|channel| Rc::new(RefCell::new(channel)));
-    let reader = ReadEnd {
+pub(super) fn split(established: EstablishedStream) -> (ReadHalf, WriteHalf) {
+    let (reader, writer) = established.stream.into_split();
+    let channel = established
+        .channel
+        .map(|channel| Rc::new(RefCell::new(channel)));
+    let reader = ReadHalf {
         half: reader,
         channel: channel.clone(),
         inbox: None,
     };
-    let writer = WriteEnd {
+    let writer = WriteHalf {
         half: writer,
         channel,
     };
     (reader, writer)
 }
 
-impl Source for ReadEnd {
+impl ByteSource for ReadHalf {
     async fn fill(&mut self, buffer: &mut BytesMut, chunk_bytes: usize) -> io::Result<usize> {
         loop {
             let (received, work) = self.receive(buffer, chunk_bytes).await?;
             if let Some(inbox) = &self.inbox {
-                inbox.turn(work).await;
+                inbox.acquire_read_units(work).await;
             }
             match received {
-                Received::Bytes(0) => {}
-                Received::Bytes(count) => return Ok(count),
-                Received::End => return Ok(0),
+                ReadProgress::Bytes(0) => {}
+                ReadProgress::Bytes(count) => return Ok(count),
+                ReadProgress::End => return Ok(0),
             }
         }
     }
 }
 
-impl ReadEnd {
-    /// Makes reads take their turns ([`Inbox::turn`]), from the first byte on.
-    pub(super) fn by_turns(self, inbox: Rc<Inbox>) -> ReadEnd {
-        ReadEnd {
+impl ReadHalf {
+    /// Makes reads wait for their turns ([`Inbox::acquire_read_units`]), from the first byte on.
+    pub(super) fn round_robin(self, inbox: Rc<Inbox>) -> ReadHalf {
+        ReadHalf {
             inbox: Some(inbox),
             ..self
         }
@@ -102,12 +104,12 @@ impl ReadEnd {
         &mut self,
         buffer: &mut BytesMut,
         chunk_bytes: usize,
-    ) -> io::Result<(Received, usize)> {
+    ) -> io::Result<(ReadProgress, usize)> {
         let half = &mut self.half;
         let Some(channel) = &self.channel else {
             return Ok(match half.fill(buffer, chunk_bytes).await? {
-                0 => (Received::End, 0),
-                count => (Received::Bytes(count), count),
+                0 => (ReadProgress::End, 0),
+                count => (ReadProgress::Bytes(count), count),
             });
         };
         let receive = |cx: &mut Context<'_>| {
@@ -119,7 +121,7 @@ impl ReadEnd {
     }
 }
 
-impl WriteEnd {
+impl WriteHalf {
     /// Writes what the socket takes now, and removes it from `buffer`.
     ///
     /// # Errors
@@ -160,8 +162,8 @@ impl WriteEnd {
     }
 
     /// Ends the stream of bytes, so that the other side reads to its end.
-    pub(super) fn shut(&self) {
-        self.say_end();
+    pub(super) fn shutdown_write(&self) {
+        self.close_notify();
         let socket = self.half.as_ref();
         // A connection that is gone already needs no end.
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
@@ -169,26 +171,26 @@ impl WriteEnd {
 
     /// Makes the kernel forget what it has taken and not sent, once the connection is closed.
     /// Otherwise the kernel would keep it for a client that reads a byte now and then.
-    pub(super) fn forget(&self) {
+    pub(super) fn discard_unsent(&self) {
         let _ = sockopt::set_socket_linger(self.half.as_ref(), Some(Duration::ZERO));
     }
 
-    fn say_end(&self) {
+    fn close_notify(&self) {
         if let Some(channel) = &self.channel {
             channel.borrow_mut().end(self.half.as_ref());
         }
     }
 }
 
-impl Drop for WriteEnd {
+impl Drop for WriteHalf {
     fn drop(&mut self) {
-        self.say_end();
+        self.close_notify();
     }
 }
 
-impl From<OwnedWriteHalf> for WriteEnd {
-    fn from(half: OwnedWriteHalf) -> WriteEnd {
-        WriteEnd {
+impl From<OwnedWriteHalf> for WriteHalf {
+    fn from(half: OwnedWriteHalf) -> WriteHalf {
+        WriteHalf {
             half,
             channel: None,
         }

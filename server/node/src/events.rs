@@ -22,7 +22,7 @@ const FIRST: ConfigId = ConfigId(1);
 pub(super) struct Events {
     node: String,
     /// The strategies that the configuration file names.
-    wanted: String,
+    configured: String,
     /// Those that were in force last.
     in_force: RefCell<String>,
     /// To a thread of its own: writing to a file may block, and the replica may not.
@@ -31,36 +31,36 @@ pub(super) struct Events {
 
 impl Events {
     /// Events of `node`, appended to `file` if one is given.
-    pub(super) fn new(node: &str, wanted: String, file: Option<&Path>) -> io::Result<Events> {
-        let lines = file.map(start).transpose()?;
+    pub(super) fn new(node: &str, configured: String, file: Option<&Path>) -> io::Result<Events> {
+        let lines = file.map(start_writer).transpose()?;
         Ok(Events {
             node: node.to_owned(),
-            wanted,
+            configured,
             in_force: RefCell::default(),
             lines,
         })
     }
 
-    pub(super) fn tell(&self, event: &Event) {
+    pub(super) fn report(&self, event: &Event) {
         tracing::info!(node = self.node, ?event);
         // The first leader begins the log of configurations with a slot that changes
         // nothing; only after it has the cluster a strategy.
         if let Event::Configured { id, strategy, .. } = event
             && *id > FIRST
             && self.in_force.replace(strategy.clone()) != *strategy
-            && *strategy != self.wanted
+            && *strategy != self.configured
         {
             tracing::warn!(
                 node = self.node,
                 in_force = strategy,
-                in_the_file = self.wanted,
+                in_the_file = self.configured,
                 "another strategy is in force than the configuration file names: the file counts \
                  at the first start of the cluster only; `leasehold lease show` tells more"
             );
         }
         let Some(lines) = &self.lines else { return };
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-        let unix_ms = since_epoch.map_or(0, |span| span.as_millis());
+        let unix_ms = since_epoch.map_or(0, |elapsed| elapsed.as_millis());
         let (name, details) = describe(event);
         // Node names hold nothing that JSON would have to escape.
         let _ = lines.send(format!(
@@ -70,7 +70,7 @@ impl Events {
     }
 }
 
-fn start(file: &Path) -> io::Result<Sender<String>> {
+fn start_writer(file: &Path) -> io::Result<Sender<String>> {
     let mut options = File::options();
     // To open a named pipe waits for its reader, and to write waits while that is slow.
     let options = options.custom_flags(OFlags::NONBLOCK.bits() as i32);
@@ -82,7 +82,7 @@ fn start(file: &Path) -> io::Result<Sender<String>> {
         ),
         _ => error,
     })?;
-    let mut written = Lines::new(out);
+    let mut written = EventWriter::new(out);
     let (lines, queue) = channel::<String>();
     std::thread::Builder::new()
         .name("events".to_owned())
@@ -97,7 +97,7 @@ fn start(file: &Path) -> io::Result<Sender<String>> {
 /// A file of lines. One that cannot be written, as on a full disk, is lost and counted; the
 /// next one that can be has the count before it.
 #[derive(Debug)]
-struct Lines<W> {
+struct EventWriter<W> {
     out: W,
     /// Lines lost since the last one that was written.
     lost: u64,
@@ -105,9 +105,9 @@ struct Lines<W> {
     torn: bool,
 }
 
-impl<W: io::Write> Lines<W> {
-    fn new(out: W) -> Lines<W> {
-        Lines {
+impl<W: io::Write> EventWriter<W> {
+    fn new(out: W) -> EventWriter<W> {
+        EventWriter {
             out,
             lost: 0,
             torn: false,
@@ -204,12 +204,12 @@ mod tests {
 
     /// A disk with room for so many bytes.
     #[derive(Default)]
-    struct Disk {
+    struct BoundedDisk {
         room: usize,
         holds: Vec<u8>,
     }
 
-    impl io::Write for Disk {
+    impl io::Write for BoundedDisk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let taken = bytes.len().min(self.room);
             if taken == 0 {
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn events_go_on_after_a_full_disk_and_say_how_many_were_lost() {
-        let mut lines = Lines::new(Disk::default());
+        let mut lines = EventWriter::new(BoundedDisk::default());
         lines.out.room = 6;
         for line in ["one\n", "two\n", "three\n"] {
             lines.write(line);
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_count_that_is_torn_itself_is_not_lost() {
-        let mut lines = Lines::new(Disk::default());
+        let mut lines = EventWriter::new(BoundedDisk::default());
         lines.write("one\n");
         lines.out.room = 5;
         lines.write("two\n");

@@ -6,17 +6,17 @@ use std::io;
 use bytes::{Bytes, BytesMut};
 use leasehold_wire::{FrameError, split_frame, split_frame_at_most};
 
-use super::ends::{ReadEnd, Source};
+use super::ends::{ByteSource, ReadHalf};
 
 /// Reads frames, without copying what is in them.
 #[derive(Debug)]
-pub struct Frames<R = ReadEnd> {
+pub struct Frames<R = ReadHalf> {
     reader: R,
     buffer: BytesMut,
     chunk_bytes: usize,
 }
 
-impl<R: Source> Frames<R> {
+impl<R: ByteSource> Frames<R> {
     /// Asks the socket for about `chunk_bytes` at a time, which is also what an
     /// idle connection holds.
     pub fn new(reader: R, chunk_bytes: usize) -> Self {
@@ -44,13 +44,13 @@ impl<R: Source> Frames<R> {
     pub fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         let frame = split_frame(&mut self.buffer)?;
         if frame.as_ref().is_some_and(|f| f.len() > self.chunk_bytes) {
-            self.leave();
+            self.detach_buffer();
         }
         Ok(frame)
     }
 
     /// Leaves its memory to a large frame: the small ones behind it would keep all of it.
-    fn leave(&mut self) {
+    fn detach_buffer(&mut self) {
         let mut rest = BytesMut::new();
         rest.extend_from_slice(&self.buffer);
         self.buffer = rest;

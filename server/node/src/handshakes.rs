@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use leasehold_leases::{ReplicaId, ReplicaSet};
-use leasehold_transport::tls::{Channel, names, shake};
+use leasehold_transport::tls::{Channel, handshake, names};
 use rustls::pki_types::ServerName;
 use rustls::server::ParsedCertificate;
 use rustls::{ClientConnection, Connection, ServerConnection};
@@ -18,9 +18,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::config::ClusterConfig;
-use super::descriptors::STRANGERS;
-use super::renewal::Renewal;
-use crate::security::{Credentials, SecurityError, day, is_named};
+use super::descriptors::UNAUTHENTICATED_MAX;
+use super::renewal::CertRotation;
+use crate::security::{NodeCredentials, SecurityError, day, is_named};
 
 /// Bytes that a client may send before its handshake is done: it shows no certificate.
 const CLIENT_BYTES_MAX: usize = 4 << 10;
@@ -28,11 +28,11 @@ const CLIENT_BYTES_MAX: usize = 4 << 10;
 const PEER_BYTES_MAX: usize = 16 << 10;
 const TOO_LONG: &str = "the handshake took too long";
 /// Interval between looks at the end of the certificate.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval between reminders to the operator: of a certificate that is about to expire, and
 /// (`_EXPIRED`) of one that has expired.
-const REMIND_EVERY: Duration = Duration::from_secs(24 * 3600);
-const REMIND_EVERY_EXPIRED: Duration = Duration::from_secs(3600);
+const REMIND_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+const REMIND_INTERVAL_EXPIRED: Duration = Duration::from_secs(3600);
 /// Time before its end at which the certificate is about to expire.
 const REMIND_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -49,40 +49,40 @@ pub(super) enum Side {
 
 /// A connection that has finished its handshake, or that needs none.
 #[derive(Debug)]
-pub(super) struct Shaken {
+pub(super) struct EstablishedStream {
     pub(super) stream: TcpStream,
     /// Without it, what is written is plain.
     pub(super) channel: Option<Channel>,
     /// The members that the other end has proved to be: one, or none, by its certificate;
     /// nothing where nobody proves anything.
-    pub(super) proved: Option<ReplicaSet>,
+    pub(super) verified_members: Option<ReplicaSet>,
 }
 
 /// Has handshakes done, if the cluster has certificates.
 #[derive(Debug)]
 pub(super) struct Handshakes {
-    thread: Option<UnboundedSender<Asked>>,
-    /// Connections on the peers' port that the thread has. Those that were given up are closed
+    thread: Option<UnboundedSender<HandshakeRequest>>,
+    /// Connections on the peers' port that the thread has. Those that were abandoned are closed
     /// there, a moment later: a flood must not fill the thread with them.
-    strangers: Arc<Semaphore>,
+    unauthenticated: Arc<Semaphore>,
     done: Cell<u64>,
     failed: Cell<u64>,
 }
 
-struct Asked {
+struct HandshakeRequest {
     stream: std::net::TcpStream,
     side: Side,
     until: Instant,
-    /// The handshake is given up when nobody waits for it any more.
-    answer: oneshot::Sender<Result<Done, String>>,
+    /// The handshake is abandoned when nobody waits for it any more.
+    answer: oneshot::Sender<Result<CompletedHandshake, String>>,
     /// Given back once the thread does not have the connection any more.
     permit: Option<OwnedSemaphorePermit>,
 }
 
-struct Done {
+struct CompletedHandshake {
     stream: std::net::TcpStream,
     connection: Connection,
-    proved: ReplicaSet,
+    verified_members: ReplicaSet,
 }
 
 impl Handshakes {
@@ -90,7 +90,7 @@ impl Handshakes {
     pub(super) fn none() -> Handshakes {
         Handshakes {
             thread: None,
-            strangers: Arc::new(Semaphore::new(STRANGERS)),
+            unauthenticated: Arc::new(Semaphore::new(UNAUTHENTICATED_MAX)),
             done: Cell::new(0),
             failed: Cell::new(0),
         }
@@ -101,7 +101,7 @@ impl Handshakes {
     /// # Errors
     /// They cannot be used; or no thread can be started.
     pub(super) fn start(config: &ClusterConfig, name: &str) -> Result<Handshakes, SecurityError> {
-        let Some((credentials, renewal)) = Renewal::open(config, name)? else {
+        let Some((credentials, rotation)) = CertRotation::open(config, name)? else {
             return Ok(Handshakes::none());
         };
         let failed = |error: std::io::Error| SecurityError::Failed {
@@ -112,16 +112,16 @@ impl Handshakes {
             .enable_all()
             .build();
         let runtime = runtime.map_err(failed)?;
-        let usher = Usher {
+        let worker = HandshakeWorker {
             credentials,
             config: config.clone(),
             reminded: None,
         };
-        let (thread, asked) = unbounded_channel();
+        let (thread, requests) = unbounded_channel();
         std::thread::Builder::new()
             .name("handshakes".to_owned())
             .spawn(move || {
-                runtime.block_on(usher.run(asked, renewal));
+                runtime.block_on(worker.run(requests, rotation));
                 // A look at files may never end.
                 runtime.shutdown_background();
             })
@@ -142,31 +142,31 @@ impl Handshakes {
 
     /// Shakes hands with the other end, until then at the latest. If the returned future is
     /// dropped, the connection is closed.
-    pub(super) async fn shake(
+    pub(super) async fn perform(
         &self,
         stream: TcpStream,
         side: Side,
         until: Instant,
-    ) -> Result<Shaken, String> {
+    ) -> Result<EstablishedStream, String> {
         let Some(thread) = &self.thread else {
-            return Ok(Shaken {
+            return Ok(EstablishedStream {
                 stream,
                 channel: None,
-                proved: None,
+                verified_members: None,
             });
         };
-        let asked = async {
+        let performed = async {
             let permit = self.permit(side).await;
-            ask(thread, stream, (side, until), permit).await
+            submit(thread, stream, (side, until), permit).await
         };
-        let shaken = timeout_at(until, asked).await;
-        let shaken = shaken.unwrap_or_else(|_| Err(TOO_LONG.to_owned()));
-        let count = match &shaken {
+        let established = timeout_at(until, performed).await;
+        let established = established.unwrap_or_else(|_| Err(TOO_LONG.to_owned()));
+        let count = match &established {
             Ok(_) => &self.done,
             Err(_) => &self.failed,
         };
         count.set(count.get() + 1);
-        shaken
+        established
     }
 
     /// Waits until the thread may have one more connection of this side.
@@ -174,19 +174,19 @@ impl Handshakes {
         if side != Side::Peer {
             return None;
         }
-        let permit = self.strangers.clone().acquire_owned().await;
+        let permit = self.unauthenticated.clone().acquire_owned().await;
         Some(permit.expect("the semaphore is never closed"))
     }
 }
 
-async fn ask(
-    thread: &UnboundedSender<Asked>,
+async fn submit(
+    thread: &UnboundedSender<HandshakeRequest>,
     stream: TcpStream,
     (side, until): (Side, Instant),
     permit: Option<OwnedSemaphorePermit>,
-) -> Result<Shaken, String> {
+) -> Result<EstablishedStream, String> {
     let (answer, answered) = oneshot::channel();
-    let asked = Asked {
+    let request = HandshakeRequest {
         // Each thread waits for its own connections.
         stream: stream.into_std().map_err(|error| error.to_string())?,
         side,
@@ -194,58 +194,62 @@ async fn ask(
         answer,
         permit,
     };
-    let sent = thread.send(asked);
+    let sent = thread.send(request);
     assert!(sent.is_ok(), "the handshakes' thread runs as long as this");
     let done = answered.await;
-    let Done {
+    let CompletedHandshake {
         stream,
         connection,
-        proved,
+        verified_members,
     } = done.map_err(|_| "the handshake was given up".to_owned())??;
-    Ok(Shaken {
+    Ok(EstablishedStream {
         stream: TcpStream::from_std(stream).map_err(|error| error.to_string())?,
         channel: Some(Channel::new(connection)),
-        proved: Some(proved),
+        verified_members: Some(verified_members),
     })
 }
 
 /// State of the handshakes' thread.
-struct Usher {
+struct HandshakeWorker {
     config: ClusterConfig,
-    credentials: Credentials,
+    credentials: NodeCredentials,
     /// Whether the operator was told that the certificate has expired or that it is about to,
     /// and when.
     reminded: Option<(bool, Instant)>,
 }
 
-impl Usher {
-    async fn run(mut self, mut asked: UnboundedReceiver<Asked>, renewal: Renewal) {
-        let mut remind = tokio::time::interval(LOOK_EVERY);
-        let (taken, mut renewed) = unbounded_channel();
-        tokio::spawn(renewal.follow(taken));
+impl HandshakeWorker {
+    async fn run(
+        mut self,
+        mut requests: UnboundedReceiver<HandshakeRequest>,
+        rotation: CertRotation,
+    ) {
+        let mut remind = tokio::time::interval(CHECK_INTERVAL);
+        let (taken, mut rotated) = unbounded_channel();
+        tokio::spawn(rotation.follow(taken));
         loop {
             tokio::select! {
-                one = asked.recv() => match one {
-                    Some(one) => self.begin(one),
+                request = requests.recv() => match request {
+                    Some(request) => self.begin(request),
                     None => return,
                 },
-                Some(credentials) = renewed.recv() => self.renew(credentials),
+                Some(credentials) = rotated.recv() => self.rotate(credentials),
                 _ = remind.tick() => self.remind(),
             }
         }
     }
 
-    fn begin(&self, asked: Asked) {
-        if asked.answer.is_closed() {
+    fn begin(&self, request: HandshakeRequest) {
+        if request.answer.is_closed() {
             return;
         }
-        let Asked {
+        let HandshakeRequest {
             stream,
             side,
             until,
             mut answer,
             permit,
-        } = asked;
+        } = request;
         let members = match side {
             Side::Client => Vec::new(),
             Side::Peer | Side::Dialled(_) => self.config.names(),
@@ -254,10 +258,11 @@ impl Usher {
         tokio::spawn(async move {
             let done = async {
                 let connection = connection?;
-                let (stream, connection) = converse(stream, connection, side, until).await?;
-                Ok(Done {
+                let (stream, connection) =
+                    complete_handshake(stream, connection, side, until).await?;
+                Ok(CompletedHandshake {
                     stream,
-                    proved: proved(&connection, &cluster, &members),
+                    verified_members: verified_members(&connection, &cluster, &members),
                     connection,
                 })
             };
@@ -294,7 +299,7 @@ impl Usher {
         connection.map_err(|error| error.to_string())
     }
 
-    fn renew(&mut self, credentials: Credentials) {
+    fn rotate(&mut self, credentials: NodeCredentials) {
         self.credentials = credentials;
         self.reminded = None;
         tracing::info!("the certificates were read again");
@@ -327,8 +332,8 @@ impl Usher {
 
     fn is_reminder_due(&mut self, expired: bool) -> bool {
         let every = match expired {
-            true => REMIND_EVERY_EXPIRED,
-            false => REMIND_EVERY,
+            true => REMIND_INTERVAL_EXPIRED,
+            false => REMIND_INTERVAL,
         };
         let now = Instant::now();
         let told = self.reminded;
@@ -340,7 +345,7 @@ impl Usher {
     }
 }
 
-async fn converse(
+async fn complete_handshake(
     stream: std::net::TcpStream,
     connection: Connection,
     side: Side,
@@ -351,8 +356,8 @@ async fn converse(
         Side::Client => CLIENT_BYTES_MAX,
         Side::Peer | Side::Dialled(_) => PEER_BYTES_MAX,
     };
-    let shaken = timeout_at(until, shake(&stream, connection, bytes_max)).await;
-    let connection = match shaken {
+    let finished = timeout_at(until, handshake(&stream, connection, bytes_max)).await;
+    let connection = match finished {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return Err(error.to_string()),
         Err(_) => return Err(TOO_LONG.to_owned()),
@@ -362,7 +367,7 @@ async fn converse(
 }
 
 /// Members as which the certificate at the other end identifies it.
-fn proved(connection: &Connection, cluster: &str, members: &[String]) -> ReplicaSet {
+fn verified_members(connection: &Connection, cluster: &str, members: &[String]) -> ReplicaSet {
     let shown = connection.peer_certificates().and_then(|all| all.first());
     let Some(certificate) = shown.and_then(|shown| ParsedCertificate::try_from(shown).ok()) else {
         return ReplicaSet::default();
@@ -389,7 +394,7 @@ mod tests {
         for side in [Side::Client, Side::Peer] {
             let stream = TcpStream::connect(listener.local_addr().unwrap());
             let until = Instant::now() + Duration::from_millis(50);
-            let shaking = handshakes.shake(stream.await.unwrap(), side, until);
+            let shaking = handshakes.perform(stream.await.unwrap(), side, until);
             let ended = tokio::time::timeout(Duration::from_secs(60), shaking).await;
             let said = ended.expect("it is given up").unwrap_err();
             assert_eq!(said, TOO_LONG, "{side:?}");

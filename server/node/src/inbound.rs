@@ -15,13 +15,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout_at;
 
-use super::addresses::site;
+use super::addresses::network_prefix;
 use super::ends;
 use super::frames::Frames;
 use super::handshakes::Side;
 use super::outbox::Outbox;
-use super::places::Place;
-use super::transport::{MAGIC, Peers, prepare};
+use super::places::EvictableSlot;
+use super::transport::{MAGIC, Peers, set_socket_options};
 use leasehold_replica::codec::{self, proto};
 use leasehold_replica::cost;
 use leasehold_replica::input::Input;
@@ -31,7 +31,7 @@ const READ_BYTES: usize = 64 << 10;
 /// Bytes of a peer that are taken before all others have a turn.
 const TURN_BYTES: usize = 1 << 20;
 /// Time after its connection within which a peer must state its identity, and prove it.
-const HELLO_WITHIN: Duration = Duration::from_secs(5);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that a refused peer has to read the reason.
 const LINGER: Duration = Duration::from_secs(1);
 /// Maximum length of a hello, in bytes: names have at most 64 bytes, and any machine may send
@@ -44,8 +44,11 @@ impl Peers {
         loop {
             match listener.accept().await {
                 Ok((stream, address)) => {
-                    let place = self.door.strangers.take(site(address.ip()));
-                    tokio::task::spawn_local(self.clone().serve(stream, address, place));
+                    let slot = self
+                        .admission
+                        .unauthenticated
+                        .take(network_prefix(address.ip()));
+                    tokio::task::spawn_local(self.clone().serve(stream, address, slot));
                     // One that has lost its place closes before the next comes.
                     tokio::task::yield_now().await;
                 }
@@ -57,93 +60,99 @@ impl Peers {
         }
     }
 
-    async fn serve(self: Rc<Self>, stream: TcpStream, address: SocketAddr, place: Place<IpAddr>) {
-        let met = tokio::select! {
+    async fn serve(
+        self: Rc<Self>,
+        stream: TcpStream,
+        address: SocketAddr,
+        slot: EvictableSlot<IpAddr>,
+    ) {
+        let identified = tokio::select! {
             biased;
-            () = place.lost() => {
+            () = slot.evicted() => {
                 tracing::debug!(%address, "closed for a newer one, before it said who it is");
                 return;
             }
-            met = self.meet(stream) => met,
+            identified = self.identify(stream) => identified,
         };
-        drop(place);
-        let (outcome, told) = match met {
-            Ok(met) => (self.hear(met).await, &self.door.closed.peers),
-            Err(problem) => (Err(problem), &self.door.closed.strangers),
+        drop(slot);
+        let (outcome, close_log) = match identified {
+            Ok(peer) => (self.serve_peer(peer).await, &self.admission.close_log.peers),
+            Err(problem) => (Err(problem), &self.admission.close_log.unauthenticated),
         };
         // The driver still handles the messages that came before the end.
-        self.inbox.ring();
+        self.inbox.wake();
         if let Err(problem) = outcome
-            && let Some(untold) = told.due(Instant::now())
+            && let Some(untold) = close_log.due(Instant::now())
         {
             tracing::warn!(%address, problem, untold, "a peer's connection is closed");
         }
     }
 
     /// Identifies the peer at the other end.
-    async fn meet(&self, stream: TcpStream) -> Result<Met, String> {
-        prepare(&stream).map_err(|error| error.to_string())?;
-        let until = tokio::time::Instant::now() + HELLO_WITHIN;
-        let handshakes = &self.door.handshakes;
-        let shaken = handshakes.shake(stream, Side::Peer, until).await?;
-        let proved = shaken.proved;
-        let (reader, writer) = ends::split(shaken);
+    async fn identify(&self, stream: TcpStream) -> Result<IdentifiedPeer, String> {
+        set_socket_options(&stream).map_err(|error| error.to_string())?;
+        let until = tokio::time::Instant::now() + HELLO_TIMEOUT;
+        let handshakes = &self.admission.handshakes;
+        let established = handshakes.perform(stream, Side::Peer, until).await?;
+        let verified_members = established.verified_members;
+        let (reader, writer) = ends::split(established);
         let outbox = Outbox::new(writer, self.unread.clone());
         let mut frames = Frames::new(reader, READ_BYTES);
-        let hello = timeout_at(until, self.read_hello(&mut frames, proved));
-        match self.greet(hello.await, &outbox) {
+        let hello = timeout_at(until, self.read_hello(&mut frames, verified_members));
+        match self.reply_to_hello(hello.await, &outbox) {
             Ok(from) => {
                 // The socket may not be known to take anything yet, and nothing is written later.
-                let _ = timeout_at(until, outbox.emptied()).await;
-                Ok(Met {
+                let _ = timeout_at(until, outbox.wait_until_empty()).await;
+                Ok(IdentifiedPeer {
                     from,
                     frames,
                     outbox,
                 })
             }
             Err(problem) => {
-                say_farewell(&outbox, &mut frames).await;
+                send_rejection(&outbox, &mut frames).await;
                 Err(problem)
             }
         }
     }
 
-    /// Hears a peer, until its connection ends or newer ones have taken its place.
-    async fn hear(&self, mut met: Met) -> Result<(), String> {
-        let place = self.door.accepted.take(met.from);
+    /// Serves a peer, until its connection ends or newer ones have taken its place.
+    async fn serve_peer(&self, mut peer: IdentifiedPeer) -> Result<(), String> {
+        let slot = self.admission.accepted.take(peer.from);
         let ended = tokio::select! {
             biased;
-            () = place.lost() => Err("the peer has newer connections".to_owned()),
-            ended = self.listen(met.from, &mut met.frames) => ended,
+            () = slot.evicted() => Err("the peer has newer connections".to_owned()),
+            ended = self.receive_messages(peer.from, &mut peer.frames) => ended,
         };
         // What was told last may still be under way.
-        drop(met.outbox);
+        drop(peer.outbox);
         ended
     }
 
-    /// The replica at the other end; `None` if it has gone. `proved` are those that it has
+    /// The replica at the other end; `None` if it has gone. `verified_members` are those that it has
     /// proved to be, if that is asked for.
     async fn read_hello(
         &self,
         frames: &mut Frames,
-        proved: Option<ReplicaSet>,
-    ) -> Result<Option<ReplicaId>, Refusal> {
-        if proved.is_some_and(|proved| proved == ReplicaSet::EMPTY) {
+        verified_members: Option<ReplicaSet>,
+    ) -> Result<Option<ReplicaId>, HelloRejection> {
+        if verified_members.is_some_and(|verified_members| verified_members == ReplicaSet::EMPTY) {
             let problem = "its certificate is that of no member of this cluster";
-            return Err(Refusal::same(problem.to_owned()));
+            return Err(HelloRejection::same(problem.to_owned()));
         }
         let hello = match frames.wait_at_most(HELLO_BYTES_MAX).await {
             Ok(Some(frame)) => proto::Hello::decode(frame),
             Ok(None) => return Ok(None),
-            Err(error) => return Err(Refusal::same(error.to_string())),
+            Err(error) => return Err(HelloRejection::same(error.to_string())),
         };
-        let hello = hello.map_err(|error| Refusal::same(format!("malformed hello: {error}")))?;
+        let hello =
+            hello.map_err(|error| HelloRejection::same(format!("malformed hello: {error}")))?;
         let from = self.check(&hello)?;
-        match proved {
-            Some(proved) if !proved.contains(from) => {
+        match verified_members {
+            Some(verified_members) if !verified_members.contains(from) => {
                 let name = &hello.from_name;
                 let problem = format!("hello.from_name is {name:?}, its certificate is another's");
-                Err(Refusal::same(problem))
+                Err(HelloRejection::same(problem))
             }
             _ => Ok(Some(from)),
         }
@@ -152,27 +161,27 @@ impl Peers {
     /// Answers a hello. The replica at the other end, or why it is refused, for the own log. A
     /// refused one is told which field is wrong, and nothing that it did not say itself: it may
     /// be anybody.
-    fn greet(
+    fn reply_to_hello(
         &self,
-        read: Result<Result<Option<ReplicaId>, Refusal>, Elapsed>,
+        read: Result<Result<Option<ReplicaId>, HelloRejection>, Elapsed>,
         outbox: &Outbox,
     ) -> Result<ReplicaId, String> {
         let checked = match read {
             Ok(Ok(Some(from))) => Ok(from),
             Ok(Ok(None)) => return Err("closed before its hello".to_owned()),
-            Ok(Err(refusal)) => Err(refusal),
-            Err(_) => Err(Refusal::same("no hello came".to_owned())),
+            Ok(Err(rejection)) => Err(rejection),
+            Err(_) => Err(HelloRejection::same("no hello came".to_owned())),
         };
         let refusal = checked.as_ref().err();
-        let refusal = refusal.map(|refusal| refusal.told.clone());
+        let refusal = refusal.map(|rejection| rejection.reply.clone());
         let refusal = refusal.unwrap_or_default();
         // It fits: a hello is bounded, and no other string is quoted.
         let _ = encode_frame(&proto::Greeting { refusal }, &mut outbox.buffer());
         outbox.flush();
-        checked.map_err(|refusal| refusal.known)
+        checked.map_err(|rejection| rejection.log_message)
     }
 
-    fn check(&self, hello: &proto::Hello) -> Result<ReplicaId, Refusal> {
+    fn check(&self, hello: &proto::Hello) -> Result<ReplicaId, HelloRejection> {
         let magic = |number: u32| format!("{number:#010x}");
         expect("magic", magic(hello.magic), magic(MAGIC))?;
         expect("cluster", &hello.cluster, &self.cluster)?;
@@ -185,19 +194,19 @@ impl Peers {
         expect("to", hello.to, self.me.0)?;
         let Some(member) = self.members.get(hello.from as usize) else {
             let problem = format!("hello.from is {}, no such replica", hello.from);
-            return Err(Refusal::same(problem));
+            return Err(HelloRejection::same(problem));
         };
         expect("from_name", &hello.from_name, &member.name)?;
         let from = ReplicaId(hello.from as u8);
         if from == self.me {
             let problem = "hello.from is this replica itself".to_owned();
-            return Err(Refusal::same(problem));
+            return Err(HelloRejection::same(problem));
         }
         Ok(from)
     }
 
     /// Passes a peer's messages to the driver, in groups that arrived together.
-    async fn listen(&self, from: ReplicaId, frames: &mut Frames) -> Result<(), String> {
+    async fn receive_messages(&self, from: ReplicaId, frames: &mut Frames) -> Result<(), String> {
         let mut turn = 0;
         loop {
             while let Some(frame) = frames.next().map_err(|error| error.to_string())? {
@@ -210,8 +219,8 @@ impl Peers {
                 let units = cost::of_message(&envelope.message, bytes);
                 self.inbox.push_peer(Input::Peer(envelope), units);
             }
-            self.inbox.ring();
-            self.inbox.room_for_peers().await;
+            self.inbox.wake();
+            self.inbox.wait_for_peer_capacity().await;
             if turn >= TURN_BYTES {
                 turn = 0;
                 tokio::task::yield_now().await;
@@ -226,7 +235,7 @@ impl Peers {
 }
 
 /// A peer that has stated its identity, and proved it.
-struct Met {
+struct IdentifiedPeer {
     from: ReplicaId,
     frames: Frames,
     /// It is told nothing more, but the connection lives as long as this.
@@ -235,33 +244,33 @@ struct Met {
 
 /// Why a peer is refused: in the words that it is told, and in those of the own log.
 #[derive(Debug)]
-struct Refusal {
-    told: String,
-    known: String,
+struct HelloRejection {
+    reply: String,
+    log_message: String,
 }
 
-impl Refusal {
+impl HelloRejection {
     /// There is nothing in it that the peer does not know.
-    fn same(problem: String) -> Refusal {
-        Refusal {
-            told: problem.clone(),
-            known: problem,
+    fn same(problem: String) -> HelloRejection {
+        HelloRejection {
+            reply: problem.clone(),
+            log_message: problem,
         }
     }
 }
 
 /// Refuses a hello in which `field` is not what it should be.
-fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<(), Refusal> {
+fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<(), HelloRejection> {
     let (found, wanted) = (found.to_string(), wanted.to_string());
     if found == wanted {
         return Ok(());
     }
-    Err(Refusal {
-        told: format!(
+    Err(HelloRejection {
+        reply: format!(
             "hello.{field} is {found:?}, which is not what this replica expects: \
              its log says more; compare the configurations of both replicas"
         ),
-        known: format!(
+        log_message: format!(
             "hello.{field} is {found:?}, expected was {wanted:?}; \
              compare the configurations of both replicas"
         ),
@@ -269,12 +278,12 @@ fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<()
 }
 
 /// Gives a refused peer a moment to read why.
-async fn say_farewell(outbox: &Outbox, frames: &mut Frames) {
-    let farewell = async {
-        outbox.emptied().await;
-        outbox.shut();
+async fn send_rejection(outbox: &Outbox, frames: &mut Frames) {
+    let delivered = async {
+        outbox.wait_until_empty().await;
+        outbox.shutdown_write();
         // Closing with bytes unread would take the answer back.
         frames.discard().await;
     };
-    let _ = tokio::time::timeout(LINGER, farewell).await;
+    let _ = tokio::time::timeout(LINGER, delivered).await;
 }

@@ -7,7 +7,7 @@
 //! ([`large_writes`]).
 //!
 //! Connections read for as many units of [`leasehold_replica::cost`] as an iteration takes, and
-//! then let the driver have one ([`Inbox::turn`]): a hundred connections that all have megabytes
+//! then let the driver have one ([`Inbox::acquire_read_units`]): a hundred connections that all have megabytes
 //! to read take longer than others wait for a heartbeat. Those that wait have their turns in the
 //! order in which they came, so one with little to read waits for one read of each other
 //! connection.
@@ -25,27 +25,27 @@ use super::large_writes::LargeWrites;
 use leasehold_replica::action::ClientHandle;
 use leasehold_replica::cost::{self, Cost, Request, Sizes};
 use leasehold_replica::input::Input;
-use leasehold_replica::turns::Turns;
+use leasehold_replica::turns::RoundRobinQueue;
 
 /// Inputs of peers that a round takes at most, and of clients: a few ms of work.
-const INPUTS_A_ROUND: usize = 4096;
+const INPUTS_PER_ITERATION: usize = 4096;
 /// Work that a round takes at most of peers, and of clients, in units of [`leasehold_replica::cost`]: some 3 ms.
 /// The last input taken may exceed it.
-pub(super) const UNITS_A_ROUND: usize = 512 << 10;
+pub(super) const UNITS_PER_ITERATION: usize = 512 << 10;
 /// Work for operators' requests that a round takes at most of each kind, in units of [`leasehold_replica::cost`], in
 /// turn by connection: 16 questions about the status without more. The last one taken may exceed it.
-const OPERATORS_UNITS_A_ROUND: usize = 16 * 1600;
+const OPERATORS_UNITS_PER_ITERATION: usize = 16 * 1600;
 /// With more work waiting here, in units of [`leasehold_replica::cost`] and so in bytes, peers are not read from.
 const PEER_UNITS_MAX: usize = 32 << 20;
 
 /// Inputs of one source, with the units of each.
 #[derive(Debug, Default)]
-struct Queue {
+struct InputQueue {
     inputs: VecDeque<(Input, usize)>,
     units: usize,
 }
 
-impl Queue {
+impl InputQueue {
     fn push(&mut self, input: Input, units: usize) {
         self.inputs.push_back((input, units));
         self.units += units;
@@ -54,8 +54,8 @@ impl Queue {
     /// Moves as many as a round takes.
     fn take(&mut self, into: &mut Vec<Input>) {
         let mut taken = 0;
-        let mut left = INPUTS_A_ROUND;
-        while left > 0 && taken < UNITS_A_ROUND {
+        let mut left = INPUTS_PER_ITERATION;
+        while left > 0 && taken < UNITS_PER_ITERATION {
             let Some((input, units)) = self.inputs.pop_front() else {
                 break;
             };
@@ -71,20 +71,20 @@ impl Queue {
 #[derive(Debug)]
 pub(super) struct Inbox {
     own: RefCell<Vec<Input>>,
-    peers: RefCell<Queue>,
-    clients: RefCell<Queue>,
-    statuses: RefCell<Turns<(ClientHandle, StatusRequest)>>,
-    moves: RefCell<Turns<(ClientHandle, MoveRequest)>>,
-    leases: RefCell<Turns<(ClientHandle, LeaseRequest)>>,
+    peers: RefCell<InputQueue>,
+    clients: RefCell<InputQueue>,
+    statuses: RefCell<RoundRobinQueue<(ClientHandle, StatusRequest)>>,
+    transfers: RefCell<RoundRobinQueue<(ClientHandle, MoveRequest)>>,
+    leases: RefCell<RoundRobinQueue<(ClientHandle, LeaseRequest)>>,
     large_writes: RefCell<LargeWrites>,
     /// Units that connections of clients may still read before the next round. A connection that
     /// waits for some has its turn before all that come later.
-    may_read: Semaphore,
+    read_permits: Semaphore,
     /// Connections that wait for a round to begin.
-    waiting: Cell<usize>,
+    waiting_readers: Cell<usize>,
     arrived: Notify,
-    /// There is room for messages of peers again.
-    room: Notify,
+    /// There is capacity for messages of peers again.
+    peer_capacity: Notify,
 }
 
 impl Default for Inbox {
@@ -94,13 +94,13 @@ impl Default for Inbox {
             peers: RefCell::default(),
             clients: RefCell::default(),
             statuses: RefCell::default(),
-            moves: RefCell::default(),
+            transfers: RefCell::default(),
             leases: RefCell::default(),
             large_writes: RefCell::default(),
-            may_read: Semaphore::new(UNITS_A_ROUND),
-            waiting: Cell::default(),
+            read_permits: Semaphore::new(UNITS_PER_ITERATION),
+            waiting_readers: Cell::default(),
             arrived: Notify::default(),
-            room: Notify::default(),
+            peer_capacity: Notify::default(),
         }
     }
 }
@@ -114,23 +114,23 @@ impl Inbox {
         }
     }
 
-    /// Adds an input of the node itself. Call [`Inbox::ring`] after the last one that is
+    /// Adds an input of the node itself. Call [`Inbox::wake`] after the last one that is
     /// available now.
     pub(super) fn push(&self, input: Input) {
         self.own.borrow_mut().push(input);
     }
 
-    /// Adds a peer's message, with its cost in units. Call [`Inbox::ring`] afterwards.
+    /// Adds a peer's message, with its cost in units. Call [`Inbox::wake`] afterwards.
     pub(super) fn push_peer(&self, input: Input, units: usize) {
         self.peers.borrow_mut().push(input, units);
     }
 
-    /// Adds a client's command, with its cost in units. Call [`Inbox::ring`] afterwards.
+    /// Adds a client's command, with its cost in units. Call [`Inbox::wake`] afterwards.
     pub(super) fn push_client(&self, input: Input, units: usize) {
         self.clients.borrow_mut().push(input, units);
     }
 
-    /// Adds a client's write that is large, with its cost in units. Call [`Inbox::ring`] afterwards,
+    /// Adds a client's write that is large, with its cost in units. Call [`Inbox::wake`] afterwards,
     /// and [`Inbox::answered`] when the replica has answered it.
     pub(super) fn push_large_write(&self, connection: u64, input: Input, units: usize) {
         self.large_writes
@@ -148,7 +148,7 @@ impl Inbox {
     pub(super) fn answered(&self, units: usize) {
         if units > 0 {
             self.large_writes.borrow_mut().answered(units);
-            self.ring();
+            self.wake();
         }
     }
 
@@ -156,53 +156,53 @@ impl Inbox {
     /// wait so far.
     pub(super) fn large_writes(&self) -> (usize, u64) {
         let large_writes = self.large_writes.borrow();
-        (large_writes.given(), large_writes.delayed())
+        (large_writes.in_flight_bytes(), large_writes.delayed())
     }
 
     /// Counts what a connection of a client has read, in units. Once all together have read as much
     /// as a round takes, it waits for the driver to have one.
-    pub(super) async fn turn(&self, units: usize) {
-        let units = units.min(UNITS_A_ROUND) as u32;
+    pub(super) async fn acquire_read_units(&self, units: usize) {
+        let units = units.min(UNITS_PER_ITERATION) as u32;
         // None is left over while somebody waits.
-        if let Ok(permit) = self.may_read.try_acquire_many(units) {
+        if let Ok(permit) = self.read_permits.try_acquire_many(units) {
             return permit.forget();
         }
-        let _waits = Waits::begin(&self.waiting);
-        self.ring();
+        let _waiting = WaitingReader::begin(&self.waiting_readers);
+        self.wake();
         // It is never closed.
-        if let Ok(permit) = self.may_read.acquire_many(units).await {
+        if let Ok(permit) = self.read_permits.acquire_many(units).await {
             permit.forget();
         }
     }
 
-    /// Adds a question about the replica's status. Call [`Inbox::ring`] afterwards.
-    pub(super) fn push_status(&self, from: ClientHandle, asked: StatusRequest) {
-        push(&self.statuses, from, asked);
+    /// Adds a question about the replica's status. Call [`Inbox::wake`] afterwards.
+    pub(super) fn push_status(&self, from: ClientHandle, request: StatusRequest) {
+        push(&self.statuses, from, request);
     }
 
-    /// Adds a wish to move leadership. Call [`Inbox::ring`] afterwards.
-    pub(super) fn push_move(&self, from: ClientHandle, asked: MoveRequest) {
-        push(&self.moves, from, asked);
+    /// Adds a request to transfer leadership. Call [`Inbox::wake`] afterwards.
+    pub(super) fn push_transfer(&self, from: ClientHandle, request: MoveRequest) {
+        push(&self.transfers, from, request);
     }
 
-    /// Adds a wish to change leases. Call [`Inbox::ring`] afterwards.
-    pub(super) fn push_lease(&self, from: ClientHandle, asked: LeaseRequest) {
-        push(&self.leases, from, asked);
+    /// Adds a request to change leases. Call [`Inbox::wake`] afterwards.
+    pub(super) fn push_lease(&self, from: ClientHandle, request: LeaseRequest) {
+        push(&self.leases, from, request);
     }
 
     /// Wakes the driver.
-    pub(super) fn ring(&self) {
+    pub(super) fn wake(&self) {
         self.arrived.notify_one();
     }
 
     /// Whether a connection waits for a round, but for those that may go on since the last.
-    pub(super) fn is_read_up(&self) -> bool {
-        self.waiting.get() > 0 && self.may_read.available_permits() == 0
+    pub(super) fn is_read_budget_spent(&self) -> bool {
+        self.waiting_readers.get() > 0 && self.read_permits.available_permits() == 0
     }
 
-    /// Waits for a ring, or for a large write to be due, unless something is here already.
+    /// Waits to be woken, or for a large write to be due, unless something is here already.
     pub(super) async fn arrival(&self) {
-        while !self.has_own() && !self.has_others() && !self.is_read_up() {
+        while !self.has_own() && !self.has_others() && !self.is_read_budget_spent() {
             let due = self.large_writes.borrow().due();
             let arrived = self.arrived.notified();
             match due {
@@ -216,9 +216,9 @@ impl Inbox {
     }
 
     /// Waits until the messages of peers that are here are not too many.
-    pub(super) async fn room_for_peers(&self) {
+    pub(super) async fn wait_for_peer_capacity(&self) {
         while self.peers.borrow().units > PEER_UNITS_MAX {
-            self.room.notified().await;
+            self.peer_capacity.notified().await;
         }
     }
 
@@ -228,11 +228,11 @@ impl Inbox {
 
     /// Whether somebody else than the node itself has something to say.
     pub(super) fn has_others(&self) -> bool {
-        let inputs = |queue: &RefCell<Queue>| !queue.borrow().inputs.is_empty();
+        let inputs = |queue: &RefCell<InputQueue>| !queue.borrow().inputs.is_empty();
         inputs(&self.peers)
             || inputs(&self.clients)
             || !self.statuses.borrow().is_empty()
-            || !self.moves.borrow().is_empty()
+            || !self.transfers.borrow().is_empty()
             || !self.leases.borrow().is_empty()
             || self.large_writes.borrow().is_due()
     }
@@ -244,24 +244,26 @@ impl Inbox {
         let was_full = peers.units > PEER_UNITS_MAX;
         peers.take(into);
         if was_full && peers.units <= PEER_UNITS_MAX {
-            self.room.notify_waiters();
+            self.peer_capacity.notify_waiters();
         }
         self.clients.borrow_mut().take(into);
         let mut large_writes = self.large_writes.borrow_mut();
         into.extend(std::iter::from_fn(|| large_writes.pop()));
-        self.begin_turn();
+        self.refill_read_permits();
     }
 
     /// Lets connections read again.
-    pub(super) fn begin_turn(&self) {
-        let left = self.may_read.available_permits();
-        self.may_read
-            .add_permits(UNITS_A_ROUND.saturating_sub(left));
+    pub(super) fn refill_read_permits(&self) {
+        let left = self.read_permits.available_permits();
+        self.read_permits
+            .add_permits(UNITS_PER_ITERATION.saturating_sub(left));
     }
 
-    /// Takes requests to move leadership, as many as a round may.
-    pub(super) fn take_moves(&self) -> Vec<(ClientHandle, MoveRequest)> {
-        some(&self.moves, Sizes::default, |_, _| cost::of(Request::Move))
+    /// Takes requests to transfer leadership, as many as a round may.
+    pub(super) fn take_transfers(&self) -> Vec<(ClientHandle, MoveRequest)> {
+        take_some(&self.transfers, Sizes::default, |_, _| {
+            cost::of(Request::Move)
+        })
     }
 
     /// Takes requests to change leases, as many as a round may of a replica of these sizes. `changes`
@@ -271,11 +273,11 @@ impl Inbox {
         sizes: impl FnOnce() -> Sizes,
         changes: impl Fn(&LeaseRequest) -> bool,
     ) -> Vec<(ClientHandle, LeaseRequest)> {
-        some(&self.leases, sizes, |asked, sizes| {
+        take_some(&self.leases, sizes, |request, sizes| {
             cost::of(Request::Lease {
-                asked,
+                request,
                 sizes,
-                changes: changes(asked),
+                changes: changes(request),
             })
         })
     }
@@ -285,58 +287,58 @@ impl Inbox {
         &self,
         sizes: impl FnOnce() -> Sizes,
     ) -> Vec<(ClientHandle, StatusRequest)> {
-        some(&self.statuses, sizes, |asked, sizes| {
-            cost::of(Request::Status(asked, sizes))
+        take_some(&self.statuses, sizes, |request, sizes| {
+            cost::of(Request::Status(request, sizes))
         })
     }
 }
 
 /// Counts a connection that waits, for as long as it does: it may end meanwhile.
-struct Waits<'a>(&'a Cell<usize>);
+struct WaitingReader<'a>(&'a Cell<usize>);
 
-impl Waits<'_> {
-    fn begin(waiting: &Cell<usize>) -> Waits<'_> {
+impl WaitingReader<'_> {
+    fn begin(waiting: &Cell<usize>) -> WaitingReader<'_> {
         waiting.set(waiting.get() + 1);
-        Waits(waiting)
+        WaitingReader(waiting)
     }
 }
 
-impl Drop for Waits<'_> {
+impl Drop for WaitingReader<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
 }
 
-fn push<T>(waiting: &RefCell<Turns<(ClientHandle, T)>>, from: ClientHandle, asked: T) {
+fn push<T>(waiting: &RefCell<RoundRobinQueue<(ClientHandle, T)>>, from: ClientHandle, request: T) {
     let mut waiting = waiting.borrow_mut();
-    waiting.push(from.connection, (from, asked));
+    waiting.push(from.connection, (from, request));
 }
 
 /// Returns how many changes of leases a round may answer where the replica has these sizes.
-pub(super) fn lease_answers_a_round(sizes: Sizes) -> usize {
-    let asked = &LeaseRequest::default();
+pub(super) fn lease_answers_per_iteration(sizes: Sizes) -> usize {
+    let request = &LeaseRequest::default();
     let changes = false;
     let answer = Request::Lease {
-        asked,
+        request,
         sizes,
         changes,
     };
-    OPERATORS_UNITS_A_ROUND.div_ceil(cost::of(answer).units())
+    OPERATORS_UNITS_PER_ITERATION.div_ceil(cost::of(answer).units())
 }
 
 /// Takes as many as a round may, by what each costs where the replica has these sizes.
-fn some<T>(
-    asked: &RefCell<Turns<(ClientHandle, T)>>,
+fn take_some<T>(
+    waiting: &RefCell<RoundRobinQueue<(ClientHandle, T)>>,
     sizes: impl FnOnce() -> Sizes,
     cost: impl Fn(&T, Sizes) -> Cost,
 ) -> Vec<(ClientHandle, T)> {
-    let (mut asked, mut units, mut taken) = (asked.borrow_mut(), 0, Vec::new());
-    if asked.is_empty() {
+    let (mut waiting, mut units, mut taken) = (waiting.borrow_mut(), 0, Vec::new());
+    if waiting.is_empty() {
         return taken;
     }
     let sizes = sizes();
-    while units < OPERATORS_UNITS_A_ROUND
-        && let Some((_, one)) = asked.pop()
+    while units < OPERATORS_UNITS_PER_ITERATION
+        && let Some((_, one)) = waiting.pop()
     {
         units += cost(&one.1, sizes).units();
         taken.push(one);
@@ -391,7 +393,7 @@ mod tests {
     #[test]
     fn what_is_left_keeps_its_order_and_both_sources_get_a_share() {
         let inbox = Inbox::default();
-        let all = 2 * INPUTS_A_ROUND as u64 + 10;
+        let all = 2 * INPUTS_PER_ITERATION as u64 + 10;
         for number in 0..all {
             inbox.push_client(command(number), 1);
             inbox.push_peer(message(number), 1);
@@ -404,7 +406,7 @@ mod tests {
             for of_peer in [true, false] {
                 let of_source = taken.iter().filter(|(peer, _)| *peer == of_peer);
                 let numbers: Vec<u64> = of_source.map(|(_, number)| *number).collect();
-                assert!((1..=INPUTS_A_ROUND).contains(&numbers.len()));
+                assert!((1..=INPUTS_PER_ITERATION).contains(&numbers.len()));
                 seen[usize::from(of_peer)].extend(numbers);
             }
         }
@@ -418,7 +420,7 @@ mod tests {
     fn large_inputs_make_short_rounds() {
         let inbox = Inbox::default();
         for number in 0..10 {
-            inbox.push_client(command(number), UNITS_A_ROUND / 4);
+            inbox.push_client(command(number), UNITS_PER_ITERATION / 4);
         }
         assert_eq!(round(&inbox).len(), 4);
         assert_eq!(round(&inbox).len(), 4);
@@ -486,10 +488,10 @@ mod tests {
     async fn peers_are_not_read_from_while_too_much_waits() {
         let inbox = Inbox::default();
         for number in 0..40 {
-            inbox.room_for_peers().await;
+            inbox.wait_for_peer_capacity().await;
             inbox.push_peer(message(number), 4 << 20);
             if inbox.peers.borrow().units > PEER_UNITS_MAX {
-                let waiting = inbox.room_for_peers();
+                let waiting = inbox.wait_for_peer_capacity();
                 tokio::pin!(waiting);
                 assert!(!is_ready(waiting.as_mut()).await, "it waits");
                 round(&inbox);
@@ -502,8 +504,8 @@ mod tests {
     #[tokio::test]
     async fn connections_read_as_much_as_a_round_takes_and_then_wait_for_one() {
         let inbox = Inbox::default();
-        inbox.turn(UNITS_A_ROUND).await;
-        let waiting = [inbox.turn(1), inbox.turn(1)];
+        inbox.acquire_read_units(UNITS_PER_ITERATION).await;
+        let waiting = [inbox.acquire_read_units(1), inbox.acquire_read_units(1)];
         let mut waiting = waiting.map(Box::pin);
         for one in &mut waiting {
             assert!(!is_ready(one.as_mut()).await, "it waits");
@@ -511,7 +513,10 @@ mod tests {
         inbox.arrival().await;
         assert!(!inbox.has_others(), "the round has nothing else to do");
         round(&inbox);
-        assert!(!inbox.is_read_up(), "no other round is due for them");
+        assert!(
+            !inbox.is_read_budget_spent(),
+            "no other round is due for them"
+        );
         for one in waiting {
             one.await;
         }
@@ -528,13 +533,13 @@ mod tests {
         let (turns_of_small, turns_of_large) = (Cell::new(0), Cell::new(0));
         let large = async || {
             loop {
-                inbox.turn(UNITS_A_ROUND / 32).await;
+                inbox.acquire_read_units(UNITS_PER_ITERATION / 32).await;
                 turns_of_large.set(turns_of_large.get() + 1);
             }
         };
         let small = async {
             loop {
-                inbox.turn(100).await;
+                inbox.acquire_read_units(100).await;
                 turns_of_small.set(turns_of_small.get() + 1);
                 // Its next request comes later.
                 tokio::task::yield_now().await;
@@ -557,17 +562,17 @@ mod tests {
     #[tokio::test]
     async fn who_waits_for_a_turn_and_leaves_holds_up_nobody() {
         let inbox = Inbox::default();
-        inbox.turn(UNITS_A_ROUND).await;
+        inbox.acquire_read_units(UNITS_PER_ITERATION).await;
         {
-            let mut leaves = Box::pin(inbox.turn(UNITS_A_ROUND));
+            let mut leaves = Box::pin(inbox.acquire_read_units(UNITS_PER_ITERATION));
             assert!(!is_ready(leaves.as_mut()).await);
-            assert_eq!(inbox.waiting.get(), 1);
+            assert_eq!(inbox.waiting_readers.get(), 1);
         }
-        assert_eq!(inbox.waiting.get(), 0);
+        assert_eq!(inbox.waiting_readers.get(), 0);
         round(&inbox);
-        inbox.turn(UNITS_A_ROUND).await;
+        inbox.acquire_read_units(UNITS_PER_ITERATION).await;
         // One that is longer than a round has all of one.
-        let mut long = Box::pin(inbox.turn(usize::MAX));
+        let mut long = Box::pin(inbox.acquire_read_units(usize::MAX));
         assert!(!is_ready(long.as_mut()).await);
         round(&inbox);
         long.await;

@@ -8,28 +8,28 @@
 
 use leasehold_wire::{Response, outcome};
 
-use leasehold_replica::turns::Turns;
+use leasehold_replica::turns::RoundRobinQueue;
 
 /// Bytes of large answers that a round encodes. The last one may exceed it.
-const BYTES_A_ROUND: usize = 2 << 20;
+const BYTES_PER_ITERATION: usize = 2 << 20;
 /// An answer is small up to here.
 const SMALL_BYTES: usize = 4 << 10;
 
 /// Answers that wait, and how much this round has encoded.
 #[derive(Debug, Default)]
 pub(super) struct LargeAnswers {
-    waiting: Turns<(Response, usize)>,
+    waiting: RoundRobinQueue<(Response, usize)>,
     encoded: usize,
 }
 
 impl LargeAnswers {
     /// The answer, if it is to be encoded now. Else it waits.
-    pub(super) fn pass(&mut self, connection: u64, response: Response) -> Option<Response> {
+    pub(super) fn admit(&mut self, connection: u64, response: Response) -> Option<Response> {
         let bytes = bytes(&response);
         if bytes <= SMALL_BYTES {
             return Some(response);
         }
-        if self.encoded >= BYTES_A_ROUND || !self.waiting.is_empty() {
+        if self.encoded >= BYTES_PER_ITERATION || !self.waiting.is_empty() {
             self.waiting.push(connection, (response, bytes));
             return None;
         }
@@ -38,13 +38,13 @@ impl LargeAnswers {
     }
 
     /// A round begins.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin_iteration(&mut self) {
         self.encoded = 0;
     }
 
     /// One that has waited, if this round may encode it, and for which connection it is.
     pub(super) fn pop(&mut self) -> Option<(u64, Response)> {
-        if self.encoded >= BYTES_A_ROUND {
+        if self.encoded >= BYTES_PER_ITERATION {
             return None;
         }
         let (connection, (response, bytes)) = self.waiting.pop()?;
@@ -96,7 +96,7 @@ mod tests {
 
     /// Answers that leave in an iteration: the connection of each, and the request's number.
     fn round(answers: &mut LargeAnswers) -> Vec<(u64, u64)> {
-        answers.begin();
+        answers.begin_iteration();
         let popped = std::iter::from_fn(|| answers.pop());
         popped
             .map(|(whose, response)| (whose, response.id))
@@ -106,9 +106,9 @@ mod tests {
     #[test]
     fn a_round_encodes_some_large_answers_and_all_small_ones() {
         let mut answers = LargeAnswers::default();
-        const HALF: usize = BYTES_A_ROUND / 2;
+        const HALF: usize = BYTES_PER_ITERATION / 2;
         let passed = |answers: &mut LargeAnswers, connection, request, bytes| {
-            answers.pass(connection, value(request, bytes)).is_some()
+            answers.admit(connection, value(request, bytes)).is_some()
         };
         assert!(passed(&mut answers, 1, 1, HALF));
         assert!(passed(&mut answers, 1, 2, HALF));

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use leasehold_replica::input::Input;
-use leasehold_replica::turns::Turns;
+use leasehold_replica::turns::RoundRobinQueue;
 
 /// Bytes that the replica gets at once, if it may have as many.
 const AT_ONCE: usize = 1 << 20;
@@ -31,11 +31,11 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct LargeWrites {
     /// With the bytes of each.
-    waiting: Turns<(Input, usize)>,
+    waiting: RoundRobinQueue<(Input, usize)>,
     /// Bytes that wait.
-    kept: usize,
+    queued_bytes: usize,
     /// Bytes that the replica has not answered yet.
-    given: usize,
+    in_flight_bytes: usize,
     /// Bytes that it may have now. One write may exceed it.
     allowed: usize,
     /// The most that it may have at any time, likewise.
@@ -43,7 +43,7 @@ pub(super) struct LargeWrites {
     /// When it last got or answered one.
     changed: Instant,
     /// When it may get the next.
-    rested: Instant,
+    resume_at: Instant,
     /// Writes that had to wait, so far.
     delayed: u64,
 }
@@ -59,13 +59,13 @@ impl LargeWrites {
     pub(super) fn new(max: usize) -> LargeWrites {
         let now = Instant::now();
         LargeWrites {
-            waiting: Turns::default(),
-            kept: 0,
-            given: 0,
+            waiting: RoundRobinQueue::default(),
+            queued_bytes: 0,
+            in_flight_bytes: 0,
             allowed: AT_ONCE.min(max),
             max,
             changed: now,
-            rested: now,
+            resume_at: now,
             delayed: 0,
         }
     }
@@ -75,20 +75,21 @@ impl LargeWrites {
     }
 
     pub(super) fn push(&mut self, connection: u64, input: Input, bytes: usize) {
-        let may_go = self.given + self.kept < self.allowed && self.rested <= Instant::now();
+        let may_go = self.in_flight_bytes + self.queued_bytes < self.allowed
+            && self.resume_at <= Instant::now();
         self.delayed += u64::from(!may_go);
-        self.kept += bytes;
+        self.queued_bytes += bytes;
         self.waiting.push(connection, (input, bytes));
     }
 
     /// When [`LargeWrites::pop`] has something, unless an answer changes that; `None` if it takes
     /// an answer, or nothing waits.
     pub(super) fn due(&self) -> Option<Instant> {
-        if self.waiting.is_empty() || self.given >= self.max {
+        if self.waiting.is_empty() || self.in_flight_bytes >= self.max {
             return None;
         }
-        match self.given < self.allowed {
-            true => Some(self.rested),
+        match self.in_flight_bytes < self.allowed {
+            true => Some(self.resume_at),
             false => Some(self.changed + JOINED_AFTER),
         }
     }
@@ -104,11 +105,11 @@ impl LargeWrites {
             return None;
         }
         let (_, (input, bytes)) = self.waiting.pop()?;
-        if self.given >= self.allowed {
+        if self.in_flight_bytes >= self.allowed {
             self.allowed = self.allowed.saturating_add(AT_ONCE).min(self.max);
         }
-        self.kept -= bytes;
-        self.given += bytes;
+        self.queued_bytes -= bytes;
+        self.in_flight_bytes += bytes;
         self.changed = Instant::now();
         Some(input)
     }
@@ -116,7 +117,7 @@ impl LargeWrites {
     /// Gives up what waits of a connection that has gone. Returns which requests they were.
     pub(super) fn forget(&mut self, connection: u64) -> Vec<u64> {
         let forgotten = self.waiting.take(connection);
-        self.kept -= forgotten.iter().map(|(_, bytes)| bytes).sum::<usize>();
+        self.queued_bytes -= forgotten.iter().map(|(_, bytes)| bytes).sum::<usize>();
         let request = |(input, _)| match input {
             Input::Client { from, .. } => Some(from.request),
             _ => None,
@@ -125,8 +126,8 @@ impl LargeWrites {
     }
 
     /// Bytes that the replica has not answered yet.
-    pub(super) fn given(&self) -> usize {
-        self.given
+    pub(super) fn in_flight_bytes(&self) -> usize {
+        self.in_flight_bytes
     }
 
     /// Writes that had to wait, so far.
@@ -139,15 +140,15 @@ impl LargeWrites {
     /// # Panics
     /// If it never had them.
     pub(super) fn answered(&mut self, bytes: usize) {
-        assert!(bytes <= self.given, "what is answered was given");
+        assert!(bytes <= self.in_flight_bytes, "what is answered was given");
         let now = Instant::now();
         // Where less is written than could be at once, nothing rests.
-        if self.given >= self.at_once() {
+        if self.in_flight_bytes >= self.at_once() {
             let pause = now.duration_since(self.changed);
             // What is answered together with another took as long.
-            self.rested = self.rested.max(now + pause.min(PAUSE_MAX));
+            self.resume_at = self.resume_at.max(now + pause.min(PAUSE_MAX));
         }
-        self.given -= bytes;
+        self.in_flight_bytes -= bytes;
         self.allowed = self.at_once();
         self.changed = now;
     }
@@ -195,7 +196,10 @@ mod tests {
         writes.push(3, write(3, 1), MIB / 8);
         let expected = [(1, 1), (2, 1), (3, 1), (1, 2), (1, 3)];
         assert_eq!(given(&mut writes), expected);
-        assert_eq!((writes.delayed(), writes.given()), (0, 5 * MIB / 8));
+        assert_eq!(
+            (writes.delayed(), writes.in_flight_bytes()),
+            (0, 5 * MIB / 8)
+        );
         assert!(writes.waiting.is_empty());
     }
 
@@ -209,7 +213,10 @@ mod tests {
         assert_eq!(given(&mut writes), [(1, 1), (2, 1)]);
         assert_eq!(writes.forget(1), [2, 3, 4]);
         assert!(writes.forget(1).is_empty() && writes.forget(3).is_empty());
-        assert_eq!((writes.given(), writes.kept), (MIB, 3 * MIB / 2));
+        assert_eq!(
+            (writes.in_flight_bytes(), writes.queued_bytes),
+            (MIB, 3 * MIB / 2)
+        );
         writes.answered(MIB);
         assert_eq!(given(&mut writes), [(2, 2), (2, 3)]);
     }
@@ -240,7 +247,7 @@ mod tests {
         }
         for request in 1..=3 {
             assert_eq!(given(&mut writes), [(1, request)]);
-            assert_eq!(writes.given(), request as usize * MIB);
+            assert_eq!(writes.in_flight_bytes(), request as usize * MIB);
             advance(JOINED_AFTER).await;
         }
         assert_eq!((given(&mut writes), writes.due()), (vec![], None));

@@ -4,27 +4,28 @@
 use std::time::Duration;
 
 use leasehold_leases::{
-    Configs, CostSettings, Key, KeyRange, ReplicaId, ReplicaSet, StrategySpec, Time, Unlisted,
+    Configs, CostSettings, Key, KeyRange, ReplicaId, ReplicaSet, StrategySpec, Time,
+    UnlistedHolders,
 };
 use leasehold_wire::{Error, ErrorCode, LeaseRequest};
 
 use leasehold_replica::action::ClientHandle;
-use leasehold_replica::input::Operator;
+use leasehold_replica::input::OperatorRequest;
 use leasehold_replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 
 /// Time until the leader is asked again: the request or the answer may be lost, and another
 /// replica may lead.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Longest duration that may be asked for: a day, far from any overflow.
-const SPAN_MS_MAX: u64 = 24 * 3600 * 1000;
+const DURATION_MS_MAX: u64 = 24 * 3600 * 1000;
 
 /// Most changes that wait for an answer at a time.
 const WAITING_MAX: usize = 64;
 
 /// A change that is asked for.
 #[derive(Debug)]
-struct Wish {
+struct PendingLeaseChange {
     /// Its number, for the answer.
     ask: u64,
     client: ClientHandle,
@@ -33,70 +34,70 @@ struct Wish {
     in_force: Option<InForce>,
     /// Reason why the leader could not take it yet.
     busy: Option<String>,
-    ask_next: Time,
-    give_up: Time,
+    retry_at: Time,
+    deadline: Time,
 }
 
 /// Changes of leases that clients asked for and that are not answered yet.
 #[derive(Debug, Default)]
-pub(super) struct LeaseWishes {
+pub(super) struct LeaseChanges {
     /// Number of changes that were asked for.
-    asked: u64,
-    waiting: Vec<Wish>,
-    /// The last [`Self::take_ended`] reached its limit: more wishes may have ended, and are taken
+    submitted: u64,
+    waiting: Vec<PendingLeaseChange>,
+    /// The last [`Self::take_ended`] reached its limit: more changes may have ended, and are taken
     /// without waiting.
     more: bool,
 }
 
 /// Context in which a replica looks at admin requests for leases.
-pub(super) struct Scene<'a> {
+pub(super) struct LeaseChangeContext<'a> {
     pub now: Time,
     /// Names of all replicas.
     pub names: &'a [String],
     pub configs: &'a Configs,
     pub leader: Option<ReplicaId>,
     /// Time until a request is abandoned.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
-impl LeaseWishes {
+impl LeaseChanges {
     /// A client asks.
     ///
     /// # Errors
     /// Why it can never be, with what would do; or that too many wait.
-    pub(super) fn ask(
+    pub(super) fn submit(
         &mut self,
         client: ClientHandle,
         request: &LeaseRequest,
-        scene: &Scene<'_>,
+        context: &LeaseChangeContext<'_>,
     ) -> Result<(), Error> {
-        let set = read(request, scene)?;
+        let set = parse(request, context)?;
         if self.waiting.len() >= WAITING_MAX {
             let problem =
                 format!("{WAITING_MAX} changes of leases wait for an answer here: ask again");
             return Err(Error::new(ErrorCode::Unavailable, problem));
         }
-        self.asked += 1;
-        self.waiting.push(Wish {
-            ask: self.asked,
+        self.submitted += 1;
+        self.waiting.push(PendingLeaseChange {
+            ask: self.submitted,
             client,
             set,
             in_force: None,
             busy: None,
-            ask_next: scene.now,
-            give_up: scene.now + scene.patience,
+            retry_at: context.now,
+            deadline: context.now + context.timeout,
         });
         Ok(())
     }
 
     /// Takes the leader's answer. Returns the client to notify, if the leader refuses for good.
     /// A leader that is busy is asked again.
-    pub(super) fn answered(
+    pub(super) fn note_answer(
         &mut self,
         ask: u64,
         answer: &LeaseAnswer,
     ) -> Option<(ClientHandle, Error)> {
-        let index = self.waiting.iter().position(|wish| wish.ask == ask)?;
+        let index = self.waiting.iter().position(|change| change.ask == ask)?;
         match answer {
             Ok(in_force) => {
                 self.waiting[index].in_force = Some(*in_force);
@@ -107,22 +108,22 @@ impl LeaseWishes {
                 None
             }
             Err(Refusal::Invalid(reason)) => {
-                let wish = self.waiting.remove(index);
-                Some((wish.client, refused(reason)))
+                let change = self.waiting.remove(index);
+                Some((change.client, bad_request(reason)))
             }
         }
     }
 
     /// Requests to be made of the replica now.
-    pub(super) fn due(&mut self, now: Time) -> Vec<Operator> {
-        let due = |wish: &Wish| wish.in_force.is_none() && now >= wish.ask_next;
-        let waiting = self.waiting.iter_mut().filter(|wish| due(wish));
+    pub(super) fn due(&mut self, now: Time) -> Vec<OperatorRequest> {
+        let due = |change: &PendingLeaseChange| change.in_force.is_none() && now >= change.retry_at;
+        let waiting = self.waiting.iter_mut().filter(|change| due(change));
         waiting
-            .map(|wish| {
-                wish.ask_next = now + ASK_AGAIN;
-                Operator::Lease {
-                    ask: wish.ask,
-                    set: wish.set.clone(),
+            .map(|change| {
+                change.retry_at = now + RETRY_INTERVAL;
+                OperatorRequest::Lease {
+                    ask: change.ask,
+                    set: change.set.clone(),
                 }
             })
             .collect()
@@ -132,20 +133,24 @@ impl LeaseWishes {
     /// why nothing was heard.
     pub(super) fn take_ended(
         &mut self,
-        scene: &Scene<'_>,
+        context: &LeaseChangeContext<'_>,
         most: usize,
     ) -> Vec<(ClientHandle, Result<InForce, Error>)> {
-        let executed = scene.configs.newest();
-        let ended = self.waiting.extract_if(.., |wish| {
-            wish.in_force.is_some_and(|it| it.config <= executed) || scene.now >= wish.give_up
+        let executed = context.configs.newest();
+        let ended = self.waiting.extract_if(.., |change| {
+            change.in_force.is_some_and(|it| it.config <= executed)
+                || context.now >= change.deadline
         });
-        let ended: Vec<Wish> = ended.take(most).collect();
+        let ended: Vec<PendingLeaseChange> = ended.take(most).collect();
         self.more = ended.len() == most;
         ended
             .into_iter()
-            .map(|wish| {
-                let answer = wish.in_force.filter(|it| it.config <= executed);
-                (wish.client, answer.ok_or_else(|| scene.gave_up(wish.busy)))
+            .map(|change| {
+                let answer = change.in_force.filter(|it| it.config <= executed);
+                (
+                    change.client,
+                    answer.ok_or_else(|| context.timeout_error(change.busy)),
+                )
             })
             .collect()
     }
@@ -159,16 +164,16 @@ impl LeaseWishes {
         if self.more && !self.is_empty() {
             return Time::ZERO;
         }
-        let due = |wish: &Wish| match wish.in_force {
-            None => wish.give_up.min(wish.ask_next),
-            Some(_) => wish.give_up,
+        let due = |change: &PendingLeaseChange| match change.in_force {
+            None => change.deadline.min(change.retry_at),
+            Some(_) => change.deadline,
         };
         self.waiting.iter().map(due).min().unwrap_or(Time::MAX)
     }
 }
 
-impl Scene<'_> {
-    fn gave_up(&self, busy: Option<String>) -> Error {
+impl LeaseChangeContext<'_> {
+    fn timeout_error(&self, busy: Option<String>) -> Error {
         let leader = self
             .leader
             .and_then(|leader| self.names.get(leader.index()));
@@ -177,22 +182,22 @@ impl Scene<'_> {
         let problem = format!(
             "not in force within {:.1} s: {reason}. It may still come into force; `leasehold lease show` says what is, \
              and asking again does no harm",
-            self.patience.as_secs_f64()
+            self.timeout.as_secs_f64()
         );
         Error::new(ErrorCode::Unavailable, problem)
     }
 }
 
-fn refused(problem: impl Into<String>) -> Error {
+fn bad_request(problem: impl Into<String>) -> Error {
     Error::new(ErrorCode::BadRequest, problem)
 }
 
-fn read(request: &LeaseRequest, scene: &Scene<'_>) -> Result<LeaseSet, Error> {
+fn parse(request: &LeaseRequest, context: &LeaseChangeContext<'_>) -> Result<LeaseSet, Error> {
     let range = range(request)?;
-    let spec = strategy(request, &range, scene)?;
+    let spec = strategy(request, &range, context)?;
     let ms = |field: &str, found: Option<u64>| match found {
-        Some(ms) if !(1..=SPAN_MS_MAX).contains(&ms) => Err(refused(format!(
-            "{field}: {ms} ms; accepted are 1 to {SPAN_MS_MAX}"
+        Some(ms) if !(1..=DURATION_MS_MAX).contains(&ms) => Err(bad_request(format!(
+            "{field}: {ms} ms; accepted are 1 to {DURATION_MS_MAX}"
         ))),
         found => Ok(found.map(Duration::from_millis)),
     };
@@ -203,12 +208,12 @@ fn read(request: &LeaseRequest, scene: &Scene<'_>) -> Result<LeaseSet, Error> {
         t_grace: ms("grace_ms", request.grace_ms)?,
     };
     if spec.is_none() && durations == Durations::default() {
-        return Err(refused(
+        return Err(bad_request(
             "nothing to change: give a strategy, holders, weights or durations",
         ));
     }
     if !range.is_all() && durations != Durations::default() {
-        return Err(refused(
+        return Err(bad_request(
             "range: durations are the same for all keys; change them without a range",
         ));
     }
@@ -224,7 +229,7 @@ pub(super) fn range(request: &LeaseRequest) -> Result<KeyRange, Error> {
     let key = |key: &Key| Key::copy_from_slice(key);
     let (from, to) = (key(&request.from), key(&request.to));
     KeyRange::new(from, (!to.is_empty()).then_some(to)).ok_or_else(|| {
-        refused(format!(
+        bad_request(format!(
             "range: it ends at {:?}, which is not after its start, {:?}",
             String::from_utf8_lossy(&request.to),
             String::from_utf8_lossy(&request.from)
@@ -236,7 +241,7 @@ pub(super) fn range(request: &LeaseRequest) -> Result<KeyRange, Error> {
 fn strategy(
     request: &LeaseRequest,
     range: &KeyRange,
-    scene: &Scene<'_>,
+    context: &LeaseChangeContext<'_>,
 ) -> Result<Option<StrategySpec>, Error> {
     let holders = !request.holders.is_empty();
     let unlisted = !request.unlisted.is_empty();
@@ -249,7 +254,7 @@ fn strategy(
         name => name,
     };
     let for_another = |given: bool, field: &str, strategy: &str| match given && name != strategy {
-        true => Err(refused(format!(
+        true => Err(bad_request(format!(
             "{field}: only the strategy {strategy} looks at it; leave it out, or ask for {strategy}"
         ))),
         false => Ok(()),
@@ -264,27 +269,27 @@ fn strategy(
         "all" => StrategySpec::All,
         "quorum" => StrategySpec::Quorum {
             unlisted: match request.unlisted.as_str() {
-                "" => present_unlisted(scene.configs.strategy_of(range.from())),
-                "nearest" => Unlisted::Nearest,
-                "leader" => Unlisted::Leader,
+                "" => present_unlisted(context.configs.strategy_of(range.from())),
+                "nearest" => UnlistedHolders::Nearest,
+                "leader" => UnlistedHolders::Leader,
                 other => {
                     let problem = format!("unlisted: {other:?}; accepted are nearest, leader");
-                    return Err(refused(problem));
+                    return Err(bad_request(problem));
                 }
             },
         },
         "fixed" if holders => StrategySpec::Fixed {
-            holders: Some(named(&request.holders, scene.names)?),
+            holders: Some(replica_ids(&request.holders, context.names)?),
         },
         "fixed" => {
             let problem =
                 "holders: the strategy fixed needs at least one node, as in --holders CA,JP";
-            return Err(refused(problem));
+            return Err(bad_request(problem));
         }
-        "cost" => StrategySpec::Cost(cost(request, range, scene)?),
+        "cost" => StrategySpec::Cost(cost(request, range, context)?),
         other => {
             let names = StrategySpec::NAMES.join(", ");
-            return Err(refused(format!(
+            return Err(bad_request(format!(
                 "strategy: {other:?}; accepted are {names}"
             )));
         }
@@ -295,42 +300,42 @@ fn strategy(
 fn cost(
     request: &LeaseRequest,
     range: &KeyRange,
-    scene: &Scene<'_>,
+    context: &LeaseChangeContext<'_>,
 ) -> Result<CostSettings, Error> {
-    let present = match scene.configs.strategy_of(range.from()) {
+    let present = match context.configs.strategy_of(range.from()) {
         StrategySpec::Cost(settings) => *settings,
         _ => CostSettings::default(),
     };
-    let most = scene.names.len() as u32 - 1;
+    let most = context.names.len() as u32 - 1;
     let spare = request.spare.unwrap_or(present.spare.into());
     if spare > most {
-        return Err(refused(format!(
+        return Err(bad_request(format!(
             "spare: {spare}; accepted are 0 to {most}: one less than there are nodes"
         )));
     }
     let weight = request.read_weight.unwrap_or(present.read_weight());
     let settings = CostSettings::new(weight, spare as u8, present.prior);
     settings.ok_or_else(|| {
-        refused(format!(
+        bad_request(format!(
             "read_weight: {weight}; accepted are 0 (only writes count) to 1 (only reads count)"
         ))
     })
 }
 
-fn present_unlisted(spec: &StrategySpec) -> Unlisted {
+fn present_unlisted(spec: &StrategySpec) -> UnlistedHolders {
     match spec {
         StrategySpec::Quorum { unlisted } => *unlisted,
-        _ => Unlisted::default(),
+        _ => UnlistedHolders::default(),
     }
 }
 
-fn named(holders: &[String], names: &[String]) -> Result<ReplicaSet, Error> {
+fn replica_ids(holders: &[String], names: &[String]) -> Result<ReplicaSet, Error> {
     let index = |holder: &String| names.iter().position(|name| name == holder);
     let id = |holder| {
         index(holder)
             .map(|index| ReplicaId(index as u8))
             .ok_or_else(|| {
-                refused(format!(
+                bad_request(format!(
                     "holders: there is no node {holder:?}; the cluster has {}",
                     names.join(", ")
                 ))
@@ -343,7 +348,7 @@ fn named(holders: &[String], names: &[String]) -> Result<ReplicaSet, Error> {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const TIMEOUT: Duration = Duration::from_secs(5);
 
     fn client(request: u64) -> ClientHandle {
         ClientHandle {
@@ -360,75 +365,79 @@ mod tests {
     }
 
     /// Runs a check at several times, in seconds.
-    fn with_scene<T>(at_s: u64, check: impl FnOnce(&Scene<'_>) -> T) -> T {
+    fn with_context<T>(at_s: u64, check: impl FnOnce(&LeaseChangeContext<'_>) -> T) -> T {
         let names = ["CA", "JP", "DE"].map(str::to_owned);
-        check(&Scene {
+        check(&LeaseChangeContext {
             now: Time::ZERO + Duration::from_secs(at_s),
             names: &names,
             configs: &Configs::new(3),
             leader: Some(ReplicaId(0)),
-            patience: PATIENCE,
+            timeout: TIMEOUT,
         })
     }
 
     #[test]
     fn no_more_wait_than_may_and_who_is_too_many_may_ask_again() {
-        let mut wishes = LeaseWishes::default();
-        with_scene(0, |scene| {
+        let mut changes = LeaseChanges::default();
+        with_context(0, |context| {
             for request in 0..WAITING_MAX as u64 {
-                assert_eq!(wishes.ask(client(request), &all(), scene), Ok(()));
+                assert_eq!(changes.submit(client(request), &all(), context), Ok(()));
             }
-            let refusal = wishes.ask(client(64), &all(), scene).expect_err("too many");
+            let refusal = changes
+                .submit(client(64), &all(), context)
+                .expect_err("too many");
             assert_eq!(refusal.code(), ErrorCode::Unavailable);
             assert!(refusal.message.contains("64 changes"), "{refusal:?}");
             // What can never be is refused as such all the same.
-            let refusal = wishes.ask(client(64), &LeaseRequest::default(), scene);
+            let refusal = changes.submit(client(64), &LeaseRequest::default(), context);
             assert_eq!(refusal.expect_err("nothing").code(), ErrorCode::BadRequest);
         });
         // Once one has ended there is room.
         let refusal = Err(Refusal::Invalid("no".to_owned()));
-        assert!(wishes.answered(1, &refusal).is_some());
-        with_scene(1, |scene| {
-            assert_eq!(wishes.ask(client(65), &all(), scene), Ok(()))
+        assert!(changes.note_answer(1, &refusal).is_some());
+        with_context(1, |context| {
+            assert_eq!(changes.submit(client(65), &all(), context), Ok(()))
         });
     }
 
-    /// The answer to each wish holds all ranges, up to a mebibyte.
+    /// The answer to each change holds all ranges, up to a mebibyte.
     #[test]
     fn some_of_many_that_end_at_once_are_answered_now_and_the_others_soon() {
-        let mut wishes = LeaseWishes::default();
-        with_scene(0, |scene| {
+        let mut changes = LeaseChanges::default();
+        with_context(0, |context| {
             for request in 1..=5 {
-                let taken = wishes.ask(client(request), &all(), scene);
+                let taken = changes.submit(client(request), &all(), context);
                 taken.expect("there is room");
             }
         });
-        let answered = with_scene(9, |scene| {
+        let answered = with_context(9, |context| {
             let mut answered = Vec::new();
             for expected in [2, 2, 1] {
-                let ended = wishes.take_ended(scene, 2);
+                let ended = changes.take_ended(context, 2);
                 assert_eq!(ended.len(), expected);
-                assert_eq!(wishes.next_deadline() == Time::ZERO, expected == 2);
+                assert_eq!(changes.next_deadline() == Time::ZERO, expected == 2);
                 answered.extend(ended.into_iter().map(|(client, _)| client.request));
             }
             answered
         });
         assert_eq!(answered, [1, 2, 3, 4, 5]);
-        assert!(wishes.is_empty());
+        assert!(changes.is_empty());
     }
 
     #[test]
     fn a_busy_leader_is_asked_again_and_its_reason_told_when_patience_ends() {
-        let mut wishes = LeaseWishes::default();
-        with_scene(0, |scene| {
-            wishes.ask(client(1), &all(), scene).expect("there is room");
-            assert_eq!(wishes.due(scene.now).len(), 1);
+        let mut changes = LeaseChanges::default();
+        with_context(0, |context| {
+            changes
+                .submit(client(1), &all(), context)
+                .expect("there is room");
+            assert_eq!(changes.due(context.now).len(), 1);
         });
         let busy = Err(Refusal::Busy("full".to_owned()));
-        assert_eq!(wishes.answered(1, &busy), None);
-        let again = with_scene(1, |scene| wishes.due(scene.now));
-        assert!(matches!(again[..], [Operator::Lease { ask: 1, .. }]));
-        let ended = with_scene(5, |scene| wishes.take_ended(scene, 64));
+        assert_eq!(changes.note_answer(1, &busy), None);
+        let again = with_context(1, |context| changes.due(context.now));
+        assert!(matches!(again[..], [OperatorRequest::Lease { ask: 1, .. }]));
+        let ended = with_context(5, |context| changes.take_ended(context, 64));
         let [(to, Err(refusal))] = &ended[..] else {
             panic!("one ends: {ended:?}");
         };

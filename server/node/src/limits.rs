@@ -4,18 +4,21 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use super::addresses::AddressSeat;
-use super::connection::{Connection, LOOK_EVERY};
-use super::descriptors::Seat;
+use super::addresses::AddressSlot;
+use super::connection::{CHECK_INTERVAL, Connection};
+use super::descriptors::ConnectionSlot;
 use super::frames::Frames;
 use super::listener::{Clients, READ_BYTES};
 
 impl Clients {
     /// A place for a connection from there, or why there is none.
-    pub(super) fn seat(&self, address: SocketAddr) -> Result<(Seat, AddressSeat), String> {
+    pub(super) fn claim_slots(
+        &self,
+        address: SocketAddr,
+    ) -> Result<(ConnectionSlot, AddressSlot), String> {
         let of_address = self.addresses.take(address.ip()).ok_or_else(|| {
             let max = self.addresses.max();
-            if self.addresses.refuse() {
+            if self.addresses.count_refusal() {
                 tracing::warn!(client = %address, max, "clients are refused: too many from one address");
             }
             format!(
@@ -23,9 +26,9 @@ impl Clients {
                  limits.clients_per_address allows: close some, ask another replica, or raise it"
             )
         })?;
-        let seat = self.seats.take().ok_or_else(|| {
-            let max = self.seats.max();
-            if self.seats.refuse() {
+        let slot = self.slots.take().ok_or_else(|| {
+            let max = self.slots.max();
+            if self.slots.count_refusal() {
                 tracing::warn!(client = %address, max, "clients are refused: too many are connected");
             }
             format!(
@@ -34,17 +37,17 @@ impl Clients {
                  limit of open files (ulimit -Hn)"
             )
         })?;
-        Ok((seat, of_address))
+        Ok((slot, of_address))
     }
 
     /// Closes connections of clients that let this replica wait, for as long as it is polled.
-    pub(super) async fn keep_time(self: Rc<Self>) {
+    pub(super) async fn enforce_timeouts(self: Rc<Self>) {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             let all = self.connections.borrow();
             for connection in all.values() {
-                if let Some(late) = connection.look() {
-                    connection.close_late(late);
+                if let Some(missed) = connection.check_timeouts() {
+                    connection.close_late(missed);
                 }
             }
         }
@@ -52,20 +55,20 @@ impl Clients {
 
     /// Counts the bytes that are here of a frame that is not whole yet. If such frames take too
     /// much together, connections with frames that hardly grow are ended.
-    pub(super) fn hold(&self, connection: &Connection, frames: &Frames) {
+    pub(super) fn track_partial_frame(&self, connection: &Connection, frames: &Frames) {
         let partial = frames.partial_bytes();
         // What an idle connection holds, too, is not counted.
         let counted = match partial > READ_BYTES {
             true => partial,
             false => 0,
         };
-        connection.hold(partial, counted);
-        while self.budget.is_crowded() {
+        connection.track_partial_frame(partial, counted);
+        while self.budget.has_excess_partial() {
             let connections = self.connections.borrow();
             let rated = connections.values();
-            let rated = rated.filter_map(|one| Some((one.keeps_its_place()?, one)));
-            match rated.min_by_key(|(place, _)| *place) {
-                Some((_, first)) => first.crowd_out(),
+            let rated = rated.filter_map(|one| Some((one.eviction_rank()?, one)));
+            match rated.min_by_key(|(rank, _)| *rank) {
+                Some((_, first)) => first.evict(),
                 None => return,
             }
         }
@@ -74,19 +77,19 @@ impl Clients {
     /// Counters of what clients take of this replica, and of how often a limit acted, by name.
     pub(super) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let budget = &self.budget;
-        let acted = &budget.acted;
+        let counted = &budget.limit_counters;
         let (large_writes, delayed) = self.large_writes();
         [
             ("clients", self.len() as u64),
-            ("clients_max", self.seats.max() as u64),
-            ("clients_refused", self.seats.refused()),
+            ("clients_max", self.slots.max() as u64),
+            ("clients_refused", self.slots.refused()),
             ("clients_refused_by_address", self.addresses.refused()),
-            ("clients_paused", acted.paused.get()),
-            ("clients_given_up", acted.given_up.get()),
-            ("clients_timed_out", acted.timed_out.get()),
-            ("clients_closed_idle", acted.idle.get()),
-            ("clients_crowded_out", acted.crowded_out.get()),
-            ("client_requests_refused", acted.requests_refused.get()),
+            ("clients_paused", counted.paused.get()),
+            ("clients_given_up", counted.abandoned.get()),
+            ("clients_timed_out", counted.timed_out.get()),
+            ("clients_closed_idle", counted.idle.get()),
+            ("clients_crowded_out", counted.evicted.get()),
+            ("client_requests_refused", counted.requests_refused.get()),
             ("client_bytes_in_flight", budget.charged.get() as u64),
             ("client_bytes_large_writes", large_writes as u64),
             ("client_large_writes_delayed", delayed),
@@ -102,7 +105,7 @@ impl Clients {
         let limits = &self.budget.limits;
         let mib = |bytes: usize| (bytes >> 20) as u64;
         [
-            ("limit_clients", self.seats.max() as u64),
+            ("limit_clients", self.slots.max() as u64),
             ("limit_clients_per_address", self.addresses.max() as u64),
             (
                 "limit_connections_per_peer",

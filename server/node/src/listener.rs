@@ -18,8 +18,8 @@ use foldhash::fast::FixedState;
 use leasehold_leases::Incarnation;
 use leasehold_wire::request::Body;
 use leasehold_wire::{
-    Error, ErrorCode, FRAME_BYTES_MAX, FrameError, Hello, Hint, KEY_BYTES_MAX, MAGIC,
-    NAME_BYTES_MAX, Outcome, Path, Read, Received, Response, StatusReply, VALUE_BYTES_MAX, Welcome,
+    DecodedRequest, Error, ErrorCode, FRAME_BYTES_MAX, FrameError, Hello, Hint, KEY_BYTES_MAX,
+    MAGIC, NAME_BYTES_MAX, Outcome, Path, ReadOp, Response, StatusReply, VALUE_BYTES_MAX, Welcome,
     decode_request, encode_frame, validate_body,
 };
 use prost::Message as _;
@@ -27,13 +27,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use super::access::Access;
-use super::addresses::{AddressSeat, Addresses};
+use super::addresses::{AddressLimiter, AddressSlot};
 use super::config::Limits;
 use super::connection::{Account, Budget, Connection};
-use super::descriptors::{FAREWELLS, Seat, Seats};
+use super::descriptors::{ConnectionSlot, ConnectionSlots, REJECTIONS_MAX};
 use super::ends;
 use super::frames::Frames;
-use super::handshakes::{Handshakes, Shaken, Side};
+use super::handshakes::{EstablishedStream, Handshakes, Side};
 use super::inbox::Inbox;
 use super::large_answers::LargeAnswers;
 use super::outbox::Outbox;
@@ -45,11 +45,11 @@ use leasehold_replica::input::Input;
 /// Bytes asked of a client's socket at a time.
 pub(super) const READ_BYTES: usize = 16 << 10;
 /// Maximum time for a new connection to say hello, its handshake included.
-const HELLO_WITHIN: Duration = Duration::from_secs(5);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of a hello, in bytes: any machine may send one.
 const HELLO_BYTES_MAX: usize = 4 << 10;
 /// Silence after which a client's machine is asked whether it is there.
-const SILENT_AFTER: Duration = Duration::from_secs(60);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// Cost of closing a connection, in units of [`leasehold_replica::cost`].
 const END_WORK: usize = 16 << 10;
 /// Time that a refused client has to read the reason.
@@ -57,7 +57,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Names of the cluster and its replicas, as clients are told them.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct ClusterNames {
     /// The cluster.
     pub(super) cluster: String,
     /// This replica.
@@ -69,30 +69,30 @@ pub(super) struct Names {
 /// All connections of clients.
 #[derive(Debug)]
 pub(super) struct Clients {
-    names: Names,
+    names: ClusterNames,
     incarnation: Incarnation,
     inbox: Rc<Inbox>,
     pub(super) connections: RefCell<HashMap<u64, Rc<Connection>, FixedState>>,
     /// Accounts of closed connections with requests that the replica still works on.
-    leavers: RefCell<HashMap<u64, Rc<Account>, FixedState>>,
+    disconnected: RefCell<HashMap<u64, Rc<Account>, FixedState>>,
     last_id: Cell<u64>,
     log_time_ms: Cell<u64>,
     large_answers: RefCell<LargeAnswers>,
     /// With answers not yet written.
     dirty: RefCell<Vec<Rc<Connection>>>,
     pub(super) budget: Rc<Budget>,
-    pub(super) seats: Seats,
-    pub(super) addresses: Addresses,
+    pub(super) slots: ConnectionSlots,
+    pub(super) addresses: AddressLimiter,
     handshakes: Rc<Handshakes>,
     /// For clients that are being told why they are refused.
-    farewells: Seats,
+    rejection_slots: ConnectionSlots,
     /// Rights by token; without it every client may do everything.
     pub(super) access: Option<Rc<Access>>,
 }
 
 impl Clients {
     pub(super) fn new(
-        names: Names,
+        names: ClusterNames,
         incarnation: Incarnation,
         inbox: Rc<Inbox>,
         limits: Limits,
@@ -103,16 +103,16 @@ impl Clients {
             incarnation,
             inbox,
             connections: RefCell::default(),
-            leavers: RefCell::default(),
+            disconnected: RefCell::default(),
             last_id: Cell::new(0),
             log_time_ms: Cell::new(0),
             large_answers: RefCell::default(),
             dirty: RefCell::default(),
-            seats: Seats::new(limits.clients(max)),
-            addresses: Addresses::new(limits.clients_per_address(max)),
+            slots: ConnectionSlots::new(limits.clients(max)),
+            addresses: AddressLimiter::new(limits.clients_per_address(max)),
             budget: Rc::new(Budget::new(limits)),
             handshakes: Rc::new(Handshakes::none()),
-            farewells: Seats::new(FAREWELLS),
+            rejection_slots: ConnectionSlots::new(REJECTIONS_MAX),
             access: None,
         }
     }
@@ -142,11 +142,11 @@ impl Clients {
     pub(super) async fn accept(self: Rc<Self>, listener: TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, address)) => match self.seat(address) {
-                    Ok(seat) => {
-                        tokio::task::spawn_local(self.clone().serve(stream, address, seat));
+                Ok((stream, address)) => match self.claim_slots(address) {
+                    Ok(slots) => {
+                        tokio::task::spawn_local(self.clone().serve(stream, address, slots));
                     }
-                    Err(why) => self.turn_away(stream, address, why),
+                    Err(why) => self.reject(stream, address, why),
                 },
                 Err(error) => {
                     tracing::warn!(%error, "cannot take a client's connection");
@@ -183,21 +183,21 @@ impl Clients {
     fn respond(&self, to: ClientHandle, mut response: Response, hint: impl FnOnce(&[u8]) -> Hint) {
         let connections = self.connections.borrow();
         let Some(connection) = connections.get(&to.connection) else {
-            return self.settle_leaver(to);
+            return self.release_disconnected(to);
         };
-        response.hint = connection.take_hinted(response.id).map(|key| hint(&key));
-        let passed = self
+        response.hint = connection.take_hint_key(response.id).map(|key| hint(&key));
+        let admitted = self
             .large_answers
             .borrow_mut()
-            .pass(connection.id, response);
-        if let Some(response) = passed {
+            .admit(connection.id, response);
+        if let Some(response) = admitted {
             self.append(connection, &response);
         }
     }
 
     /// A round begins: answers that had to wait are appended, as far as it may have them.
-    pub(super) fn begin_round(&self) {
-        self.large_answers.borrow_mut().begin();
+    pub(super) fn begin_iteration(&self) {
+        self.large_answers.borrow_mut().begin_iteration();
         loop {
             // Nothing else is borrowed while it is appended.
             let next = self.large_answers.borrow_mut().pop();
@@ -207,7 +207,7 @@ impl Clients {
             let found = self.connections.borrow().get(&connection).cloned();
             match found {
                 Some(connection) => self.append(&connection, &response),
-                None => self.settle_leaver(ClientHandle {
+                None => self.release_disconnected(ClientHandle {
                     connection,
                     request: response.id,
                 }),
@@ -222,7 +222,7 @@ impl Clients {
 
     fn append(&self, connection: &Rc<Connection>, response: &Response) {
         self.inbox
-            .answered(connection.account().settle(response.id));
+            .answered(connection.account().release(response.id));
         connection.answer(response);
         if !connection.dirty.replace(true) {
             self.dirty.borrow_mut().push(connection.clone());
@@ -232,19 +232,19 @@ impl Clients {
             let most = connections
                 .values()
                 .max_by_key(|c| c.outbox.pending_bytes());
-            most.inspect(|most| most.give_up());
+            most.inspect(|most| most.abandon());
         }
     }
 
     /// The replica has worked for a client that is gone.
-    fn settle_leaver(&self, to: ClientHandle) {
-        let mut leavers = self.leavers.borrow_mut();
-        let Some(account) = leavers.get(&to.connection) else {
+    fn release_disconnected(&self, to: ClientHandle) {
+        let mut disconnected = self.disconnected.borrow_mut();
+        let Some(account) = disconnected.get(&to.connection) else {
             return;
         };
-        self.inbox.answered(account.settle(to.request));
+        self.inbox.answered(account.release(to.request));
         if account.in_flight() == 0 {
-            leavers.remove(&to.connection);
+            disconnected.remove(&to.connection);
         }
     }
 
@@ -255,18 +255,21 @@ impl Clients {
         let account = connection.account();
         // What nobody reads is not encoded.
         for response in self.large_answers.borrow_mut().forget(connection.id) {
-            self.inbox.answered(account.settle(response.id));
+            self.inbox.answered(account.release(response.id));
         }
         // Nor is written what the replica does not have yet.
         for request in self.inbox.forget_large_writes(connection.id) {
-            account.settle(request);
+            account.release(request);
         }
         if account.in_flight() > 0 {
-            account.leave();
-            self.leavers.borrow_mut().insert(connection.id, account);
+            account.client_disconnected();
+            self.disconnected
+                .borrow_mut()
+                .insert(connection.id, account);
             let connection = connection.id;
-            self.inbox.push_client(Input::ClientGone { connection }, 0);
-            self.inbox.ring();
+            self.inbox
+                .push_client(Input::ClientDisconnected { connection }, 0);
+            self.inbox.wake();
         }
     }
 
@@ -279,29 +282,36 @@ impl Clients {
     }
 
     /// Refuses a connection. The client is told why, unless many others are being told.
-    fn turn_away(self: &Rc<Self>, stream: TcpStream, address: SocketAddr, why: String) {
-        let Some(seat) = self.farewells.take() else {
+    fn reject(self: &Rc<Self>, stream: TcpStream, address: SocketAddr, why: String) {
+        let Some(slot) = self.rejection_slots.take() else {
             return;
         };
         let clients = self.clone();
         tokio::task::spawn_local(async move {
-            let until = Instant::now() + HELLO_WITHIN;
-            let shaken = clients.handshakes.shake(stream, Side::Client, until).await;
-            if let Ok(shaken) = shaken {
-                let (connection, mut frames) = clients.connect(shaken, address);
+            let until = Instant::now() + HELLO_TIMEOUT;
+            let established = clients
+                .handshakes
+                .perform(stream, Side::Client, until)
+                .await;
+            if let Ok(established) = established {
+                let (connection, mut frames) = clients.connect(established, address);
                 let refusal = Error::new(ErrorCode::Unavailable, why);
-                say_farewell(&connection, &mut frames, refusal).await;
+                send_rejection(&connection, &mut frames, refusal).await;
             }
-            drop(seat);
+            drop(slot);
         });
     }
 
-    fn connect(&self, shaken: Shaken, address: SocketAddr) -> (Rc<Connection>, Frames) {
+    fn connect(
+        &self,
+        established: EstablishedStream,
+        address: SocketAddr,
+    ) -> (Rc<Connection>, Frames) {
         // A connection that cannot be set up is as good as broken.
-        let _ = shaken.stream.set_nodelay(true);
-        let _ = sockets::notice_silence(&shaken.stream, SILENT_AFTER);
-        let (reader, writer) = ends::split(shaken);
-        let reader = reader.by_turns(self.inbox.clone());
+        let _ = established.stream.set_nodelay(true);
+        let _ = sockets::enable_keepalive(&established.stream, KEEPALIVE_IDLE);
+        let (reader, writer) = ends::split(established);
+        let reader = reader.round_robin(self.inbox.clone());
         let id = self.last_id.get() + 1;
         self.last_id.set(id);
         let outbox = Outbox::new(writer, self.budget.unread.clone());
@@ -313,36 +323,36 @@ impl Clients {
         self: Rc<Self>,
         stream: TcpStream,
         address: SocketAddr,
-        _seat: (Seat, AddressSeat),
+        _slots: (ConnectionSlot, AddressSlot),
     ) {
-        let until = Instant::now() + HELLO_WITHIN;
-        let shaken = match self.handshakes.shake(stream, Side::Client, until).await {
-            Ok(shaken) => shaken,
+        let until = Instant::now() + HELLO_TIMEOUT;
+        let established = match self.handshakes.perform(stream, Side::Client, until).await {
+            Ok(established) => established,
             Err(problem) => {
                 tracing::debug!(client = %address, problem, "no handshake");
                 return;
             }
         };
-        let (connection, mut frames) = self.connect(shaken, address);
+        let (connection, mut frames) = self.connect(established, address);
         let id = connection.id;
         self.connections.borrow_mut().insert(id, connection.clone());
-        let ended = self.converse(&connection, &mut frames, until).await;
+        let ended = self.run_connection(&connection, &mut frames, until).await;
         // The driver still handles the requests that came before the end.
-        self.inbox.ring();
+        self.inbox.wake();
         self.remove(&connection);
         // Thousands may end at once.
-        self.inbox.turn(END_WORK).await;
+        self.inbox.acquire_read_units(END_WORK).await;
         if let Err(refusal) = ended {
-            if let Some(untold) = self.budget.closed.due(std::time::Instant::now()) {
+            if let Some(untold) = self.budget.close_log.due(std::time::Instant::now()) {
                 tracing::info!(client = %address, reason = refusal.message, untold, "closed");
             }
-            say_farewell(&connection, &mut frames, refusal).await;
+            send_rejection(&connection, &mut frames, refusal).await;
         }
     }
 
     /// Serves a connection until it closes or violates the protocol. A client that only
     /// ends its requests is sent the answers that are due.
-    async fn converse(
+    async fn run_connection(
         &self,
         connection: &Connection,
         frames: &mut Frames,
@@ -354,7 +364,7 @@ impl Clients {
         self.check(connection, &hello)?;
         self.welcome(connection);
         if self.take_requests(connection, frames).await? {
-            connection.settled().await;
+            connection.wait_until_drained().await;
         }
         Ok(())
     }
@@ -371,42 +381,46 @@ impl Clients {
         let mut beyond = 0;
         loop {
             // Whole frames may be left: they wait for room, and not for more bytes.
-            let mut waits_for_room = true;
-            while !connection.congested() {
+            let mut waits_for_capacity = true;
+            while !connection.is_congested() {
                 let next = frames.next().map_err(|error| bad(error.to_string()))?;
                 let Some(frame) = next else {
-                    waits_for_room = false;
+                    waits_for_capacity = false;
                     break;
                 };
-                connection.take_frame();
+                connection.note_frame();
                 if beyond >= READ_BYTES {
-                    self.inbox.turn(std::mem::take(&mut beyond)).await;
+                    self.inbox
+                        .acquire_read_units(std::mem::take(&mut beyond))
+                        .await;
                 }
                 if frame.len() > READ_BYTES {
                     // Many connections may hold back the last bytes of a long frame each: to
                     // decode them takes longer than to read them.
-                    self.inbox.turn(frame.len()).await;
+                    self.inbox.acquire_read_units(frame.len()).await;
                 }
                 let bytes = frame.len();
-                let taken = self.request(connection, frame)?;
-                beyond += taken.units.saturating_sub(bytes);
+                let outcome = self.request(connection, frame)?;
+                beyond += outcome.units.saturating_sub(bytes);
                 // Answers are longer than what may be refused, and thousands may follow.
-                if taken.is_refused && connection.outbox.pending_bytes() >= READ_BYTES {
+                if outcome.is_refused && connection.outbox.pending_bytes() >= READ_BYTES {
                     connection.outbox.flush();
                 }
             }
-            self.hold(connection, frames);
-            self.inbox.ring();
+            self.track_partial_frame(connection, frames);
+            self.inbox.wake();
             connection.outbox.flush();
             if beyond > 0 {
-                self.inbox.turn(std::mem::take(&mut beyond)).await;
+                self.inbox
+                    .acquire_read_units(std::mem::take(&mut beyond))
+                    .await;
                 // Answers may have left meanwhile: more can be taken, although no more bytes come.
                 continue;
             }
             tokio::select! {
                 biased; // which saves a random number
-                () = &mut drained => return connection.take_ending().map_or(Ok(false), Err),
-                next = self.next_bytes(connection, frames, waits_for_room) => match next {
+                () = &mut drained => return connection.take_close_reason().map_or(Ok(false), Err),
+                next = self.next_bytes(connection, frames, waits_for_capacity) => match next {
                     Ok(true) => {}
                     Ok(false) => return Ok(true),
                     Err(_) => return Ok(false),
@@ -424,9 +438,9 @@ impl Clients {
         &self,
         connection: &Connection,
         frames: &mut Frames,
-        waits_for_room: bool,
+        waits_for_capacity: bool,
     ) -> io::Result<bool> {
-        if connection.relieved().await || waits_for_room {
+        if connection.wait_for_capacity().await || waits_for_capacity {
             return Ok(true);
         }
         Ok(frames.fill().await? > 0)
@@ -442,11 +456,12 @@ impl Clients {
             )));
         }
         if let Some(access) = &self.access {
-            access.admit(&connection.pass, &hello.token)?;
+            access.admit(&connection.auth, &hello.token)?;
         }
         if !hello.cluster.is_empty() && hello.cluster != self.names.cluster {
-            let asked: String = hello.cluster.chars().take(NAME_BYTES_MAX).collect();
-            let message = format!("hello.cluster is {asked:?}, this replica is of another cluster");
+            let requested: String = hello.cluster.chars().take(NAME_BYTES_MAX).collect();
+            let message =
+                format!("hello.cluster is {requested:?}, this replica is of another cluster");
             return Err(Error::new(ErrorCode::WrongCluster, message));
         }
         Ok(())
@@ -469,24 +484,24 @@ impl Clients {
     }
 
     /// Takes a request, or answers it with a refusal.
-    fn request(&self, connection: &Connection, frame: Bytes) -> Result<Taken, Error> {
+    fn request(&self, connection: &Connection, frame: Bytes) -> Result<RequestOutcome, Error> {
         let bytes = frame.len();
-        let refused = Taken {
+        let refused = RequestOutcome {
             units: cost::of(cost::Request::Refused(bytes)).units(),
             is_refused: true,
         };
-        let frame = connection.keep(frame);
+        let frame = connection.compact(frame);
         let request = match decode_request(frame).map_err(|error| malformed(&error))? {
-            Received::Request(request) => request,
-            Received::Refused { id, error } => {
+            DecodedRequest::Request(request) => request,
+            DecodedRequest::Refused { id, error } => {
                 connection.append(&Response::refusal(id, error));
                 return Ok(refused);
             }
         };
         let body = request.body.as_ref();
         let checked = validate_body(body).and_then(|()| self.allow(connection, body));
-        let work = match checked.and_then(|()| connection.charge(&request, bytes)) {
-            Ok(work) => work,
+        let cost = match checked.and_then(|()| connection.charge(&request, bytes)) {
+            Ok(cost) => cost,
             Err(refusal) => {
                 connection.append(&Response::refusal(request.id, refusal));
                 return Ok(refused);
@@ -498,30 +513,30 @@ impl Clients {
         };
         match request.body {
             Some(Body::Command(command)) => {
-                let is_get = matches!(command.as_read(), Some(Read::Get(_)));
+                let is_get = matches!(command.as_read(), Some(ReadOp::Get(_)));
                 let command = match !is_get && bytes <= READ_BYTES {
                     // The log keeps it for others.
                     true => command.in_own_memory(),
                     false => command,
                 };
                 if request.hint {
-                    connection.wants_hint(request.id, command.keys().next());
+                    connection.request_hint(request.id, command.keys().next());
                 }
                 let input = Input::Client { from, command };
-                match work.is_large_write {
+                match cost.is_large_write {
                     true => self
                         .inbox
-                        .push_large_write(connection.id, input, work.units),
-                    false => self.inbox.push_client(input, work.units),
+                        .push_large_write(connection.id, input, cost.units),
+                    false => self.inbox.push_client(input, cost.units),
                 }
             }
-            Some(Body::Status(asked)) => self.inbox.push_status(from, asked),
-            Some(Body::Move(asked)) => self.inbox.push_move(from, asked),
-            Some(Body::Lease(asked)) => self.inbox.push_lease(from, asked),
+            Some(Body::Status(request)) => self.inbox.push_status(from, request),
+            Some(Body::Move(request)) => self.inbox.push_transfer(from, request),
+            Some(Body::Lease(request)) => self.inbox.push_lease(from, request),
             None => {}
         }
-        Ok(Taken {
-            units: work.units,
+        Ok(RequestOutcome {
+            units: cost.units,
             is_refused: false,
         })
     }
@@ -529,7 +544,7 @@ impl Clients {
 
 /// A request that was taken from a connection.
 #[derive(Clone, Copy, Debug)]
-struct Taken {
+struct RequestOutcome {
     /// Units of [`leasehold_replica::cost`].
     units: usize,
     /// It was answered with a refusal, and the replica never has it.
@@ -550,15 +565,15 @@ async fn read_hello(frames: &mut Frames, until: Instant) -> Result<Option<Hello>
 }
 
 /// Tells a client why its connection is closed, and gives it a moment to read it.
-async fn say_farewell(connection: &Connection, frames: &mut Frames, refusal: Error) {
+async fn send_rejection(connection: &Connection, frames: &mut Frames, refusal: Error) {
     connection.append(&Response::refusal(0, refusal));
-    let farewell = async {
-        connection.outbox.emptied().await;
-        connection.outbox.shut();
+    let delivered = async {
+        connection.outbox.wait_until_empty().await;
+        connection.outbox.shutdown_write();
         // Closing with bytes unread would take the answer back.
         frames.discard().await;
     };
-    let _ = tokio::time::timeout(LINGER, farewell).await;
+    let _ = tokio::time::timeout(LINGER, delivered).await;
 }
 
 fn bad(message: impl Into<String>) -> Error {

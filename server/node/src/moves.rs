@@ -1,4 +1,4 @@
-//! Moves of leadership that clients asked for and that are not answered yet. Any replica
+//! Transfers of leadership that clients asked for and that are not answered yet. Any replica
 //! takes one, passes it on to the leader, and answers once it sees how it ended.
 
 use std::cell::RefCell;
@@ -9,22 +9,22 @@ use leasehold_wire::{Error, ErrorCode, MoveRequest};
 
 use leasehold_replica::action::ClientHandle;
 
-/// A move that is under way.
+/// A transfer that is under way.
 #[derive(Debug)]
-struct Move {
+struct PendingTransfer {
     client: ClientHandle,
     to: ReplicaId,
     /// Leader at the time of the request.
     from: ReplicaId,
-    give_up: Time,
+    deadline: Time,
 }
 
-/// Moves of leadership that clients asked for and that are not answered yet.
+/// Transfers of leadership that clients asked for and that are not answered yet.
 #[derive(Debug, Default)]
-pub(super) struct Moves(RefCell<Vec<Move>>);
+pub(super) struct LeadershipTransfers(RefCell<Vec<PendingTransfer>>);
 
-/// Context in which a replica looks at moves.
-pub(super) struct Scene<'a> {
+/// Context in which a replica looks at transfers.
+pub(super) struct TransferContext<'a> {
     pub now: Time,
     /// Names of all replicas.
     pub names: &'a [String],
@@ -32,91 +32,91 @@ pub(super) struct Scene<'a> {
     /// Replicas that have not answered the leader lately, if this replica leads; else none.
     pub silent: ReplicaSet,
     /// Maximum time for a transfer of leadership.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
-/// Whether a move can begin.
-pub(super) enum Asked {
+/// Whether a transfer can begin.
+pub(super) enum TransferAdmission {
     /// It is done already; the leader is told all the same, that it is to stay.
-    Leads(ReplicaId),
+    AlreadyLeads(ReplicaId),
     /// The replica is to be told.
-    Begun(ReplicaId),
+    Started(ReplicaId),
     /// It cannot.
-    Refused(Error),
+    Rejected(Error),
 }
 
-impl Scene<'_> {
+impl TransferContext<'_> {
     fn name(&self, replica: ReplicaId) -> &str {
         let name = self.names.get(replica.index());
         name.map_or("a node of no name", String::as_str)
     }
 
-    fn leads(&self) -> String {
+    fn leader_text(&self) -> String {
         let leader = self.leader.map(|leader| self.name(leader));
         format!("{} leads", leader.unwrap_or("nobody"))
     }
 
-    /// Outcome of a move; `None`: it has not ended.
-    fn end(&self, waiting: &Move) -> Option<Result<(), Error>> {
-        let to = self.name(waiting.to);
+    /// Outcome of a transfer; `None`: it has not ended.
+    fn outcome(&self, transfer: &PendingTransfer) -> Option<Result<(), Error>> {
+        let to = self.name(transfer.to);
         match self.leader {
-            Some(leader) if leader == waiting.to => Some(Ok(())),
-            Some(leader) if leader != waiting.from => Some(Err(refusal(format!(
+            Some(leader) if leader == transfer.to => Some(Ok(())),
+            Some(leader) if leader != transfer.from => Some(Err(bad_request(format!(
                 "{} now, after an election or another move; ask again if {to} is to lead",
-                self.leads()
+                self.leader_text()
             )))),
-            _ if self.now >= waiting.give_up => Some(Err(refusal(format!(
+            _ if self.now >= transfer.deadline => Some(Err(bad_request(format!(
                 "{to} did not take over within {:.1} s, and {}. {to} may be down, cut off, far behind, or in the \
                  wait after its restart",
-                self.patience.as_secs_f64(),
-                self.leads()
+                self.timeout.as_secs_f64(),
+                self.leader_text()
             )))),
             _ => None,
         }
     }
 }
 
-fn refusal(problem: String) -> Error {
+fn bad_request(problem: String) -> Error {
     Error::new(ErrorCode::BadRequest, problem)
 }
 
-impl Moves {
+impl LeadershipTransfers {
     /// A client asks.
-    pub(super) fn ask(
+    pub(super) fn submit(
         &self,
         client: ClientHandle,
-        asked: &MoveRequest,
-        scene: &Scene<'_>,
-    ) -> Asked {
-        let Some(index) = scene.names.iter().position(|name| *name == asked.to) else {
-            return Asked::Refused(refusal(format!(
+        request: &MoveRequest,
+        context: &TransferContext<'_>,
+    ) -> TransferAdmission {
+        let Some(index) = context.names.iter().position(|name| *name == request.to) else {
+            return TransferAdmission::Rejected(bad_request(format!(
                 "there is no node {:?}; the cluster has {}",
-                asked.to,
-                scene.names.join(", ")
+                request.to,
+                context.names.join(", ")
             )));
         };
         let to = ReplicaId(index as u8);
-        let Some(leader) = scene.leader else {
+        let Some(leader) = context.leader else {
             let problem = "nobody leads now, as this replica knows: ask again in a moment";
-            return Asked::Refused(Error::new(ErrorCode::Unavailable, problem));
+            return TransferAdmission::Rejected(Error::new(ErrorCode::Unavailable, problem));
         };
         if leader == to {
-            return Asked::Leads(to);
+            return TransferAdmission::AlreadyLeads(to);
         }
-        if scene.silent.contains(to) {
-            return Asked::Refused(refusal(format!(
+        if context.silent.contains(to) {
+            return TransferAdmission::Rejected(bad_request(format!(
                 "{} has not answered lately, so that {} on: it is down, cut off, or stands still",
-                asked.to,
-                scene.leads()
+                request.to,
+                context.leader_text()
             )));
         }
-        self.0.borrow_mut().push(Move {
+        self.0.borrow_mut().push(PendingTransfer {
             client,
             to,
             from: leader,
-            give_up: scene.now + scene.patience,
+            deadline: context.now + context.timeout,
         });
-        Asked::Begun(to)
+        TransferAdmission::Started(to)
     }
 
     /// Whether nobody waits for one.
@@ -124,13 +124,16 @@ impl Moves {
         self.0.borrow().is_empty()
     }
 
-    /// Takes the moves that have ended. Returns the client and the outcome of each.
-    pub(super) fn take_ended(&self, scene: &Scene<'_>) -> Vec<(ClientHandle, Result<(), Error>)> {
+    /// Takes the transfers that have ended. Returns the client and the outcome of each.
+    pub(super) fn take_ended(
+        &self,
+        context: &TransferContext<'_>,
+    ) -> Vec<(ClientHandle, Result<(), Error>)> {
         let mut ended = Vec::new();
-        self.0.borrow_mut().retain(|waiting| {
-            let end = scene.end(waiting);
+        self.0.borrow_mut().retain(|transfer| {
+            let end = context.outcome(transfer);
             let goes_on = end.is_none();
-            ended.extend(end.map(|end| (waiting.client, end)));
+            ended.extend(end.map(|end| (transfer.client, end)));
             goes_on
         });
         ended
@@ -139,7 +142,7 @@ impl Moves {
     /// The next time at which one has taken too long.
     pub(super) fn next_deadline(&self) -> Time {
         let waiting = self.0.borrow();
-        let deadlines = waiting.iter().map(|waiting| waiting.give_up);
+        let deadlines = waiting.iter().map(|transfer| transfer.deadline);
         deadlines.min().unwrap_or(Time::MAX)
     }
 }
@@ -161,23 +164,27 @@ mod tests {
     }
 
     /// CA leads, unless another is named.
-    fn scene(names: &[String], leader: Option<ReplicaId>, seconds: u64) -> Scene<'_> {
-        Scene {
+    fn context(names: &[String], leader: Option<ReplicaId>, seconds: u64) -> TransferContext<'_> {
+        TransferContext {
             now: Time::ZERO + Duration::from_secs(seconds),
             names,
             leader,
             silent: ReplicaSet::EMPTY,
-            patience: Duration::from_secs(4),
+            timeout: Duration::from_secs(4),
         }
     }
 
-    fn ask(moves: &Moves, to: &str, scene: &Scene<'_>) -> Asked {
+    fn ask(
+        transfers: &LeadershipTransfers,
+        to: &str,
+        context: &TransferContext<'_>,
+    ) -> TransferAdmission {
         let to = to.to_owned();
-        moves.ask(CLIENT, &MoveRequest { to }, scene)
+        transfers.submit(CLIENT, &MoveRequest { to }, context)
     }
 
-    fn refused(asked: Asked, parts: &[&str]) {
-        let Asked::Refused(error) = asked else {
+    fn refused(admission: TransferAdmission, parts: &[&str]) {
+        let TransferAdmission::Rejected(error) = admission else {
             panic!("not refused: {parts:?}");
         };
         for part in parts {
@@ -187,28 +194,43 @@ mod tests {
 
     #[test]
     fn what_cannot_succeed_is_refused_at_once_with_its_reason() {
-        let (moves, names) = (Moves::default(), names());
-        let well = scene(&names, Some(CA), 0);
-        refused(ask(&moves, "XX", &well), &["no node \"XX\"", "JP, CA, OR"]);
-        let leaderless = scene(&names, None, 0);
-        refused(ask(&moves, "JP", &leaderless), &["nobody leads now"]);
-        let mut silent = scene(&names, Some(CA), 0);
+        let (transfers, names) = (LeadershipTransfers::default(), names());
+        let well = context(&names, Some(CA), 0);
+        refused(
+            ask(&transfers, "XX", &well),
+            &["no node \"XX\"", "JP, CA, OR"],
+        );
+        let leaderless = context(&names, None, 0);
+        refused(ask(&transfers, "JP", &leaderless), &["nobody leads now"]);
+        let mut silent = context(&names, Some(CA), 0);
         silent.silent.insert(JP);
-        refused(ask(&moves, "JP", &silent), &["JP has not", "CA leads on"]);
-        assert_eq!(moves.next_deadline(), Time::MAX, "nobody waits");
-        assert!(matches!(ask(&moves, "CA", &well), Asked::Leads(CA)));
-        assert!(matches!(ask(&moves, "OR", &silent), Asked::Begun(OR)));
+        refused(
+            ask(&transfers, "JP", &silent),
+            &["JP has not", "CA leads on"],
+        );
+        assert_eq!(transfers.next_deadline(), Time::MAX, "nobody waits");
+        assert!(matches!(
+            ask(&transfers, "CA", &well),
+            TransferAdmission::AlreadyLeads(CA)
+        ));
+        assert!(matches!(
+            ask(&transfers, "OR", &silent),
+            TransferAdmission::Started(OR)
+        ));
     }
 
     #[test]
     fn a_move_ends_with_its_leader_with_another_or_when_its_time_is_over() {
-        let (moves, names) = (Moves::default(), names());
+        let (transfers, names) = (LeadershipTransfers::default(), names());
         let end = |leader, seconds| {
-            ask(&moves, "OR", &scene(&names, Some(CA), 0));
-            let waits = scene(&names, None, 3);
-            assert!(moves.take_ended(&waits).is_empty(), "an election is held");
-            let mut ended = moves.take_ended(&scene(&names, leader, seconds));
-            assert_eq!((ended.len(), moves.next_deadline()), (1, Time::MAX));
+            ask(&transfers, "OR", &context(&names, Some(CA), 0));
+            let waits = context(&names, None, 3);
+            assert!(
+                transfers.take_ended(&waits).is_empty(),
+                "an election is held"
+            );
+            let mut ended = transfers.take_ended(&context(&names, leader, seconds));
+            assert_eq!((ended.len(), transfers.next_deadline()), (1, Time::MAX));
             ended.remove(0).1.map_err(|error| error.message)
         };
         assert_eq!(end(Some(OR), 1), Ok(()));

@@ -8,21 +8,21 @@ use super::clock;
 use super::driver::Driver;
 use super::inbox;
 use super::lease_wishes;
-use super::moves::{Asked, Scene};
+use super::moves::{TransferAdmission, TransferContext};
 use leasehold_replica::action::ClientHandle;
-use leasehold_replica::input::{Input, Operator};
+use leasehold_replica::input::{Input, OperatorRequest};
 
 impl Driver {
     pub(super) fn answer_statuses(&self, now: Time) {
         let mut waiting = self.inbox.take_statuses(|| self.replica.sizes());
-        let of_demand = waiting.extract_if(.., |(_, asked)| asked.demand);
-        of_demand.for_each(|(client, asked)| self.demand_passes.ask(client, asked));
+        let of_demand = waiting.extract_if(.., |(_, request)| request.demand);
+        of_demand.for_each(|(client, request)| self.demand_passes.submit(client, request));
         if waiting.is_empty() {
             return;
         }
-        let status = self.named(self.replica.status(now));
-        for (client, asked) in waiting {
-            self.answer_status(now, (client, &asked), status.clone());
+        let status = self.with_names(self.replica.status(now));
+        for (client, request) in waiting {
+            self.answer_status(now, (client, &request), status.clone());
         }
     }
 
@@ -30,16 +30,17 @@ impl Driver {
     fn answer_status(
         &self,
         now: Time,
-        (client, asked): (ClientHandle, &StatusRequest),
+        (client, request): (ClientHandle, &StatusRequest),
         mut status: StatusReply,
     ) {
-        if asked.holders {
-            self.replica.tell_holders(now, &asked.key, &mut status);
+        if request.holders {
+            self.replica
+                .describe_holders(now, &request.key, &mut status);
             self.name_all(&mut status.holders);
             self.name_all(&mut status.may_hold);
         }
-        if asked.leases {
-            self.replica.tell_leases(&mut status);
+        if request.leases {
+            self.replica.describe_leases(&mut status);
             self.name_ranges(&mut status);
         }
         self.clients.reply_status(client, status);
@@ -47,44 +48,47 @@ impl Driver {
 
     /// Looks at some of the demand, if clients wait for that, and answers them after the last.
     pub(super) fn answer_demand(&self, now: Time) {
-        let Some((clients, demand)) = self.demand_passes.look(&self.replica) else {
+        let Some((clients, demand)) = self.demand_passes.advance(&self.replica) else {
             return;
         };
         let status = StatusReply {
             demand,
             ..self.replica.status(now)
         };
-        let status = self.named(status);
-        for (client, asked) in clients {
-            self.answer_status(now, (client, &asked), status.clone());
+        let status = self.with_names(status);
+        for (client, request) in clients {
+            self.answer_status(now, (client, &request), status.clone());
         }
     }
 
-    /// Takes wishes to move leadership, and answers those that have come true or that will not.
-    pub(super) fn answer_moves(&self, now: Time) {
-        let asked = self.inbox.take_moves();
-        if asked.is_empty() && self.moves.is_empty() {
+    /// Takes requests to transfer leadership, and answers those that have come true or that will not.
+    pub(super) fn answer_transfers(&self, now: Time) {
+        let requests = self.inbox.take_transfers();
+        if requests.is_empty() && self.transfers.is_empty() {
             return;
         }
-        let scene = Scene {
+        let context = TransferContext {
             now,
             names: &self.names,
             leader: self.replica.leader(),
             silent: self.replica.out_of_touch(now),
-            patience: self.replica.handing_over_max(),
+            timeout: self.replica.transfer_duration_max(),
         };
-        let wish = |to| self.inbox.push(Input::Operator(Operator::Transfer(to)));
-        for (client, asked) in asked {
-            match self.moves.ask(client, &asked, &scene) {
-                Asked::Leads(to) => {
-                    wish(to);
+        let transfer = |to| {
+            self.inbox
+                .push(Input::Operator(OperatorRequest::Transfer(to)))
+        };
+        for (client, request) in requests {
+            match self.transfers.submit(client, &request, &context) {
+                TransferAdmission::AlreadyLeads(to) => {
+                    transfer(to);
                     self.reply_status(now, client);
                 }
-                Asked::Begun(to) => wish(to),
-                Asked::Refused(refusal) => self.clients.refuse(client, refusal),
+                TransferAdmission::Started(to) => transfer(to),
+                TransferAdmission::Rejected(refusal) => self.clients.refuse(client, refusal),
             }
         }
-        for (client, end) in self.moves.take_ended(&scene) {
+        for (client, end) in self.transfers.take_ended(&context) {
             match end {
                 Ok(()) => self.reply_status(now, client),
                 Err(refusal) => self.clients.refuse(client, refusal),
@@ -92,39 +96,40 @@ impl Driver {
         }
     }
 
-    /// Takes wishes to change leases, passes them on, and answers those that have ended.
-    pub(super) fn answer_wishes(&mut self, now: Time) {
-        let asked = self
-            .inbox
-            .take_leases(|| self.replica.sizes(), |asked| self.changes(asked));
-        if asked.is_empty() && self.wishes.is_empty() {
+    /// Takes requests to change leases, passes them on, and answers those that have ended.
+    pub(super) fn answer_lease_changes(&mut self, now: Time) {
+        let requests = self.inbox.take_leases(
+            || self.replica.sizes(),
+            |request| self.changes_leases(request),
+        );
+        if requests.is_empty() && self.lease_changes.is_empty() {
             return;
         }
-        let scene = lease_wishes::Scene {
+        let context = lease_wishes::LeaseChangeContext {
             now,
             names: &self.names,
             configs: self.replica.configs(),
             leader: self.replica.leader(),
-            patience: self.replica.handing_over_max() * 2,
+            timeout: self.replica.transfer_duration_max() * 2,
         };
-        for (client, asked) in asked {
-            if let Err(refusal) = self.wishes.ask(client, &asked, &scene) {
+        for (client, request) in requests {
+            if let Err(refusal) = self.lease_changes.submit(client, &request, &context) {
                 self.clients.refuse(client, refusal);
             }
         }
-        for operator in self.wishes.due(now) {
+        for operator in self.lease_changes.due(now) {
             self.inbox.push(Input::Operator(operator));
         }
-        let most = inbox::lease_answers_a_round(self.replica.sizes());
-        for (client, end) in self.wishes.take_ended(&scene, most) {
+        let most = inbox::lease_answers_per_iteration(self.replica.sizes());
+        for (client, end) in self.lease_changes.take_ended(&context, most) {
             match end {
                 Ok(in_force) => {
                     let mut status = self.replica.status(now);
-                    self.replica.tell_leases(&mut status);
+                    self.replica.describe_leases(&mut status);
                     if let Some(leases) = &mut status.leases {
                         leases.already = in_force.already;
                     }
-                    self.clients.reply_status(client, self.named(status));
+                    self.clients.reply_status(client, self.with_names(status));
                 }
                 Err(refusal) => self.clients.refuse(client, refusal),
             }
@@ -133,29 +138,29 @@ impl Driver {
 
     /// Returns true if some part of a request is not in force yet, as far as strategies' names
     /// tell.
-    fn changes(&self, asked: &LeaseRequest) -> bool {
+    fn changes_leases(&self, request: &LeaseRequest) -> bool {
         let configs = self.replica.configs();
-        let Ok(range) = lease_wishes::range(asked) else {
+        let Ok(range) = lease_wishes::range(request) else {
             return false;
         };
         let mut within = configs.policies().overlapping(&range);
-        let names = within.all(|(_, policy)| policy.strategy.name() == asked.strategy);
+        let names = within.all(|(_, policy)| policy.strategy.name() == request.strategy);
         let settings = &LeaseRequest {
-            from: asked.from.clone(),
-            to: asked.to.clone(),
-            strategy: asked.strategy.clone(),
+            from: request.from.clone(),
+            to: request.to.clone(),
+            strategy: request.strategy.clone(),
             ..LeaseRequest::default()
         };
-        !names || asked != settings
+        !names || request != settings
     }
 
     fn reply_status(&self, now: Time, client: ClientHandle) {
-        let status = self.named(self.replica.status(now));
+        let status = self.with_names(self.replica.status(now));
         self.clients.reply_status(client, status);
     }
 
     /// The core knows replicas by number.
-    fn named(&self, mut status: StatusReply) -> StatusReply {
+    fn with_names(&self, mut status: StatusReply) -> StatusReply {
         self.name(&mut status.replica);
         self.name(&mut status.leader);
         for peer in &mut status.peers {

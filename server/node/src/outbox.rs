@@ -9,19 +9,19 @@ use std::rc::Rc;
 use bytes::BytesMut;
 use tokio::sync::Notify;
 
-use super::ends::WriteEnd;
+use super::ends::WriteHalf;
 
 /// A buffer that a burst made larger than this is freed.
 const KEPT_BYTES: usize = 1 << 20;
 
 /// Bytes that wait in several outboxes together.
 #[derive(Debug, Default)]
-pub(super) struct Unread {
+pub(super) struct UnreadBytes {
     now: Cell<usize>,
     most: Cell<usize>,
 }
 
-impl Unread {
+impl UnreadBytes {
     /// Bytes that wait now.
     pub(super) fn now(&self) -> usize {
         self.now.get()
@@ -35,9 +35,9 @@ impl Unread {
 
 #[derive(Debug)]
 pub(super) struct Outbox {
-    writer: WriteEnd,
+    writer: WriteHalf,
     buffer: RefCell<BytesMut>,
-    unread: Rc<Unread>,
+    unread: Rc<UnreadBytes>,
     /// Bytes of this outbox that are counted in `unread`.
     counted: Cell<usize>,
     /// The socket was full when last tried.
@@ -54,7 +54,7 @@ pub(super) struct Outbox {
 
 impl Outbox {
     /// Creates an outbox. The bytes that wait in it are counted in `unread`.
-    pub(super) fn new(writer: impl Into<WriteEnd>, unread: Rc<Unread>) -> Outbox {
+    pub(super) fn new(writer: impl Into<WriteHalf>, unread: Rc<UnreadBytes>) -> Outbox {
         Outbox {
             writer: writer.into(),
             buffer: RefCell::default(),
@@ -94,7 +94,7 @@ impl Outbox {
     }
 
     /// Counts what was appended, or written.
-    pub(super) fn account(&self) {
+    pub(super) fn update_unread(&self) {
         let pending = self.pending_bytes();
         let others = self.unread.now.get() - self.counted.replace(pending);
         self.unread.now.set(others + pending);
@@ -112,8 +112,8 @@ impl Outbox {
     pub(super) fn abandon(&self) {
         self.broken.set(true);
         *self.buffer.borrow_mut() = BytesMut::new();
-        self.writer.forget();
-        self.account();
+        self.writer.discard_unsent();
+        self.update_unread();
         self.changed.notify_one();
     }
 
@@ -136,12 +136,12 @@ impl Outbox {
 
     fn write(&self) {
         self.write_some();
-        self.account();
+        self.update_unread();
         self.progress.notify_waiters();
     }
 
     /// Waits until at most so many bytes wait for the socket.
-    pub(super) async fn at_most(&self, bytes: usize) {
+    pub(super) async fn wait_until_at_most(&self, bytes: usize) {
         while self.pending_bytes() > bytes {
             self.progress.notified().await;
         }
@@ -166,7 +166,7 @@ impl Outbox {
     }
 
     /// Writes whatever a flush had to leave, for as long as the connection
-    /// lives. Returns when it is broken, given up or interrupted. That it is broken is noticed
+    /// lives. Returns when it is broken, abandoned or interrupted. That it is broken is noticed
     /// also while nothing is read from it and nothing is to be written.
     pub(super) async fn drain(&self) {
         let reset = self.writer.reset();
@@ -187,7 +187,7 @@ impl Outbox {
     }
 
     /// Drains until nothing is left to write, or the connection is broken.
-    pub(super) async fn emptied(&self) {
+    pub(super) async fn wait_until_empty(&self) {
         self.flush();
         while self.pending_bytes() > 0 && !self.broken.get() {
             if self.writer.writable().await.is_err() {
@@ -199,8 +199,8 @@ impl Outbox {
     }
 
     /// Ends the stream of bytes, so that the other side reads to its end.
-    pub(super) fn shut(&self) {
-        self.writer.shut();
+    pub(super) fn shutdown_write(&self) {
+        self.writer.shutdown_write();
     }
 }
 
@@ -208,6 +208,6 @@ impl Drop for Outbox {
     fn drop(&mut self) {
         self.buffer.get_mut().clear();
         self.broken.set(true);
-        self.account();
+        self.update_unread();
     }
 }

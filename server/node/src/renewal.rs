@@ -12,12 +12,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::sleep;
 
 use super::config::ClusterConfig;
-use super::reread::{LOOK_EVERY, Looks};
-use crate::security::{Credentials, SecurityError};
+use super::reread::{CHECK_INTERVAL, FileWatcher};
+use crate::security::{NodeCredentials, SecurityError};
 
 /// By which a changed file is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     device_and_inode: (u64, u64),
     /// When the inode was last changed: seconds, nanoseconds.
     changed: (i64, i64),
@@ -25,25 +25,25 @@ struct Stamp {
 }
 
 /// A file that is not there has no stamp.
-type Stamps = Vec<Option<Stamp>>;
+type FileStamps = Vec<Option<FileStamp>>;
 
 /// The files of a node's certificates.
-pub(super) struct Renewal {
+pub(super) struct CertRotation {
     config: ClusterConfig,
     name: String,
     /// Stamps of the files from which the certificates in use were read.
-    used: Stamps,
-    looks: Looks<Look>,
+    used: FileStamps,
+    watcher: FileWatcher<CertificateCheck>,
 }
 
 /// Result of another thread's look at the files.
-enum Look {
+enum CertificateCheck {
     Same,
-    New(Box<Credentials>, Stamps),
+    New(Box<NodeCredentials>, FileStamps),
     Unusable(SecurityError),
 }
 
-impl Renewal {
+impl CertRotation {
     /// Reads the certificates of the node called `name`; none if the configuration wants none.
     ///
     /// # Errors
@@ -51,49 +51,49 @@ impl Renewal {
     pub(super) fn open(
         config: &ClusterConfig,
         name: &str,
-    ) -> Result<Option<(Credentials, Renewal)>, SecurityError> {
+    ) -> Result<Option<(NodeCredentials, CertRotation)>, SecurityError> {
         // Before the files are read: a change meanwhile is seen later.
-        let used = stamps(&Credentials::files(config, name));
-        let credentials = Credentials::open(config, name)?;
+        let used = stamps(&NodeCredentials::files(config, name));
+        let credentials = NodeCredentials::open(config, name)?;
         Ok(credentials.map(|credentials| {
-            let renewal = Renewal {
+            let rotation = CertRotation {
                 config: config.clone(),
                 name: name.to_owned(),
                 used,
-                looks: Looks::default(),
+                watcher: FileWatcher::default(),
             };
-            (credentials, renewal)
+            (credentials, rotation)
         }))
     }
 
     /// Sends new certificates, for as long as somebody takes them.
-    pub(super) async fn follow(mut self, taken: UnboundedSender<Credentials>) {
+    pub(super) async fn follow(mut self, taken: UnboundedSender<NodeCredentials>) {
         while !taken.is_closed() {
-            sleep(LOOK_EVERY).await;
-            if let Some(credentials) = self.look().await {
+            sleep(CHECK_INTERVAL).await;
+            if let Some(credentials) = self.check().await {
                 // Nobody takes them any more.
                 let _ = taken.send(credentials);
             }
         }
     }
 
-    async fn look(&mut self) -> Option<Credentials> {
+    async fn check(&mut self) -> Option<NodeCredentials> {
         let (config, name, used) = (self.config.clone(), self.name.clone(), self.used.clone());
-        let found = self.looks.look(move || look(&config, &name, &used));
+        let found = self.watcher.check(move || check(&config, &name, &used));
         let problem = match found.await {
-            Ok(Look::Same) => {
-                self.looks.usable();
+            Ok(CertificateCheck::Same) => {
+                self.watcher.mark_usable();
                 return None;
             }
-            Ok(Look::New(credentials, stamps)) => {
+            Ok(CertificateCheck::New(credentials, stamps)) => {
                 self.used = stamps;
-                self.looks.usable();
+                self.watcher.mark_usable();
                 return Some(*credentials);
             }
-            Ok(Look::Unusable(error)) => error.to_string(),
+            Ok(CertificateCheck::Unusable(error)) => error.to_string(),
             Err(problem) => problem,
         };
-        if self.looks.unusable(&problem) {
+        if self.watcher.mark_unusable(&problem) {
             tracing::warn!(
                 problem,
                 "the new certificates are not used, the old ones still are; they are tried again every second"
@@ -103,22 +103,22 @@ impl Renewal {
     }
 }
 
-fn look(config: &ClusterConfig, name: &str, used: &Stamps) -> Look {
-    let stamps = stamps(&Credentials::files(config, name));
+fn check(config: &ClusterConfig, name: &str, used: &FileStamps) -> CertificateCheck {
+    let stamps = stamps(&NodeCredentials::files(config, name));
     if stamps == *used {
-        return Look::Same;
+        return CertificateCheck::Same;
     }
-    match Credentials::open(config, name) {
-        Ok(Some(credentials)) => Look::New(Box::new(credentials), stamps),
-        Ok(None) => Look::Same,
-        Err(error) => Look::Unusable(error),
+    match NodeCredentials::open(config, name) {
+        Ok(Some(credentials)) => CertificateCheck::New(Box::new(credentials), stamps),
+        Ok(None) => CertificateCheck::Same,
+        Err(error) => CertificateCheck::Unusable(error),
     }
 }
 
-fn stamps(files: &[PathBuf]) -> Stamps {
+fn stamps(files: &[PathBuf]) -> FileStamps {
     let stamp = |file: &PathBuf| {
         let found = std::fs::metadata(file).ok()?;
-        Some(Stamp {
+        Some(FileStamp {
             device_and_inode: (found.dev(), found.ino()),
             changed: (found.ctime(), found.ctime_nsec()),
             length: found.len(),

@@ -16,20 +16,20 @@ use tokio::task::spawn_local;
 use super::access::Access;
 use super::clock;
 use super::config::{ClusterConfig, Identity, NodeConfig};
-use super::descriptors::{Descriptors, STRANGERS, TooFew};
+use super::descriptors::{FdBudget, FdShortage, UNAUTHENTICATED_MAX};
 use super::driver::Driver;
-use super::ending::{Ending, Order};
+use super::ending::{ShutdownSignal, ShutdownWatchdog};
 use super::error::NodeError;
 use super::events::Events;
 use super::handshakes::Handshakes;
 use super::inbox::Inbox;
-use super::listener::{Clients, Names};
-use super::places::Places;
+use super::listener::{Clients, ClusterNames};
+use super::places::EvictingSlots;
 use super::step_watch::StepWatch;
-use super::storage::{Report, Stamp, Storage, Use, Writer};
+use super::storage::{DirectoryStamp, Storage, StorageOptions, StorageReport, Writer};
 use super::timeout_watch::TimeoutWatch;
-use super::transport::{Closed, Door, Member, Peers};
-use leasehold_replica::action::Recovered;
+use super::transport::{CloseLogLimiters, Member, PeerAdmission, Peers};
+use leasehold_replica::action::RecoveredState;
 use leasehold_replica::shell::Watches;
 use leasehold_replica::{Replica, witnesses};
 
@@ -63,15 +63,16 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
     shutdown: impl FnOnce() -> io::Result<F>,
 ) -> Result<(), NodeError> {
     // Dropped last.
-    let (_ending, order) = Ending::watch(name, shutdown).map_err(system("waiting for signals"))?;
-    let me = known(config, name)?;
+    let (_watchdog, stop_signal) =
+        ShutdownWatchdog::watch(name, shutdown).map_err(system("waiting for signals"))?;
+    let me = find_replica(config, name)?;
     config.check_reach()?;
     warn_of_what_is_open(config);
-    let node = Node {
+    let node = NodeSetup {
         config,
         me,
         options,
-        descriptors: claim_descriptors(config, name)?,
+        fd_budget: claim_fd_budget(config, name)?,
         handshakes: Rc::new(Handshakes::start(config, name)?),
         access: load_access(config)?,
     };
@@ -80,7 +81,7 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
         .event_interval(TURNS_PER_LOOK)
         .build_local(LocalOptions::default())
         .map_err(system("starting the runtime"))?;
-    let ended = runtime.block_on(node.run(order));
+    let ended = runtime.block_on(node.run(stop_signal));
     // A thread that looks up a name or reads a file is not waited for.
     runtime.shutdown_background();
     ended?;
@@ -130,7 +131,7 @@ fn outlive_file_size_limit() -> io::Result<()> {
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
 }
 
-fn known(config: &ClusterConfig, name: &str) -> Result<ReplicaId, NodeError> {
+fn find_replica(config: &ClusterConfig, name: &str) -> Result<ReplicaId, NodeError> {
     config.replica(name).ok_or_else(|| NodeError::UnknownNode {
         name: name.to_owned(),
         known: config.names(),
@@ -144,9 +145,9 @@ fn load_access(config: &ClusterConfig) -> Result<Option<Rc<Access>>, NodeError> 
     Ok(access.map(Rc::new))
 }
 
-fn claim_descriptors(config: &ClusterConfig, name: &str) -> Result<Descriptors, NodeError> {
-    Descriptors::claim(config.nodes.len(), config.limits.connections_per_peer).map_err(
-        |TooFew { limit, needed }| NodeError::Descriptors {
+fn claim_fd_budget(config: &ClusterConfig, name: &str) -> Result<FdBudget, NodeError> {
+    FdBudget::claim(config.nodes.len(), config.limits.connections_per_peer).map_err(
+        |FdShortage { limit, needed }| NodeError::Descriptors {
             node: name.to_owned(),
             limit,
             needed,
@@ -174,30 +175,30 @@ pub fn terminated() -> io::Result<impl Future<Output = ()> + Send + 'static> {
 }
 
 /// A node about to start: which one it is, and what it may use.
-struct Node<'a> {
+struct NodeSetup<'a> {
     config: &'a ClusterConfig,
     me: ReplicaId,
     options: &'a ServeOptions,
-    descriptors: Descriptors,
+    fd_budget: FdBudget,
     handshakes: Rc<Handshakes>,
     /// Rights of clients' tokens.
     access: Option<Rc<Access>>,
 }
 
-impl Node<'_> {
-    async fn run(&self, mut order: Order) -> Result<(), NodeError> {
+impl NodeSetup<'_> {
+    async fn run(&self, mut stop_signal: ShutdownSignal) -> Result<(), NodeError> {
         outlive_file_size_limit().map_err(system("handling a signal"))?;
         let clients = self.bind("client", &self.configured().client).await?;
         let peers = self.bind("peer", &self.configured().peer).await?;
         let driver = self.assemble()?;
-        if order.try_recv().is_ok() {
+        if stop_signal.try_recv().is_ok() {
             // Nothing was promised or taken yet.
             return Ok(driver.close()?);
         }
         self.connect(&driver, clients, peers);
         let stop = async move {
             // An error would mean that the sender of the order is gone.
-            let _ = order.await;
+            let _ = stop_signal.await;
         };
         // A separate task is woken without a system call; the outer future is not.
         match spawn_local(driver.run(stop)).await {
@@ -225,7 +226,7 @@ impl Node<'_> {
     /// Takes connections on both ports, and dials every other replica.
     fn connect(&self, driver: &Driver, client_port: TcpListener, peer_port: TcpListener) {
         spawn_local(driver.clients.clone().accept(client_port));
-        spawn_local(driver.clients.clone().keep_time());
+        spawn_local(driver.clients.clone().enforce_timeouts());
         spawn_local(driver.clients.clone().follow_tokens());
         spawn_local(driver.peers.clone().accept(peer_port));
         for peer in (0..self.config.nodes.len() as u8).map(ReplicaId) {
@@ -236,7 +237,7 @@ impl Node<'_> {
         let NodeConfig {
             name, client, peer, ..
         } = self.configured();
-        let clients_max = self.config.limits.clients(self.descriptors.clients);
+        let clients_max = self.config.limits.clients(self.fd_budget.clients);
         tracing::info!(node = name, clients_max, client, peer, "serving");
     }
 
@@ -259,8 +260,8 @@ impl Node<'_> {
             durability: self.config.durability,
             directory,
             inbox,
-            moves: Default::default(),
-            wishes: Default::default(),
+            transfers: Default::default(),
+            lease_changes: Default::default(),
             demand_passes: Default::default(),
             writer,
             reports,
@@ -268,24 +269,24 @@ impl Node<'_> {
             watches: Watches::default(),
             step_watch: StepWatch::new(std::time::Instant::now()),
             timeout_watch: TimeoutWatch::new(clock::now()),
-            left: false,
+            may_end: false,
             compared: Default::default(),
         })
     }
 
-    fn open_storage(&self, directory: &Path) -> Result<(Storage, Recovered), NodeError> {
-        let stamp = Stamp {
+    fn open_storage(&self, directory: &Path) -> Result<(Storage, RecoveredState), NodeError> {
+        let stamp = DirectoryStamp {
             cluster: self.config.cluster.clone(),
             name: self.configured().name.clone(),
             replica: self.me,
             members: self.config.names(),
         };
-        let how = Use {
+        let options = StorageOptions {
             durability: self.config.durability,
-            tables: self.descriptors.tables,
+            tables: self.fd_budget.tables,
             full_while: self.options.disk_full_while.clone(),
         };
-        let (storage, recovered) = Storage::open_with(directory, &stamp, how)?;
+        let (storage, recovered) = Storage::open_with(directory, &stamp, options)?;
         let needed = witnesses(self.config.nodes.len());
         if !recovered.joined && needed > 0 {
             let others = self.config.nodes.len() - 1;
@@ -298,8 +299,8 @@ impl Node<'_> {
 
     fn events(&self) -> Result<Events, NodeError> {
         let file = self.options.events.as_deref();
-        let wanted = self.config.strategies.names();
-        Events::new(&self.configured().name, wanted, file).map_err(|source| NodeError::Events {
+        let configured = self.config.strategies.names();
+        Events::new(&self.configured().name, configured, file).map_err(|source| NodeError::Events {
             path: file.unwrap_or(Path::new("")).to_owned(),
             source,
         })
@@ -307,12 +308,12 @@ impl Node<'_> {
 
     fn clients(&self, incarnation: Incarnation, inbox: Rc<Inbox>) -> Clients {
         let nodes = self.config.nodes.iter();
-        let names = Names {
+        let names = ClusterNames {
             cluster: self.config.cluster.clone(),
             replica: self.configured().name.clone(),
             replicas: nodes.map(|node| node.name.clone()).collect(),
         };
-        let (limits, max) = (self.config.limits, self.descriptors.clients);
+        let (limits, max) = (self.config.limits, self.fd_budget.clients);
         let clients = Clients::new(names, incarnation, inbox, limits, max);
         let clients = clients.with_handshakes(self.handshakes.clone());
         clients.with_access(self.access.clone())
@@ -325,18 +326,18 @@ impl Node<'_> {
             address: from.via.get(&node.name).unwrap_or(&node.peer).clone(),
         };
         let members = self.config.nodes.iter().map(member).collect();
-        let door = Door {
+        let admission = PeerAdmission {
             // Half of them for those of one address.
-            strangers: Places::new(STRANGERS, STRANGERS / 2),
-            accepted: Places::new(usize::MAX, self.config.limits.connections_per_peer),
+            unauthenticated: EvictingSlots::new(UNAUTHENTICATED_MAX, UNAUTHENTICATED_MAX / 2),
+            accepted: EvictingSlots::new(usize::MAX, self.config.limits.connections_per_peer),
             handshakes: self.handshakes.clone(),
-            closed: Closed::default(),
+            close_log: CloseLogLimiters::default(),
         };
-        Peers::new(&self.config.cluster, self.me, members, inbox, door)
+        Peers::new(&self.config.cluster, self.me, members, inbox, admission)
     }
 }
 
-fn start_writer(storage: Storage) -> Result<(Writer, UnboundedReceiver<Report>), NodeError> {
+fn start_writer(storage: Storage) -> Result<(Writer, UnboundedReceiver<StorageReport>), NodeError> {
     let (report, reports) = unbounded_channel();
     let writer = Writer::start(storage, move |news| {
         // Nobody listens any more once the replica has stopped.

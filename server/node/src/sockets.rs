@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-/// Questions that a silent machine may leave unanswered.
-const QUESTIONS: u32 = 3;
+/// Probes that a silent machine may leave unanswered.
+const PROBES: u32 = 3;
 
 /// Makes the kernel ask the machine at the other end for a sign of life: after `idle` without
 /// any, and then every quarter of it. A connection says nothing when its other end loses its
@@ -17,12 +17,12 @@ const QUESTIONS: u32 = 3;
 ///
 /// # Errors
 /// If the socket is broken already.
-pub(super) fn notice_silence(socket: impl AsFd, idle: Duration) -> io::Result<()> {
+pub(super) fn enable_keepalive(socket: impl AsFd, idle: Duration) -> io::Result<()> {
     let socket = socket.as_fd();
     // The kernel counts in seconds.
     let again = (idle / 4).max(Duration::from_secs(1));
     sockopt::set_tcp_keepidle(socket, idle)?;
     sockopt::set_tcp_keepintvl(socket, again)?;
-    sockopt::set_tcp_keepcnt(socket, QUESTIONS)?;
+    sockopt::set_tcp_keepcnt(socket, PROBES)?;
     Ok(sockopt::set_socket_keepalive(socket, true)?)
 }

@@ -5,18 +5,18 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_replica::Due;
+use leasehold_replica::DueTimers;
 use leasehold_replica::input::Input;
-use leasehold_replica::shell::Part;
+use leasehold_replica::shell::IterationPart;
 
 /// A round that takes longer is reported.
 const LONG: Duration = Duration::from_millis(50);
 /// A line is not followed by another one sooner. It is about the longest round since then.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Kinds of work in an event-loop iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum WorkKind {
     /// Reads to repeat, what the storage has done, orders of operators.
     Own,
     /// Messages of peers.
@@ -37,35 +37,35 @@ pub(super) enum Work {
     Writing,
 }
 
-const WORKS: [(Work, &str); 9] = [
-    (Work::Own, "answers of the storage and repeated reads"),
-    (Work::Peers, "messages of peers"),
-    (Work::Clients, "commands of clients"),
-    (Work::Timers, "timers"),
-    (Work::Proposals, "proposals"),
-    (Work::Actions, "actions of the replica"),
-    (Work::Status, "questions of operators"),
-    (Work::Demand, "reports of demand"),
-    (Work::Writing, "writing to sockets"),
+const WORK_KINDS: [(WorkKind, &str); 9] = [
+    (WorkKind::Own, "answers of the storage and repeated reads"),
+    (WorkKind::Peers, "messages of peers"),
+    (WorkKind::Clients, "commands of clients"),
+    (WorkKind::Timers, "timers"),
+    (WorkKind::Proposals, "proposals"),
+    (WorkKind::Actions, "actions of the replica"),
+    (WorkKind::Status, "questions of operators"),
+    (WorkKind::Demand, "reports of demand"),
+    (WorkKind::Writing, "writing to sockets"),
 ];
 
-impl Work {
+impl WorkKind {
     /// To which kind a part of a round of the replica belongs.
-    pub(super) fn of(part: &Part<'_>) -> Work {
+    pub(super) fn of(part: &IterationPart<'_>) -> WorkKind {
         match part {
-            Part::Begin(_) => Work::Own,
-            Part::Input(Input::Peer(_)) => Work::Peers,
-            Part::Input(Input::Client { .. }) => Work::Clients,
-            Part::Input(_) => Work::Own,
-            Part::Timers => Work::Timers,
-            Part::Proposals => Work::Proposals,
+            IterationPart::Begin(_) => WorkKind::Own,
+            IterationPart::Input(Input::Peer(_)) => WorkKind::Peers,
+            IterationPart::Input(Input::Client { .. }) => WorkKind::Clients,
+            IterationPart::Input(_) => WorkKind::Own,
+            IterationPart::Timers => WorkKind::Timers,
+            IterationPart::Proposals => WorkKind::Proposals,
         }
     }
 }
 
 /// Report of a long event-loop iteration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LongRound {
+pub(super) struct LongIteration {
     took: Duration,
     /// Kind of work that took most of it.
     cause: &'static str,
@@ -85,13 +85,13 @@ pub(super) struct StepWatch {
     /// When the current kind of work began.
     begun: Instant,
     current: usize,
-    spent: [Duration; WORKS.len()],
-    counts: [u32; WORKS.len()],
-    due: Due,
+    spent: [Duration; WORK_KINDS.len()],
+    counts: [u32; WORK_KINDS.len()],
+    due: DueTimers,
     long: u64,
     longest: Duration,
     /// The longest round that is not reported.
-    kept: Option<LongRound>,
+    unreported: Option<LongIteration>,
     /// When the next report may be made.
     next: Option<Instant>,
 }
@@ -103,10 +103,10 @@ impl StepWatch {
             current: 0,
             spent: Default::default(),
             counts: Default::default(),
-            due: Due::default(),
+            due: DueTimers::default(),
             long: 0,
             longest: Duration::ZERO,
-            kept: None,
+            unreported: None,
             next: None,
         }
     }
@@ -114,19 +114,19 @@ impl StepWatch {
     /// A round begins.
     pub(super) fn begin(&mut self, now: Instant) {
         self.begun = now;
-        self.current = Work::Own as usize;
+        self.current = WorkKind::Own as usize;
         self.spent = Default::default();
         self.counts = Default::default();
-        self.due = Due::default();
+        self.due = DueTimers::default();
     }
 
     /// These timers are due.
-    pub(super) fn note_due(&mut self, due: Due) {
+    pub(super) fn note_due(&mut self, due: DueTimers) {
         self.due = due;
     }
 
     /// One piece of this work begins. The clock is read only if other work was done before.
-    pub(super) fn enter(&mut self, work: Work, now: impl FnOnce() -> Instant) {
+    pub(super) fn enter(&mut self, work: WorkKind, now: impl FnOnce() -> Instant) {
         let work = work as usize;
         self.counts[work] += 1;
         if work != self.current {
@@ -142,7 +142,7 @@ impl StepWatch {
 
     /// The round is over. Returns what to report, if it is time to: the first long round at
     /// once, and then from time to time the longest.
-    pub(super) fn end(&mut self, now: Instant) -> Option<LongRound> {
+    pub(super) fn end(&mut self, now: Instant) -> Option<LongIteration> {
         self.leave(now);
         let took = self.spent.iter().sum();
         if took > LONG {
@@ -151,29 +151,29 @@ impl StepWatch {
         if self.next.is_some_and(|next| now < next) {
             return None;
         }
-        let told = self.kept.take()?;
-        self.next = Some(now + TELL_EVERY);
-        Some(told)
+        let report = self.unreported.take()?;
+        self.next = Some(now + LOG_INTERVAL);
+        Some(report)
     }
 
     /// A long round: it is reported if none is longer.
     fn keep(&mut self, took: Duration) {
         self.long += 1;
         self.longest = self.longest.max(took);
-        let before = self.kept.take();
+        let before = self.unreported.take();
         let untold = before.as_ref().map_or(0, |before| before.untold + 1);
         let longer = before.filter(|before| before.took >= took);
         let mut kept = longer.unwrap_or_else(|| self.report(took));
         kept.untold = untold;
-        self.kept = Some(kept);
+        self.unreported = Some(kept);
     }
 
-    fn report(&self, took: Duration) -> LongRound {
-        let parts = WORKS.iter().zip(self.spent).zip(self.counts);
+    fn report(&self, took: Duration) -> LongIteration {
+        let parts = WORK_KINDS.iter().zip(self.spent).zip(self.counts);
         let most = parts.max_by_key(|((_, spent), _)| *spent);
         let (((_, cause), cause_took), count) = most.expect("there are kinds of work");
         let due: Vec<&str> = self.due.names().collect();
-        LongRound {
+        LongIteration {
             took,
             cause,
             cause_took,
@@ -193,7 +193,7 @@ impl StepWatch {
 }
 
 /// Writes a line to the log.
-pub(super) fn warn(long: &LongRound) {
+pub(super) fn warn(long: &LongIteration) {
     tracing::warn!(
         ms = long.took.as_millis() as u64,
         cause = long.cause,
@@ -216,8 +216,8 @@ mod tests {
     fn round(
         watch: &mut StepWatch,
         start: Instant,
-        works: &[(Work, u32, Duration)],
-    ) -> Option<LongRound> {
+        works: &[(WorkKind, u32, Duration)],
+    ) -> Option<LongIteration> {
         let mut now = start;
         watch.begin(now);
         for (work, count, took) in works {
@@ -233,17 +233,17 @@ mod tests {
     fn a_long_round_is_reported_with_what_took_most_of_it() {
         let start = Instant::now();
         let mut watch = StepWatch::new(start);
-        let short = [(Work::Peers, 3, MS), (Work::Clients, 2, 49 * MS)];
+        let short = [(WorkKind::Peers, 3, MS), (WorkKind::Clients, 2, 49 * MS)];
         assert_eq!(round(&mut watch, start, &short), None);
         let long = [
-            (Work::Peers, 1, 20 * MS),
-            (Work::Clients, 2113, 40 * MS),
-            (Work::Peers, 1, 5 * MS),
-            (Work::Writing, 1, 2 * MS),
+            (WorkKind::Peers, 1, 20 * MS),
+            (WorkKind::Clients, 2113, 40 * MS),
+            (WorkKind::Peers, 1, 5 * MS),
+            (WorkKind::Writing, 1, 2 * MS),
         ];
-        let told = round(&mut watch, start, &long).unwrap();
-        assert_eq!((told.took, told.cause_took), (67 * MS, 40 * MS));
-        assert_eq!((told.cause, told.count), ("commands of clients", 2113));
+        let report = round(&mut watch, start, &long).unwrap();
+        assert_eq!((report.took, report.cause_took), (67 * MS, 40 * MS));
+        assert_eq!((report.cause, report.count), ("commands of clients", 2113));
         let counters = [("long_rounds", 1), ("longest_round_ms", 67)];
         assert_eq!(watch.counters(), counters);
     }
@@ -255,8 +255,8 @@ mod tests {
         let mut told = Vec::new();
         for second in 0..35 {
             let (work, ms) = match second {
-                4 => (Work::Demand, 90),
-                _ => (Work::Status, 60),
+                4 => (WorkKind::Demand, 90),
+                _ => (WorkKind::Status, 60),
             };
             // Nothing is long any more.
             let ms = if second < 25 { ms } else { 1 };
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn kinds_of_work_are_listed_in_their_order() {
-        for (index, (work, _)) in WORKS.iter().enumerate() {
+        for (index, (work, _)) in WORK_KINDS.iter().enumerate() {
             assert_eq!(*work as usize, index);
         }
     }

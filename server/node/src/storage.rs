@@ -31,13 +31,13 @@ use leasehold_leases::ReplicaId;
 use rocksdb::{DB, WriteBatch, WriteOptions};
 
 pub use self::error::StorageError;
-pub use self::writer::{Durable, Report, Writer};
+pub use self::writer::{PersistOutcome, StorageReport, Writer};
 
 use self::marker::Marker;
 use self::records::Column;
-use self::staged::Staged;
+use self::staged::StagedValues;
 use leasehold_replica::action::Record;
-use leasehold_replica::record_weight;
+use leasehold_replica::record_size_estimate;
 
 /// Bytes that the memtables of all column families may take together.
 const WRITE_BUFFER_BYTES: usize = 64 << 20;
@@ -77,7 +77,7 @@ impl Durability {
 
 /// Cluster and replica to which a data directory belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct DirectoryStamp {
     /// The cluster.
     pub cluster: String,
     /// The replica's name.
@@ -91,7 +91,7 @@ pub struct Stamp {
 
 /// Settings for the use of a data directory.
 #[derive(Clone, Debug, Default)]
-pub struct Use {
+pub struct StorageOptions {
     /// When a write counts as durable.
     pub durability: Durability,
     /// Tables kept open at most.
@@ -107,7 +107,7 @@ pub struct Storage {
     durability: Durability,
     marker: Marker,
     full_while: Option<PathBuf>,
-    staged: Staged,
+    staged: StagedValues,
 }
 
 impl Storage {
@@ -169,13 +169,13 @@ impl Storage {
 
     fn append(&mut self, records: &[Record], durability: Durability) -> Result<(), StorageError> {
         // Else it is copied each time that it grows.
-        let bytes = records.iter().map(record_weight).sum();
+        let bytes = records.iter().map(record_size_estimate).sum();
         let mut batch = WriteBatch::with_capacity_bytes(bytes);
         records::append(&self.db, records, &mut self.staged, &mut batch);
         let written = self.write_batch(batch, durability);
         match written {
-            Ok(()) => self.staged.written(),
-            Err(_) => self.staged.give_up(),
+            Ok(()) => self.staged.commit(),
+            Err(_) => self.staged.abandon(),
         }
         written
     }

@@ -75,7 +75,7 @@ impl Running {
 #[test]
 fn every_node_hashes_keys_by_a_secret_of_its_own() {
     use std::hash::BuildHasher as _;
-    let hash = || leasehold_leases::hashing::Seeded::default().hash_one("key");
+    let hash = || leasehold_leases::hashing::SeededState::default().hash_one("key");
     let dir = tempfile::tempdir().unwrap();
     let config = config(dir.path(), &["CA", "JP"]);
     let of_node = |name: &str| {

@@ -8,9 +8,9 @@ use leasehold_replica::ShortTimeout;
 
 /// Interval between looks at round trips. The first ones, of a node that starts, are not
 /// typical.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// A warning is not repeated sooner.
-const WARN_EVERY: Duration = Duration::from_secs(60);
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Warns while the election timeout is too short for the round trips that are measured.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct TimeoutWatch {
 impl TimeoutWatch {
     pub(super) fn new(now: Time) -> TimeoutWatch {
         TimeoutWatch {
-            next: now + LOOK_EVERY,
+            next: now + CHECK_INTERVAL,
         }
     }
 
@@ -35,7 +35,7 @@ impl TimeoutWatch {
             return None;
         }
         let found = short();
-        self.next = now + found.map_or(LOOK_EVERY, |_| WARN_EVERY);
+        self.next = now + found.map_or(CHECK_INTERVAL, |_| WARN_INTERVAL);
         found
     }
 }

@@ -26,9 +26,9 @@ use super::ends;
 use super::frames::Frames;
 use super::handshakes::{Handshakes, Side};
 use super::inbox::Inbox;
-use super::outbox::{Outbox, Unread};
-use super::places::Places;
-use super::seldom::Seldom;
+use super::outbox::{Outbox, UnreadBytes};
+use super::places::EvictingSlots;
+use super::seldom::LogRateLimiter;
 use super::sockets;
 use leasehold_replica::codec::{self, proto};
 use leasehold_replica::message::{Envelope, Message};
@@ -40,20 +40,20 @@ const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// The same for messages that are not short. Heartbeats wait behind them: more would take so
 /// long on a slow link, or at a slow peer, that the leader is thought to have failed.
 const BULK_BYTES_MAX: usize = 8 << 20;
-/// With more bytes waiting, long answers to reads are held back: what the replicas agree on
+/// With more bytes waiting, long answers to reads are queued: what the replicas agree on
 /// needs the rest of the room, and heartbeats wait for what is before them.
 const ANSWER_BYTES_MAX: usize = 2 << 20;
-/// Answers that are held back, in bytes: as much as the reads are likely to ask for that one
+/// Answers that are queued, in bytes: as much as the reads are likely to ask for that one
 /// peer asks at a time. Past it they are dropped.
-const HELD_BYTES_MAX: usize = 64 << 20;
+const QUEUED_ANSWER_BYTES_MAX: usize = 64 << 20;
 /// A message is short up to here.
 const SHORT_BYTES: usize = 4 << 10;
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Unacknowledged for so long, a connection is given up: TCP alone would wait
 /// longer after an outage the longer the outage was.
 const STALLED_AFTER_MS: u32 = 5_000;
 /// Silence after which a peer is asked for a sign of life: peers ping each other more often.
-const SILENT_AFTER: Duration = Duration::from_secs(4);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(4);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
@@ -71,57 +71,57 @@ pub(super) struct Peers {
     pub(super) cluster: String,
     pub(super) me: ReplicaId,
     pub(super) members: Vec<Member>,
-    links: Vec<Link>,
+    links: Vec<PeerLink>,
     pub(super) inbox: Rc<Inbox>,
     /// Messages that could not be encoded.
     unsendable: Cell<u64>,
-    pub(super) unread: Rc<Unread>,
-    pub(super) door: Door,
+    pub(super) unread: Rc<UnreadBytes>,
+    pub(super) admission: PeerAdmission,
 }
 
 /// State for making and accepting connections.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct PeerAdmission {
     /// For connections that have not said yet which peer they are of, by address.
-    pub(super) strangers: Places<IpAddr>,
+    pub(super) unauthenticated: EvictingSlots<IpAddr>,
     /// For those that have.
-    pub(super) accepted: Places<ReplicaId>,
+    pub(super) accepted: EvictingSlots<ReplicaId>,
     /// On both, and on those that this replica dials.
     pub(super) handshakes: Rc<Handshakes>,
-    pub(super) closed: Closed,
+    pub(super) close_log: CloseLogLimiters,
 }
 
 /// Rate limits of the log lines about connections that were closed.
 #[derive(Debug, Default)]
-pub(super) struct Closed {
-    pub(super) strangers: Seldom,
-    pub(super) peers: Seldom,
+pub(super) struct CloseLogLimiters {
+    pub(super) unauthenticated: LogRateLimiter,
+    pub(super) peers: LogRateLimiter,
 }
 
 #[derive(Debug, Default)]
-struct Link {
+struct PeerLink {
     connected: RefCell<Option<Rc<Outbox>>>,
     dirty: Cell<bool>,
     /// The number of the newest promise of which a part was taken; 0: none.
     promise: Cell<u64>,
     /// Messages dropped since the peer last took what waited. The first is told in the log.
     dropped: Cell<u64>,
-    held: RefCell<Held>,
-    /// The first answer was held back.
-    holds: Notify,
+    queued_answers: RefCell<QueuedAnswers>,
+    /// The first answer was queued.
+    answer_queued: Notify,
 }
 
 /// Answers to reads that wait until the connection takes them, with their bytes.
 #[derive(Debug, Default)]
-struct Held {
+struct QueuedAnswers {
     answers: VecDeque<(Envelope, usize)>,
     bytes: usize,
 }
 
-impl Held {
+impl QueuedAnswers {
     /// Keeps an answer, if there is room.
     fn push(&mut self, envelope: Envelope, bytes: usize) -> bool {
-        let fits = self.bytes + bytes <= HELD_BYTES_MAX;
+        let fits = self.bytes + bytes <= QUEUED_ANSWER_BYTES_MAX;
         if fits {
             self.bytes += bytes;
             self.answers.push_back((envelope, bytes));
@@ -136,15 +136,15 @@ impl Held {
     }
 }
 
-impl Link {
-    /// Holds long answers to reads back while others wait, or much else does; what else it is
+impl PeerLink {
+    /// Queues long answers to reads while others wait, or much else does; what else it is
     /// given it returns.
-    fn hold_back(&self, envelope: Envelope, outbox: &Outbox) -> Option<Envelope> {
+    fn queue_long_answer(&self, envelope: Envelope, outbox: &Outbox) -> Option<Envelope> {
         if !matches!(envelope.message, Message::ReadAnswers(_)) {
             return Some(envelope);
         }
-        let mut held = self.held.borrow_mut();
-        let has_room = held.answers.is_empty() && outbox.pending_bytes() <= ANSWER_BYTES_MAX;
+        let mut queued = self.queued_answers.borrow_mut();
+        let has_room = queued.answers.is_empty() && outbox.pending_bytes() <= ANSWER_BYTES_MAX;
         if has_room {
             return Some(envelope);
         }
@@ -152,8 +152,8 @@ impl Link {
         if bytes <= SHORT_BYTES {
             return Some(envelope);
         }
-        if held.push(envelope, bytes) {
-            self.holds.notify_one();
+        if queued.push(envelope, bytes) {
+            self.answer_queued.notify_one();
         }
         None
     }
@@ -165,17 +165,17 @@ impl Peers {
         me: ReplicaId,
         members: Vec<Member>,
         inbox: Rc<Inbox>,
-        door: Door,
+        admission: PeerAdmission,
     ) -> Peers {
         Peers {
             cluster: cluster.to_owned(),
             me,
-            links: members.iter().map(|_| Link::default()).collect(),
+            links: members.iter().map(|_| PeerLink::default()).collect(),
             members,
             inbox,
             unsendable: Cell::default(),
             unread: Rc::default(),
-            door,
+            admission,
         }
     }
 
@@ -188,14 +188,20 @@ impl Peers {
     /// Number of connections on the peers' port that were closed for a newer one, by name.
     pub(super) fn counters(&self) -> [(&'static str, u64); 2] {
         [
-            ("peer_strangers_closed", self.door.strangers.lost()),
-            ("peer_connections_closed", self.door.accepted.lost()),
+            (
+                "peer_strangers_closed",
+                self.admission.unauthenticated.evictions(),
+            ),
+            (
+                "peer_connections_closed",
+                self.admission.accepted.evictions(),
+            ),
         ]
     }
 
     /// Those of both ports.
     pub(super) fn handshakes(&self) -> &Handshakes {
-        &self.door.handshakes
+        &self.admission.handshakes
     }
 
     /// Appends a message; [`Peers::flush`] sends it. It is dropped if too much waits. But if the
@@ -207,7 +213,7 @@ impl Peers {
         let Some(outbox) = connected.as_ref() else {
             return;
         };
-        let Some(envelope) = link.hold_back(envelope, outbox) else {
+        let Some(envelope) = link.queue_long_answer(envelope, outbox) else {
             return;
         };
         let promise = match envelope.message {
@@ -245,14 +251,14 @@ impl Peers {
         }
     }
 
-    /// Appends answers that were held back as the connection takes them, for as long as it is
+    /// Appends answers that were queued as the connection takes them, for as long as it is
     /// polled.
-    async fn send_held(&self, to: ReplicaId, outbox: &Outbox) -> Infallible {
+    async fn send_queued_answers(&self, to: ReplicaId, outbox: &Outbox) -> Infallible {
         let link = &self.links[to.index()];
         loop {
-            outbox.at_most(ANSWER_BYTES_MAX).await;
+            outbox.wait_until_at_most(ANSWER_BYTES_MAX).await;
             // Nothing is borrowed while it waits.
-            let next = link.held.borrow_mut().pop();
+            let next = link.queued_answers.borrow_mut().pop();
             match next {
                 Some(answers) => {
                     self.append(to, answers, outbox);
@@ -260,7 +266,7 @@ impl Peers {
                     // Each takes a while to encode.
                     tokio::task::yield_now().await;
                 }
-                None => link.holds.notified().await,
+                None => link.answer_queued.notified().await,
             }
         }
     }
@@ -283,7 +289,7 @@ impl Peers {
         let mut last_problem = String::new();
         loop {
             let started = Instant::now();
-            let problem = self.converse(peer).await;
+            let problem = self.run_connection(peer).await;
             if problem != last_problem {
                 tracing::info!(peer = name, address, problem, "not connected");
                 last_problem = problem;
@@ -297,44 +303,44 @@ impl Peers {
     }
 
     /// Dials and stays connected. Returns why it no longer is.
-    async fn converse(&self, peer: ReplicaId) -> String {
+    async fn run_connection(&self, peer: ReplicaId) -> String {
         let address = &self.members[peer.index()].address;
-        let connecting = tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect(address));
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address));
         let stream = match connecting.await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return error.to_string(),
             Err(_) => return "no answer".to_owned(),
         };
-        if let Err(error) = prepare(&stream) {
+        if let Err(error) = set_socket_options(&stream) {
             return error.to_string();
         }
-        let until = tokio::time::Instant::now() + CONNECT_WITHIN;
-        let handshakes = &self.door.handshakes;
-        let shaken = match handshakes.shake(stream, Side::Dialled(peer), until).await {
-            Ok(shaken) => shaken,
+        let until = tokio::time::Instant::now() + CONNECT_TIMEOUT;
+        let handshakes = &self.admission.handshakes;
+        let established = match handshakes.perform(stream, Side::Dialled(peer), until).await {
+            Ok(established) => established,
             Err(problem) => return problem,
         };
-        let (reader, writer) = ends::split(shaken);
+        let (reader, writer) = ends::split(established);
         let outbox = Rc::new(Outbox::new(writer, self.unread.clone()));
         // Names are short, so it fits.
         let _ = encode_frame(&self.hello(peer), &mut outbox.buffer());
         outbox.flush();
         let link = &self.links[peer.index()];
-        link.held.take();
+        link.queued_answers.take();
         link.connected.replace(Some(outbox.clone()));
         let ended = tokio::select! {
-            never = self.send_held(peer, &outbox) => match never {},
-            problem = self.listen_to_dialled(peer, Frames::new(reader, 1 << 10)) => problem,
+            never = self.send_queued_answers(peer, &outbox) => match never {},
+            problem = self.receive_greetings(peer, Frames::new(reader, 1 << 10)) => problem,
             () = outbox.drain() => "the connection broke".to_owned(),
         };
         link.connected.replace(None);
-        link.held.take();
+        link.queued_answers.take();
         ended
     }
 
     /// Reads from a connection that this replica dialled. The peer sends nothing on it but
     /// a greeting.
-    async fn listen_to_dialled(&self, peer: ReplicaId, mut frames: Frames) -> String {
+    async fn receive_greetings(&self, peer: ReplicaId, mut frames: Frames) -> String {
         loop {
             let greeting = match frames.wait().await {
                 Ok(Some(frame)) => proto::Greeting::decode(frame),
@@ -375,10 +381,10 @@ fn is_too_much(pending: usize, envelope: &Envelope) -> bool {
     pending > QUEUE_BYTES_MAX || !is_promise && !is_short()
 }
 
-pub(super) fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+pub(super) fn set_socket_options(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     rustix::net::sockopt::set_tcp_user_timeout(stream, STALLED_AFTER_MS)?;
-    sockets::notice_silence(stream, SILENT_AFTER)
+    sockets::enable_keepalive(stream, KEEPALIVE_IDLE)
 }
 
 #[cfg(test)]
@@ -402,13 +408,13 @@ mod tests {
             address: "127.0.0.1:9".to_owned(),
         };
         let members = vec![member("A"), member("B")];
-        let door = Door {
-            strangers: Places::new(1, 1),
-            accepted: Places::new(1, 1),
+        let admission = PeerAdmission {
+            unauthenticated: EvictingSlots::new(1, 1),
+            accepted: EvictingSlots::new(1, 1),
             handshakes: Rc::new(Handshakes::none()),
-            closed: Closed::default(),
+            close_log: CloseLogLimiters::default(),
         };
-        let peers = Peers::new("c", ReplicaId(0), members, Rc::default(), door);
+        let peers = Peers::new("c", ReplicaId(0), members, Rc::default(), admission);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap());
         let (stream, accepted) = tokio::join!(stream, listener.accept());
@@ -513,10 +519,10 @@ mod tests {
         };
         tokio::select! {
             () = take => {}
-            never = peers.send_held(TO, &outbox) => match never {},
+            never = peers.send_queued_answers(TO, &outbox) => match never {},
             () = outbox.drain() => panic!("the connection broke"),
         }
-        assert_eq!(peers.links[TO.index()].held.borrow().bytes, 0);
+        assert_eq!(peers.links[TO.index()].queued_answers.borrow().bytes, 0);
     }
 
     #[tokio::test]
@@ -536,7 +542,7 @@ mod tests {
         };
         tokio::select! {
             () = turns => {}
-            never = peers.send_held(TO, &outbox) => match never {},
+            never = peers.send_queued_answers(TO, &outbox) => match never {},
         }
         let most = ANSWER_BYTES_MAX + (2 << 20);
         assert!((1..=most).contains(&pending(&peers)));
@@ -546,8 +552,8 @@ mod tests {
     async fn answers_that_wait_are_bounded() {
         let (peers, _silent) = unread_peers().await;
         append(&peers, &answer(1 << 20), 100 << 20);
-        let held = peers.links[TO.index()].held.borrow().bytes;
-        assert!((HELD_BYTES_MAX - (2 << 20)..=HELD_BYTES_MAX).contains(&held));
+        let queued = peers.links[TO.index()].queued_answers.borrow().bytes;
+        assert!((QUEUED_ANSWER_BYTES_MAX - (2 << 20)..=QUEUED_ANSWER_BYTES_MAX).contains(&queued));
         assert!(pending(&peers) <= ANSWER_BYTES_MAX + (2 << 20));
     }
 

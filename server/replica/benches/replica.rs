@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use leasehold_leases::{Incarnation, ReplicaId, Slot, Time};
-use leasehold_replica::action::{Action, Asker, ClientHandle, Event, Record, Recovered, Sequence};
+use leasehold_replica::action::{
+    Action, ClientHandle, Event, Record, RecoveredState, Requester, Sequence,
+};
 use leasehold_replica::message::{Envelope, LogId};
-use leasehold_replica::shell::{self, Fenced, Host};
+use leasehold_replica::shell::{self, FencedReply, Host};
 use leasehold_replica::{Input, Replica, Settings};
 use leasehold_wire::{Command, Field, Outcome, Path, command::Op};
 
@@ -40,21 +42,21 @@ impl Host for Done {
         self.answered += 1;
     }
 
-    fn fenced_reply(&mut self, _: Fenced) {
+    fn fenced_reply(&mut self, _: FencedReply) {
         self.answered += 1;
     }
 
-    fn read_log(&mut self, _: LogId, _: Asker, _: Slot, _: Slot) {}
+    fn read_log(&mut self, _: LogId, _: Requester, _: Slot, _: Slot) {}
 
     fn event(&mut self, _: Event) {}
 }
 
 impl Alone {
     fn new() -> Alone {
-        let recovered = Recovered {
+        let recovered = RecoveredState {
             incarnation: Incarnation(1),
             life: 1,
-            ..Recovered::default()
+            ..RecoveredState::default()
         };
         let settings = Settings::new(ReplicaId(0), 1);
         let mut alone = Alone {

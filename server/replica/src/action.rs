@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_leases::{Ballot, ConfigId, Key, ReplicaId, ReplicaSet, Slot, Time};
 use leasehold_wire::{Outcome, Path, Version};
 
-pub use super::handles::{Again, Asker, ClientHandle, ReadFrom, Sequence};
+pub use super::handles::{ClientHandle, FencedRead, ReadFrom, Requester, Sequence};
 use super::lease_set::LeaseAnswer;
 use super::message::{Envelope, LogId, Value};
 
@@ -51,15 +51,15 @@ pub enum Action {
         /// When the permit ends.
         until: Time,
         /// To return in `Input::FenceMissed`.
-        again: Again,
+        again: FencedRead,
     },
     /// Read committed entries that the core no longer keeps in memory, up to a
     /// frame's worth, and return `Input::LogRead`.
     ReadLog {
         /// Log to read.
         log: LogId,
-        /// Asker of the entries: returned as it is.
-        to: Asker,
+        /// Requester of the entries: returned as it is.
+        to: Requester,
         /// First slot.
         from: Slot,
         /// Last slot.
@@ -122,7 +122,7 @@ pub enum Record {
     Joined,
     /// Values of a checkpoint that follows. Until then they have no effect. The checkpoint holds
     /// them too; a disk that has them writes only a reference.
-    Staged(Vec<(Key, Stored)>),
+    Staged(Vec<(Key, StoredValue)>),
     /// The state changed: applied index and data as one.
     Checkpoint(Checkpoint),
 }
@@ -144,7 +144,7 @@ pub struct Checkpoint {
     /// Log time at `executed`, in ms.
     pub log_time_ms: u64,
     /// Keys written (`Some`) or deleted (`None`), each once.
-    pub entries: Vec<(Key, Option<Stored>)>,
+    pub entries: Vec<(Key, Option<StoredValue>)>,
     /// Sessions changed (`Some`) or ended (`None`), each once.
     pub sessions: Vec<(u64, Option<SessionImage>)>,
     /// Value of the replicated clock, in ms: a client that began a session before it cannot open
@@ -154,7 +154,7 @@ pub struct Checkpoint {
 
 /// A value as it is stored.
 #[derive(Clone, Debug, PartialEq, Hash)]
-pub struct Stored {
+pub struct StoredValue {
     /// The value.
     pub value: bytes::Bytes,
     /// Version of the last write to the key.
@@ -176,7 +176,7 @@ pub struct SessionImage {
 
 /// State that a restart finds on disk.
 #[derive(Clone, Debug, Default)]
-pub struct Recovered {
+pub struct RecoveredState {
     /// This run's incarnation, durable already. At least 1.
     pub incarnation: leasehold_leases::Incarnation,
     /// Drawn when the directory was made; never 0.
@@ -189,7 +189,7 @@ pub struct Recovered {
     pub promised: Ballot,
     /// Accepted commands above the checkpoint, and all accepted configurations: these have
     /// no checkpoint, and are executed again from the first.
-    pub accepted: Vec<super::message::Reported>,
+    pub accepted: Vec<super::message::ReportedEntry>,
     /// Where ballots began.
     pub log_starts: Vec<(LogId, Ballot, Slot)>,
     /// The longest restart wait; `None` on the first start ever.

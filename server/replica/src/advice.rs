@@ -1,8 +1,8 @@
 //! Demand that a leader reports to a client that asks which strategy would do best.
 
-use leasehold_leases::advice::{Gathering, Profile, ProfileBuilder};
+use leasehold_leases::advice::{Profile, ProfileBuilder, ProfilePass};
 use leasehold_leases::latency::RoundTrips;
-use leasehold_leases::{Ballot, LeaseParams, ReplicaId, StrategySpec, Unlisted};
+use leasehold_leases::{Ballot, LeaseParams, ReplicaId, StrategySpec, UnlistedHolders};
 use leasehold_wire as wire;
 
 use super::Replica;
@@ -11,7 +11,7 @@ use super::settings::AcceptReplies;
 /// Looks at all keys in demand, in slices. It changes nothing at the replica.
 #[derive(Debug)]
 pub struct DemandPass {
-    gathering: Gathering,
+    gathering: ProfilePass,
     /// The leadership to which the demand was reported.
     ballot: Ballot,
 }
@@ -20,9 +20,9 @@ impl Replica {
     /// Begins to look at the demand; `None` if this replica does not lead.
     pub fn begin_demand_pass(&self) -> Option<DemandPass> {
         let ballot = self.leads_at()?;
-        let n = self.us.settings.n;
+        let n = self.ctx.settings.n;
         let demand = self.parts.leasing.demand();
-        let gathering = Gathering::begin(demand, n, ProfileBuilder::fitting(n));
+        let gathering = ProfilePass::begin(demand, n, ProfileBuilder::fitting(n));
         Some(DemandPass { gathering, ballot })
     }
 
@@ -56,17 +56,17 @@ impl Replica {
         let strategies = configs.policies().iter();
         let strategies = strategies.map(|(_, policy)| policy.strategy.clone());
         let strategies: Vec<StrategySpec> = strategies.collect();
-        let told = wire::Demand {
-            rtt_us: matrix(&self.parts.leasing.round_trips(&self.us)),
-            replies_to_leader: self.us.settings.accept_replies == AcceptReplies::Leader,
+        let described = wire::Demand {
+            rtt_us: matrix(&self.parts.leasing.round_trips(&self.ctx)),
+            replies_to_leader: self.ctx.settings.accept_replies == AcceptReplies::Leader,
             strategies: strategies
                 .iter()
                 .map(|spec| spec.name().to_owned())
                 .collect(),
             stall_ms: stall_ms(configs.params(configs.newest())),
-            ..told_of(&profile)
+            ..describe(&profile)
         };
-        with_settings(told, &strategies)
+        with_settings(described, &strategies)
     }
 }
 
@@ -80,27 +80,27 @@ fn stall_ms(params: &LeaseParams) -> u64 {
     (params.t_grace + params.t_guard + params.t_lease).as_millis() as u64
 }
 
-fn told_of(profile: &Profile) -> wire::Demand {
-    let all = || profile.keys().iter().chain([profile.unasked()]);
+fn describe(profile: &Profile) -> wire::Demand {
+    let all = || profile.keys().iter().chain([profile.unrequested()]);
     let thousandths = |number: &f32| (f64::from(*number) * 1e3).round() as u64;
     let billionths = |rate: &f32| (f64::from(*rate) * 1e9).round() as u64;
     wire::Demand {
         replicas: (0..profile.n()).map(|index| index.to_string()).collect(),
         operations: profile.operations() as u64,
-        keys: all().map(|asked| thousandths(&asked.keys)).collect(),
-        holders: all().map(|asked| asked.holders.0).collect(),
+        keys: all().map(|it| thousandths(&it.keys)).collect(),
+        holders: all().map(|it| it.holders.0).collect(),
         rates: all()
-            .flat_map(|asked| asked.rates.iter().map(billionths))
+            .flat_map(|it| it.rates.iter().map(billionths))
             .collect(),
         reads: all()
-            .flat_map(|asked| asked.reads.iter().map(thousandths))
+            .flat_map(|it| it.reads.iter().map(thousandths))
             .collect(),
         ..wire::Demand::default()
     }
 }
 
 /// Settings of strategies: those of the first range that has them, or else the defaults.
-fn with_settings(told: wire::Demand, strategies: &[StrategySpec]) -> wire::Demand {
+fn with_settings(described: wire::Demand, strategies: &[StrategySpec]) -> wire::Demand {
     let cost = strategies.iter().find_map(|spec| match spec {
         StrategySpec::Cost(settings) => Some(*settings),
         _ => None,
@@ -111,9 +111,9 @@ fn with_settings(told: wire::Demand, strategies: &[StrategySpec]) -> wire::Deman
     });
     let cost = cost.unwrap_or_default();
     wire::Demand {
-        unlisted_leader: unlisted.unwrap_or_default() == Unlisted::Leader,
+        unlisted_leader: unlisted.unwrap_or_default() == UnlistedHolders::Leader,
         read_weight: cost.thousandths(),
         spare: cost.spare.into(),
-        ..told
+        ..described
     }
 }

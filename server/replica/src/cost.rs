@@ -13,8 +13,8 @@ use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{Command, LeaseRequest, Outcome, Path, StatusRequest, outcome};
 
-use crate::message::{Message, Proposed, Value};
-use crate::weight::command_weight;
+use crate::message::{Message, Proposal, Value};
+use crate::weight::command_size_estimate;
 
 #[cfg(test)]
 mod tests;
@@ -86,7 +86,7 @@ pub enum Request<'a> {
     /// A request to change leases.
     Lease {
         /// The request.
-        asked: &'a LeaseRequest,
+        request: &'a LeaseRequest,
         /// Sizes of the state that answers it.
         sizes: Sizes,
         /// Something of it is not in force yet.
@@ -156,13 +156,13 @@ pub fn of(request: Request<'_>) -> Cost {
             handling: of_path(path),
             ..of_command(command)
         },
-        Request::Status(asked, sizes) => of_status(asked, sizes),
+        Request::Status(request, sizes) => of_status(request, sizes),
         Request::Move => of_status(&StatusRequest::default(), Sizes::default()),
         Request::Lease {
-            asked,
+            request,
             sizes,
             changes,
-        } => of_lease(asked, sizes, changes),
+        } => of_lease(request, sizes, changes),
         Request::Refused(bytes) => Cost {
             handling: REFUSED,
             bytes_passed: bytes,
@@ -176,10 +176,10 @@ pub fn of_body(body: &Body) -> Cost {
     let sizes = Sizes::default();
     of(match body {
         Body::Command(command) => Request::Command(command),
-        Body::Status(asked) => Request::Status(asked, sizes),
+        Body::Status(request) => Request::Status(request, sizes),
         Body::Move(_) => Request::Move,
-        Body::Lease(asked) => Request::Lease {
-            asked,
+        Body::Lease(request) => Request::Lease {
+            request,
             sizes,
             changes: false,
         },
@@ -205,7 +205,7 @@ const fn of_path(path: Path) -> usize {
 }
 
 fn of_command(command: &Command) -> Cost {
-    let bytes = command_weight(command);
+    let bytes = command_size_estimate(command);
     let read = Cost {
         handling: READ,
         bytes_passed: bytes,
@@ -237,27 +237,27 @@ fn of_command(command: &Command) -> Cost {
     }
 }
 
-fn of_status(asked: &StatusRequest, sizes: Sizes) -> Cost {
-    let described = if asked.leases {
+fn of_status(request: &StatusRequest, sizes: Sizes) -> Cost {
+    let described = if request.leases {
         sizes
     } else {
         Sizes::default()
     };
-    let demand = match asked.demand {
+    let demand = match request.demand {
         true => DEMAND + sizes.demand_keys * IN_DEMAND,
         false => 0,
     };
     Cost {
         handling: STATUS + described.ranges * RANGE + demand,
-        lookups: usize::from(asked.holders),
+        lookups: usize::from(request.holders),
         // Each range begins where another ends.
-        bytes_passed: asked.key.len() + 2 * described.starts_bytes,
+        bytes_passed: request.key.len() + 2 * described.starts_bytes,
         ..NOTHING
     }
 }
 
 /// The request is compared with each range, and answered with all of them.
-fn of_lease(asked: &LeaseRequest, sizes: Sizes, changes: bool) -> Cost {
+fn of_lease(request: &LeaseRequest, sizes: Sizes, changes: bool) -> Cost {
     let answer = StatusRequest {
         leases: true,
         ..StatusRequest::default()
@@ -268,7 +268,7 @@ fn of_lease(asked: &LeaseRequest, sizes: Sizes, changes: bool) -> Cost {
         handling: cost.handling + sizes.ranges * RANGE + LEASE + change,
         ..cost
     }
-    .and_passing(asked.from.len() + asked.to.len())
+    .and_passing(request.from.len() + request.to.len())
 }
 
 /// Returns the units of executing a command with this outcome: a scan counts for what it found.
@@ -299,7 +299,7 @@ pub fn scanned_instead(command: &Command) -> usize {
 
 /// Returns the units of a peer's message that came in so many bytes.
 pub fn of_message(message: &Message, bytes: usize) -> usize {
-    let of_proposed = |commands: &[Proposed]| {
+    let of_proposed = |commands: &[Proposal]| {
         let commands = commands.iter();
         commands.map(|it| of_batched(&it.command)).sum::<usize>()
     };

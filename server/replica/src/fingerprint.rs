@@ -39,7 +39,7 @@ impl Replica {
         let state = &mut hasher;
         // Named one by one: a new field must be thought about here.
         let Replica {
-            us,
+            ctx,
             parts,
             persister,
             timers,
@@ -51,22 +51,22 @@ impl Replica {
             consensus,
             machine,
             leasing,
-            openings: _, // more than a model asks
+            session_opens: _, // more than a model asks
             writes,
             reads,
-            gone,
-            awaits_heir,
-            executing: _, // when to go on matters before the horizon only as a timer
+            disconnected,
+            awaits_successor_until,
+            execution: _, // when to go on matters before the horizon only as a timer
             marks_looked_at: _, // of one group of inputs
             left,
         } = parts;
-        (us, joining, consensus, machine.kv()).hash(state);
+        (ctx, joining, consensus, machine.kv()).hash(state);
         (
             leasing,
             writes,
             reads,
-            gone,
-            awaits_heir,
+            disconnected,
+            awaits_successor_until,
             left,
             persister,
             requests,
@@ -78,7 +78,7 @@ impl Replica {
 
     fn assert_rests(&self, start: Time, horizon: Time) {
         let span = horizon.since(start);
-        let timing = &self.us.settings.timing;
+        let timing = &self.ctx.settings.timing;
         let grace = self.parts.leasing.grace();
         assert!(
             !self.parts.machine.is_staging(),

@@ -22,7 +22,7 @@ pub struct Sequence(pub u64);
 /// A replica, and the run of it, that asked for something which takes a while: the
 /// answer is for that run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Asker {
+pub struct Requester {
     /// Replica that asked.
     pub replica: ReplicaId,
     /// Run of the replica that asked.
@@ -40,7 +40,7 @@ pub enum ReadFrom {
 
 /// Read to repeat when a fence was missed.
 #[derive(Clone, Debug)]
-pub enum Again {
+pub enum FencedRead {
     /// One key.
     Key(Key),
     /// A client's read of several.

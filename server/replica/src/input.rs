@@ -3,9 +3,9 @@
 use leasehold_leases::Slot;
 use leasehold_wire::Command;
 
-pub use super::handles::{Again, ReadFrom};
+pub use super::handles::{FencedRead, ReadFrom};
 
-use super::handles::{Asker, ClientHandle, Sequence};
+use super::handles::{ClientHandle, Requester, Sequence};
 use super::lease_set::LeaseSet;
 use super::message::{Envelope, LogId, Value};
 
@@ -20,8 +20,8 @@ pub enum Input {
         command: Command,
     },
     /// This connection of a client has ended: nobody waits for its answers. No command of it
-    /// follows. The replica answers those that it gives up, too.
-    ClientGone {
+    /// follows. The replica answers those that it drops, too.
+    ClientDisconnected {
         /// As in `ClientHandle::connection`.
         connection: u64,
     },
@@ -30,7 +30,7 @@ pub enum Input {
         /// Client or peer to answer.
         from: ReadFrom,
         /// Read to repeat, as the reply said.
-        again: Again,
+        again: FencedRead,
     },
     /// A peer says something.
     Peer(Envelope),
@@ -40,8 +40,8 @@ pub enum Input {
     LogRead {
         /// Log that was read.
         log: LogId,
-        /// Asker of the entries, as in `Action::ReadLog`.
-        to: Asker,
+        /// Requester of the entries, as in `Action::ReadLog`.
+        to: Requester,
         /// Rising by slot.
         entries: Vec<(Slot, Value)>,
     },
@@ -51,8 +51,8 @@ pub enum Input {
     /// The clock that `now` is read from is not to be believed for now, or is again.
     ClockTrusted(bool),
     /// The operator of the cluster asks.
-    Operator(Operator),
-    /// The process is to end: this replica hands over what others would wait for, and says
+    Operator(OperatorRequest),
+    /// The process is to end: this replica transfers what others would wait for, and says
     /// with `Event::Left` when it has.
     Stop,
     /// A deadline may have passed.
@@ -61,7 +61,7 @@ pub enum Input {
 
 /// Requests that an operator may make.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Operator {
+pub enum OperatorRequest {
     /// Transfer leadership to this replica, once everything proposed is committed. A replica that
     /// does not lead passes the request on to the leader.
     Transfer(leasehold_leases::ReplicaId),

@@ -8,7 +8,7 @@ use super::message::{LogId, Value};
 impl Replica {
     /// This run.
     pub fn incarnation(&self) -> Incarnation {
-        self.us.incarnation
+        self.ctx.incarnation
     }
 
     /// The ballot that this replica leads at.
@@ -44,7 +44,7 @@ impl Replica {
         slot: Slot,
     ) -> impl Iterator<Item = (Ballot, ReplicaSet)> + '_ {
         let cell = self.parts.consensus.log(log).get(slot);
-        let me = self.us.me();
+        let me = self.ctx.me();
         cell.into_iter().flat_map(move |cell| {
             let ballot = cell.votes.ballot();
             cell.votes.tags_of(me).map(move |tag| (ballot, tag))
@@ -77,7 +77,7 @@ impl Replica {
 
     /// Number of members of the cluster.
     pub fn members(&self) -> usize {
-        self.us.settings.n
+        self.ctx.settings.n
     }
 
     /// Returns the value accepted in a slot, if it is still in memory.
@@ -110,7 +110,7 @@ impl Replica {
 
     /// Whether promises of this incarnation of `grantor` are the ones believed here.
     pub fn honours(&self, grantor: ReplicaId, incarnation: Incarnation) -> bool {
-        self.us.incarnation_of(grantor) == incarnation
+        self.ctx.incarnation_of(grantor) == incarnation
     }
 
     /// Returns the promises of `grantor` to this replica, and the time until which each lasts by

@@ -37,7 +37,7 @@ use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 
 use super::action::{Event, Record};
 use super::message::{Message, PerLog};
-use super::persist::After;
+use super::persist::Continuation;
 use super::step::Step;
 use super::timers::Timer;
 
@@ -49,7 +49,7 @@ pub fn witnesses(n: usize) -> usize {
 
 /// Progress of a replica with joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Standing {
+enum JoinState {
     /// Not enough others have answered with its life.
     Asking,
     /// They have, and that is on its way to disk.
@@ -64,9 +64,9 @@ enum Standing {
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Joining {
     life: u64,
-    standing: Standing,
+    state: JoinState,
     /// Replicas that are not known to remember this life, and are still notified of it.
-    untold: ReplicaSet,
+    unconfirmed: ReplicaSet,
     /// Replicas that have answered with this life, in this run.
     witnesses: ReplicaSet,
     /// By replica: the first life ever heard of it; 0 if none.
@@ -92,17 +92,17 @@ impl Joining {
             lives[replica.index()] = *life;
         }
         let alone = witnesses(n) == 0;
-        let (standing, untold) = if joined || alone || off(Rule::H33Wiped) {
-            (Standing::Joined, ReplicaSet::EMPTY)
+        let (state, unconfirmed) = if joined || alone || off(Rule::H33Wiped) {
+            (JoinState::Joined, ReplicaSet::EMPTY)
         } else {
             let mut others = ReplicaSet::all(n);
             others.remove(me);
-            (Standing::Asking, others)
+            (JoinState::Asking, others)
         };
         Joining {
             life,
-            standing,
-            untold,
+            state,
+            unconfirmed,
             witnesses: ReplicaSet::EMPTY,
             lives,
             prepare: None,
@@ -112,18 +112,18 @@ impl Joining {
 
     /// Whether this replica takes part.
     pub(super) fn has_joined(&self) -> bool {
-        self.standing == Standing::Joined
+        self.state == JoinState::Joined
     }
 
     /// Whether it may never take part.
     pub(super) fn is_wiped(&self) -> bool {
-        self.standing == Standing::Wiped
+        self.state == JoinState::Wiped
     }
 
     /// Reports its life to all replicas that may not know it.
     pub(super) fn retransmit(&self, step: &mut Step<'_>) {
         let life = self.life;
-        for to in self.untold.iter() {
+        for to in self.unconfirmed.iter() {
             step.send(to, Message::Join { life });
         }
     }
@@ -143,7 +143,7 @@ impl Joining {
                 life,
             });
         }
-        step.after(After::Joined { to: from });
+        step.when_durable(Continuation::Joined { to: from });
     }
 
     /// Answers `to`: the life that is remembered of it is durable.
@@ -161,24 +161,24 @@ impl Joining {
         }
         if life == self.life {
             self.witnesses.insert(from);
-            self.untold.remove(from);
+            self.unconfirmed.remove(from);
         }
-        if self.standing != Standing::Asking {
+        if self.state != JoinState::Asking {
             // It takes part already, or is about to: another life that somebody
             // remembers was one that never did.
-            self.untold.remove(from);
+            self.unconfirmed.remove(from);
             return;
         }
         if life != self.life {
-            self.standing = Standing::Wiped;
-            self.untold = ReplicaSet::EMPTY;
+            self.state = JoinState::Wiped;
+            self.unconfirmed = ReplicaSet::EMPTY;
             step.timers.stop_all();
             return step.announce(Event::Wiped { witness: from });
         }
-        if self.witnesses.len() >= witnesses(step.us.settings.n) {
-            self.standing = Standing::Sealing;
+        if self.witnesses.len() >= witnesses(step.ctx.settings.n) {
+            self.state = JoinState::Sealing;
             step.record(Record::Joined);
-            step.after(After::TakePart);
+            step.when_durable(Continuation::TakePart);
         }
     }
 
@@ -202,14 +202,14 @@ impl Joining {
     }
 
     /// That this replica has joined is durable. Returns what was postponed until now.
-    pub(super) fn take_part(&mut self) -> Postponed {
+    pub(super) fn take_part(&mut self) -> PostponedWork {
         assert_eq!(
-            self.standing,
-            Standing::Sealing,
+            self.state,
+            JoinState::Sealing,
             "what is durable was recorded"
         );
-        self.standing = Standing::Joined;
-        Postponed {
+        self.state = JoinState::Joined;
+        PostponedWork {
             campaign: std::mem::take(&mut self.campaign_due),
             prepare: self.prepare.take(),
         }
@@ -218,7 +218,7 @@ impl Joining {
 
 /// Work that fell due before a replica took part.
 #[derive(Debug)]
-pub(super) struct Postponed {
+pub(super) struct PostponedWork {
     pub(super) campaign: bool,
     pub(super) prepare: Option<(Ballot, PerLog<Slot>)>,
 }

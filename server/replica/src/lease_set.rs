@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_leases::{ConfigId, KeyRange, LeaseParams, StrategySpec};
 
-/// Past so many renewals without an ack a grantor establishes anew.
+/// Past so many renewals without an ack a grantor establishes again.
 pub const RENEWALS_PER_ACK: u32 = 8;
 
 /// Changes that an operator wants. A setting that is left out stays as it is.
@@ -83,7 +83,7 @@ impl Durations {
 /// Result of an operator's request.
 pub type LeaseAnswer = Result<InForce, Refusal>;
 
-/// Why a wish is not in force.
+/// Why a request is not in force.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// It can never be: the reason, and what would do.
@@ -100,7 +100,7 @@ impl Refusal {
     }
 }
 
-/// A wish is in force.
+/// A request is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InForce {
     /// As of this configuration.

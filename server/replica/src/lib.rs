@@ -23,7 +23,7 @@
 //!
 //! `plausible` makes sanity checks of a peer's numbers, and `parts` limits the size of one message.
 //!
-//! Every part is given a `Step`: the time, this node (`us`), and where its effects go (`persist`,
+//! Every part is given a `Step`: the time, this node (`ctx`), and where its effects go (`persist`,
 //! `timers`, `metrics`). `fingerprint` distinguishes states for the model checker; `status` and
 //! `inspect` show them to operators and to oracles.
 
@@ -65,28 +65,28 @@ use leasehold_leases::{ConfigId, Configs, ReplicaId, Slot, Time};
 
 pub use self::action::{Action, Event};
 pub use self::consensus::committed;
-pub use self::input::{Input, Operator};
+pub use self::input::{Input, OperatorRequest};
 pub use self::joining::witnesses;
-pub use self::origin::stand_in;
+pub use self::origin::placeholder;
 pub use self::persist::BACKLOG_BYTES_MAX;
 pub use self::settings::Settings;
 pub use self::status::ShortTimeout;
-pub use self::timers::Due;
-pub use self::weight::record_weight;
+pub use self::timers::DueTimers;
+pub use self::weight::record_size_estimate;
 
 use self::flow::Parts;
 use self::message::{Envelope, Message, PerLog};
 use self::metrics::Metrics;
 use self::persist::Persister;
-use self::plausible::{Known, plausible, round_of};
+use self::plausible::{SanityBaseline, is_sane, round_of};
 use self::step::{RequestNames, Step};
 use self::timers::Timers;
-use self::us::Us;
+use self::us::ReplicaContext;
 
 /// One replica.
 #[derive(Clone, Debug)]
 pub struct Replica {
-    us: Us,
+    ctx: ReplicaContext,
     parts: Parts,
     persister: Persister,
     timers: Timers,
@@ -103,14 +103,14 @@ impl Replica {
         match input {
             Input::Peer(envelope) => self.on_peer(now, envelope, out),
             Input::StorageWritable(writable) => {
-                if std::mem::replace(&mut self.us.writable, writable) != writable {
+                if std::mem::replace(&mut self.ctx.writable, writable) != writable {
                     self.with(now, out, |parts, step| parts.on_writable(step));
                 }
             }
             Input::ClockTrusted(trusted) => {
                 // Hazard 80: what the clock says is not believed while it is not trusted.
-                if self.us.clock_trusted != trusted && !off(Rule::H80Slew) {
-                    self.us.clock_trusted = trusted;
+                if self.ctx.clock_trusted != trusted && !off(Rule::H80Slew) {
+                    self.ctx.clock_trusted = trusted;
                     self.with(now, out, |parts, step| parts.on_clock_trusted(step));
                 }
             }
@@ -132,7 +132,7 @@ impl Replica {
     }
 
     /// Returns the timers that are due at `now`.
-    pub fn due(&self, now: Time) -> Due {
+    pub fn due(&self, now: Time) -> DueTimers {
         self.timers.all_due(now)
     }
 
@@ -140,29 +140,33 @@ impl Replica {
     /// later run than the one known has forgotten its promises.
     fn on_peer(&mut self, now: Time, envelope: Envelope, out: &mut Vec<Action>) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
-        if !self.us.is_other(from) {
+        if !self.ctx.is_other(from) {
             self.metrics.refused_messages += 1;
             return;
         }
-        if !plausible(&self.known_of(from), &envelope) {
+        if !is_sane(&self.sanity_baseline(from), &envelope) {
             return self.refuse(&envelope.message);
         }
-        let heard = self.us.hear(now, from, incarnation);
-        if heard.is_later_run {
-            self.with(now, out, |parts, step| parts.met(step, from, incarnation));
+        let contact = self.ctx.note_contact(now, from, incarnation);
+        if contact.is_later_run {
+            self.with(now, out, |parts, step| {
+                parts.peer_restarted(step, from, incarnation)
+            });
         }
-        if heard.interrupted.is_some() {
-            self.with(now, out, |parts, step| parts.interrupted(step, from, heard));
+        if contact.interrupted.is_some() {
+            self.with(now, out, |parts, step| {
+                parts.peer_interrupted(step, from, contact)
+            });
         }
-        let current = self.us.is_current(&envelope);
+        let current = self.ctx.is_current(&envelope);
         match envelope.message {
             Message::Pong { stamp } => {
                 if current {
-                    self.us.measured(now, from, stamp);
+                    self.ctx.note_rtt(now, from, stamp);
                 }
             }
             Message::Ping { cost_ms, .. } => {
-                self.us.told_cost(from, cost_ms);
+                self.ctx.note_cost(from, cost_ms);
                 self.with(now, out, |parts, step| {
                     parts.on_peer(step, envelope, current)
                 })
@@ -173,17 +177,17 @@ impl Replica {
         }
     }
 
-    fn known_of(&self, from: ReplicaId) -> Known {
+    fn sanity_baseline(&self, from: ReplicaId) -> SanityBaseline {
         let consensus = &self.parts.consensus;
-        Known {
+        SanityBaseline {
             round: consensus.round_seen(),
-            incarnation: self.us.incarnation_of(from),
+            incarnation: self.ctx.incarnation_of(from),
             slots: PerLog::of(|log| consensus.log(log).highest()),
             log_time_ms: self.parts.machine.log_time_ms(),
         }
     }
 
-    /// Nothing that a message says is believed, for its numbers leap too far.
+    /// Nothing that a message says is believed, for its numbers jump too far.
     fn refuse(&mut self, message: &Message) {
         self.metrics.refused_messages += 1;
         if let Some(round) = round_of(message) {
@@ -200,7 +204,7 @@ impl Replica {
     ) {
         let mut step = Step {
             now,
-            us: &self.us,
+            ctx: &self.ctx,
             out,
             persister: &mut self.persister,
             timers: &mut self.timers,
@@ -212,7 +216,7 @@ impl Replica {
 
     /// A message to `to`, with both incarnations.
     pub fn envelope(&self, to: ReplicaId, message: Message) -> Envelope {
-        self.us.envelope(to, message)
+        self.ctx.envelope(to, message)
     }
 
     /// Leader, as far as this replica knows.

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use leasehold_leases::demand::Report;
+use leasehold_leases::demand::TallyReport;
 use leasehold_leases::{
     Ballot, ConfigChange, Incarnation, Key, LeaseMessage, ReplicaId, ReplicaSet, Slot,
 };
@@ -36,7 +36,7 @@ pub struct RequestId(pub u64);
 
 /// A command on its way into the log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Proposed {
+pub struct Proposal {
     /// The replica the client is connected to.
     pub origin: ReplicaId,
     /// The origin's name for this attempt.
@@ -53,7 +53,7 @@ pub struct Batch {
     /// Maximum number of sessions, as in the settings of the leader; 0: any number.
     pub sessions_max: u32,
     /// In order.
-    pub commands: Vec<Proposed>,
+    pub commands: Vec<Proposal>,
     /// The wire form, made on first use.
     pub encoded: OnceLock<Bytes>,
 }
@@ -87,7 +87,7 @@ pub enum Value {
 
 impl Value {
     /// The commands; none for a no-op or a configuration.
-    pub fn commands(&self) -> &[Proposed] {
+    pub fn commands(&self) -> &[Proposal] {
         match self {
             Value::Commands(batch) => &batch.commands,
             _ => &[],
@@ -124,12 +124,12 @@ pub struct Accept {
     /// The highest slot not above this one that may hold a multi-key command.
     pub last_multi: Slot,
     /// A bit per command: execution cannot refuse it.
-    pub sure: Arc<[u64]>,
+    pub infallible: Arc<[u64]>,
 }
 
 /// An accepted entry, as Phase 1 reports it.
 #[derive(Clone, Debug, Hash)]
-pub struct Reported {
+pub struct ReportedEntry {
     /// Log of the entry.
     pub log: LogId,
     /// Slot of the entry.
@@ -211,7 +211,7 @@ pub enum Message {
         /// The replier's commit points.
         commits: PerLog<Slot>,
         /// Accepted entries above the candidate's commit points; this part's share.
-        entries: Vec<Reported>,
+        entries: Vec<ReportedEntry>,
         /// Where each ballot accepted at here began; this part's share.
         log_starts: Vec<(LogId, Ballot, Slot)>,
     },
@@ -288,9 +288,9 @@ pub enum Message {
     Lease(LeaseMessage),
     /// Reads and writes of the sender's clients since its last report.
     Demand(DemandReport),
-    /// The preferred leader asks the leader to hand over.
+    /// The preferred leader asks the leader to transfer leadership.
     TransferRequest,
-    /// The leader hands over: everything it proposed is committed.
+    /// The leader transfers leadership: everything it proposed is committed.
     Transfer {
         /// The ballot that ends.
         ballot: Ballot,
@@ -323,7 +323,7 @@ pub enum Message {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DemandReport {
     /// Reads and writes of its clients since its last report.
-    pub report: Report,
+    pub report: TallyReport,
     /// Its round trips to all replicas, in us; 0 where none was measured.
     pub rtts_us: Vec<u32>,
 }

@@ -15,23 +15,23 @@ use super::message::{Message, ReadAnswer};
 
 /// Maximum total size estimate of the items of one message, in bytes.
 pub const PART_BYTES: usize = 1 << 20;
-/// Added to each item's weight: its names, numbers and lengths.
+/// Added to each item's size estimate: its names, numbers and lengths.
 pub const ITEM_OVERHEAD: usize = 64;
 /// Ranges of committed slots that one message tells, at most: 2,000 take at most
 /// 36 KB, which fits beside the largest command. A peer hears of the others when the
 /// first slots that are still open are committed.
 pub const NEWS_RANGES_MAX: usize = 2000;
 
-/// The room in one message.
+/// Capacity of one message.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Room {
+pub struct Capacity {
     used: usize,
 }
 
-impl Room {
-    /// Takes an item of about `weight` bytes, if it fits. The first always does.
-    pub fn takes(&mut self, weight: usize) -> bool {
-        let used = self.used + weight + ITEM_OVERHEAD;
+impl Capacity {
+    /// Takes an item of about `size` bytes, if it fits. The first always does.
+    pub fn takes(&mut self, size: usize) -> bool {
+        let used = self.used + size + ITEM_OVERHEAD;
         let fits = self.used == 0 || used <= PART_BYTES || off(Rule::H82Frames);
         if fits {
             self.used = used;
@@ -41,21 +41,21 @@ impl Room {
 }
 
 /// Splits `items`, in their order, into parts for one message each.
-pub fn chunks<T>(items: Vec<T>, weight: impl Fn(&T) -> usize) -> SmallVec<[Vec<T>; 1]> {
+pub fn chunks<T>(items: Vec<T>, size: impl Fn(&T) -> usize) -> SmallVec<[Vec<T>; 1]> {
     let mut parts = SmallVec::new();
-    let mut room = Room::default();
-    if items.iter().all(|item| room.takes(weight(item))) {
+    let mut capacity = Capacity::default();
+    if items.iter().all(|item| capacity.takes(size(item))) {
         parts.extend((!items.is_empty()).then_some(items));
         return parts;
     }
-    let mut room = Room::default();
+    let mut capacity = Capacity::default();
     let mut part = Vec::new();
     for item in items {
-        let weight = weight(&item);
-        if !room.takes(weight) {
+        let size = size(&item);
+        if !capacity.takes(size) {
             parts.push(std::mem::take(&mut part));
-            room = Room::default();
-            room.takes(weight);
+            capacity = Capacity::default();
+            capacity.takes(size);
         }
         part.push(item);
     }
@@ -68,19 +68,17 @@ pub fn chunks<T>(items: Vec<T>, weight: impl Fn(&T) -> usize) -> SmallVec<[Vec<T
 }
 
 /// Bytes of an outcome on the wire.
-pub fn outcome_weight(outcome: &Outcome) -> usize {
+pub fn outcome_size(outcome: &Outcome) -> usize {
     outcome.encoded_len()
 }
 
 /// The messages that carry these answers.
 pub fn read_answers(answers: Vec<ReadAnswer>) -> impl Iterator<Item = Message> {
-    let weight = |answer: &ReadAnswer| {
+    let size = |answer: &ReadAnswer| {
         let outcome = answer.outcome.as_ref();
-        outcome.map_or(0, |(outcome, _)| outcome_weight(outcome))
+        outcome.map_or(0, |(outcome, _)| outcome_size(outcome))
     };
-    chunks(answers, weight)
-        .into_iter()
-        .map(Message::ReadAnswers)
+    chunks(answers, size).into_iter().map(Message::ReadAnswers)
 }
 
 #[cfg(test)]
@@ -89,8 +87,8 @@ mod tests {
 
     #[test]
     fn items_are_split_only_where_they_do_not_fit_together() {
-        let parts = |weights: &[usize]| -> Vec<usize> {
-            let parts = chunks(weights.to_vec(), |weight| *weight);
+        let parts = |sizes: &[usize]| -> Vec<usize> {
+            let parts = chunks(sizes.to_vec(), |size| *size);
             parts.iter().map(Vec::len).collect()
         };
         let half = PART_BYTES / 2 - ITEM_OVERHEAD;

@@ -11,7 +11,7 @@ use super::action::{Action, Record};
 use super::handles::Sequence;
 use super::message::LogId;
 use super::per_log::PerLog;
-use super::weight::record_weight;
+use super::size::record_size_estimate;
 
 /// Maximum backlog that may wait for the disk, in bytes, besides one checkpoint. Past it a replica
 /// accepts nothing more until the disk has caught up: what waits for a full disk stays in memory.
@@ -21,7 +21,7 @@ const PERSIST_BYTES: usize = 128;
 
 /// Done once the records before it are durable.
 #[derive(Clone, Debug, Hash)]
-pub(super) enum After {
+pub(super) enum Continuation {
     /// Acknowledge an acceptance.
     Vote {
         log: LogId,
@@ -59,11 +59,11 @@ pub(super) enum After {
 }
 
 /// Mostly one: a step answers one Accept.
-pub(super) type Afters = SmallVec<[After; 1]>;
+pub(super) type Continuations = SmallVec<[Continuation; 1]>;
 
 /// Bytes that are to be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Bytes {
+struct BacklogBytes {
     checkpoints: usize,
     others: usize,
 }
@@ -73,23 +73,23 @@ struct Bytes {
 pub(super) struct Persister {
     last: Sequence,
     records: Vec<Record>,
-    afters: Afters,
-    /// Size estimate of `records` and `afters`.
-    bytes: Bytes,
-    waiting: VecDeque<Waiting>,
+    continuations: Continuations,
+    /// Size estimate of `records` and `continuations`.
+    bytes: BacklogBytes,
+    waiting: VecDeque<PendingPersist>,
     /// Size estimate of `waiting`.
-    backlog: Bytes,
+    backlog: BacklogBytes,
     /// Up to here the log on disk holds the chosen values.
     executed: PerLog<Slot>,
 }
 
 /// A persist that is on its way to the disk.
 #[derive(Clone, Debug)]
-struct Waiting {
+struct PendingPersist {
     sequence: Sequence,
-    afters: Afters,
+    continuations: Continuations,
     /// Size estimate of this persist, with its records.
-    bytes: Bytes,
+    bytes: BacklogBytes,
     /// By log, executed when it was asked for: all of that had been recorded before.
     executed: PerLog<Slot>,
 }
@@ -97,27 +97,27 @@ struct Waiting {
 impl Hash for Persister {
     /// Sequences are names: only their distances matter.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.records, &self.afters).hash(state);
+        (&self.records, &self.continuations).hash(state);
         for waiting in &self.waiting {
-            (self.last.0 - waiting.sequence.0, &waiting.afters).hash(state);
+            (self.last.0 - waiting.sequence.0, &waiting.continuations).hash(state);
         }
     }
 }
 
 impl Persister {
     pub(super) fn record(&mut self, record: Record) {
-        let weight = record_weight(&record);
+        let size = record_size_estimate(&record);
         match record {
-            Record::Checkpoint(_) | Record::Staged(_) => self.bytes.checkpoints += weight,
-            _ => self.bytes.others += weight,
+            Record::Checkpoint(_) | Record::Staged(_) => self.bytes.checkpoints += size,
+            _ => self.bytes.others += size,
         }
         self.records.push(record);
     }
 
-    /// Does `after` once everything recorded so far is durable.
-    pub(super) fn after(&mut self, after: After) {
-        self.bytes.others += size_of::<After>();
-        self.afters.push(after);
+    /// Does `continuation` once everything recorded so far is durable.
+    pub(super) fn when_durable(&mut self, continuation: Continuation) {
+        self.bytes.others += size_of::<Continuation>();
+        self.continuations.push(continuation);
     }
 
     /// Whether so much waits for the disk that nothing more may be accepted.
@@ -138,7 +138,7 @@ impl Persister {
     }
 
     pub(super) fn flush(&mut self, executed: PerLog<Slot>, out: &mut Vec<Action>) {
-        if self.records.is_empty() && self.afters.is_empty() {
+        if self.records.is_empty() && self.continuations.is_empty() {
             return;
         }
         self.last.0 += 1;
@@ -150,9 +150,9 @@ impl Persister {
         bytes.others += PERSIST_BYTES;
         self.backlog.checkpoints += bytes.checkpoints;
         self.backlog.others += bytes.others;
-        self.waiting.push_back(Waiting {
+        self.waiting.push_back(PendingPersist {
             sequence,
-            afters: std::mem::take(&mut self.afters),
+            continuations: std::mem::take(&mut self.continuations),
             bytes,
             executed,
         });
@@ -174,9 +174,9 @@ impl Persister {
     }
 
     /// Everything up to `sequence` is durable: returns what waited for it, in order.
-    pub(super) fn done(&mut self, sequence: Sequence) -> Afters {
+    pub(super) fn done(&mut self, sequence: Sequence) -> Continuations {
         assert!(sequence <= self.last, "only what was asked for is durable");
-        let mut done = Afters::new();
+        let mut done = Continuations::new();
         while let Some(waiting) = self.waiting.front()
             && waiting.sequence <= sequence
             && let Some(waiting) = self.waiting.pop_front()
@@ -184,8 +184,8 @@ impl Persister {
             self.backlog.checkpoints -= waiting.bytes.checkpoints;
             self.backlog.others -= waiting.bytes.others;
             match done.is_empty() {
-                true => done = waiting.afters,
-                false => done.extend(waiting.afters),
+                true => done = waiting.continuations,
+                false => done.extend(waiting.continuations),
             }
             assert!(
                 waiting.executed.commands >= self.executed.commands
@@ -195,7 +195,7 @@ impl Persister {
             self.executed = waiting.executed;
         }
         assert!(
-            !self.waiting.is_empty() || self.backlog == Bytes::default(),
+            !self.waiting.is_empty() || self.backlog == BacklogBytes::default(),
             "an empty backlog takes nothing"
         );
         done

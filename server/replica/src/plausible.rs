@@ -25,7 +25,7 @@ use leasehold_wire::KEY_BYTES_MAX;
 
 use super::lease_set::Durations;
 use super::message::{
-    Accept, DemandReport, Envelope, LogId, LogNews, Message, PerLog, Reported, Value,
+    Accept, DemandReport, Envelope, LogId, LogNews, Message, PerLog, ReportedEntry, Value,
 };
 
 /// The largest slot, round, incarnation, time in ms or span in ns that a decoder
@@ -53,7 +53,7 @@ pub const COUNT_MAX: u64 = 1 << 48;
 
 /// Knowledge that a message is compared with.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Known {
+pub struct SanityBaseline {
     /// The highest round seen.
     pub round: u64,
     /// The sender's newest run that was heard of; 0 if none was in this run.
@@ -65,11 +65,11 @@ pub struct Known {
 }
 
 /// Whether a message may be believed, beside what is known.
-pub fn plausible(known: &Known, envelope: &Envelope) -> bool {
+pub fn is_sane(baseline: &SanityBaseline, envelope: &Envelope) -> bool {
     if off(Rule::H81Leaps) {
         return true;
     }
-    known.run(envelope.from_incarnation) && known.message(&envelope.message)
+    baseline.run(envelope.from_incarnation) && baseline.message(&envelope.message)
 }
 
 /// Returns the highest round seen after a message that named `round` was refused. It follows as far
@@ -103,7 +103,7 @@ fn are_sane(params: &LeaseParams) -> bool {
     Durations::of(params).are_sane() && params.t0_cap <= Durations::T0_MAX
 }
 
-impl Known {
+impl SanityBaseline {
     fn run(&self, incarnation: Incarnation) -> bool {
         let most = match self.incarnation.0 {
             0 => FIRST_INCARNATION_MAX,
@@ -188,7 +188,7 @@ impl Known {
                     log_starts,
                     ..
                 } => {
-                    let entry = |entry: &Reported| {
+                    let entry = |entry: &ReportedEntry| {
                         self.ballot(&entry.ballot)
                             && self.slot(entry.log, entry.slot)
                             && self.value(&entry.value)

@@ -59,7 +59,7 @@ impl Default for Timing {
 
 /// Settings of leader elections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Elections {
+pub struct ElectionSettings {
     /// Replica that should lead when it can.
     pub preferred: Option<ReplicaId>,
     /// Whether a replica asks the others before it raises its round. Off only where tests choose
@@ -67,9 +67,9 @@ pub struct Elections {
     pub pre_vote: bool,
 }
 
-impl Default for Elections {
+impl Default for ElectionSettings {
     fn default() -> Self {
-        Elections {
+        ElectionSettings {
             preferred: None,
             pre_vote: true,
         }
@@ -105,7 +105,7 @@ impl SessionLimits {
     pub fn of(n: usize) -> SessionLimits {
         let default = SessionLimits::default();
         SessionLimits {
-            opened_per_s: default.openings_max(n),
+            opened_per_s: default.session_opens_max(n),
             ..default
         }
     }
@@ -119,7 +119,7 @@ impl SessionLimits {
     /// that new sessions alone never take all capacity. In the time for which a session cannot end
     /// for others, half of the capacity is for sessions opened at once, and half for those that
     /// follow.
-    pub fn openings_max(&self, n: usize) -> u32 {
+    pub fn session_opens_max(&self, n: usize) -> u32 {
         let spans = 2 * self.busy().as_secs() * n as u64;
         (u64::from(self.max) / spans) as u32
     }
@@ -152,7 +152,7 @@ pub struct Settings {
     /// Timers.
     pub timing: Timing,
     /// Settings of leader elections.
-    pub elections: Elections,
+    pub elections: ElectionSettings,
     /// Recipients of votes.
     pub accept_replies: AcceptReplies,
     /// Most commands in a slot.
@@ -215,7 +215,7 @@ impl Settings {
             strategies: StrategySpec::Leader.into(),
             params: LeaseParams::for_sites(),
             timing: Timing::default(),
-            elections: Elections::default(),
+            elections: ElectionSettings::default(),
             accept_replies: AcceptReplies::default(),
             batch_max: 5000,
             in_flight_max: 1024,

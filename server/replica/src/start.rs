@@ -3,19 +3,19 @@
 use leasehold_leases::Time;
 
 use super::Replica;
-use super::action::Recovered;
+use super::action::RecoveredState;
 use super::consensus::Consensus;
 use super::flow::Parts;
 use super::joining::Joining;
 use super::leasing::Leasing;
-use super::machine::Machine;
+use super::machine::StateMachine;
 use super::metrics::Metrics;
-use super::origin::Openings;
+use super::origin::SessionOpenLimiter;
 use super::persist::Persister;
 use super::settings::Settings;
 use super::step::RequestNames;
 use super::timers::Timers;
-use super::us::Us;
+use super::us::ReplicaContext;
 
 impl Replica {
     /// A replica that continues from what an earlier run made durable, or begins.
@@ -26,7 +26,7 @@ impl Replica {
     ///
     /// # Panics
     /// If `recovered` contradicts itself: it is then no state this code wrote.
-    pub fn new(now: Time, settings: Settings, recovered: Recovered, seed: u64) -> Replica {
+    pub fn new(now: Time, settings: Settings, recovered: RecoveredState, seed: u64) -> Replica {
         let (me, n) = (settings.me, settings.n);
         assert!(
             (1..=64).contains(&n) && me.index() < n,
@@ -40,7 +40,7 @@ impl Replica {
         let leasing = Leasing::restore(now, &settings, &recovered);
         let (life, joined) = (recovered.life, recovered.joined);
         let mut replica = Replica {
-            us: Us::new(now, settings, recovered.incarnation),
+            ctx: ReplicaContext::new(now, settings, recovered.incarnation),
             persister: Persister::begin(consensus.executed()),
             timers: Timers::new(now),
             metrics: Metrics::default(),
@@ -49,13 +49,13 @@ impl Replica {
                 joining: Joining::new(me, n, (life, joined), &recovered.lives),
                 consensus,
                 leasing,
-                machine: Machine::restore(&sessions, recovered.state),
-                openings: Openings::new(now, &sessions),
+                machine: StateMachine::restore(&sessions, recovered.state),
+                session_opens: SessionOpenLimiter::new(now, &sessions),
                 writes: Default::default(),
                 reads: Default::default(),
-                gone: Default::default(),
-                awaits_heir: Time::ZERO,
-                executing: Default::default(),
+                disconnected: Default::default(),
+                awaits_successor_until: Time::ZERO,
+                execution: Default::default(),
                 marks_looked_at: 0,
                 left: false,
             },

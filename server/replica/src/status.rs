@@ -38,7 +38,7 @@ impl Replica {
     /// majority. Elections then wait longer than it says, and a late heartbeat deposes a
     /// healthy leader.
     pub fn short_timeout(&self) -> Option<ShortTimeout> {
-        self.us.short_timeout()
+        self.ctx.short_timeout()
     }
 
     /// The state in a few words; replicas are named by their index.
@@ -46,7 +46,7 @@ impl Replica {
         let name = |replica: ReplicaId| replica.0.to_string();
         let consensus = &self.parts.consensus;
         StatusReply {
-            replica: name(self.us.me()),
+            replica: name(self.ctx.me()),
             leader: self.leader().map_or(String::new(), name),
             ballot_round: consensus.promised().round,
             committed: consensus.commands().commit_point().0,
@@ -54,8 +54,8 @@ impl Replica {
             configuration: self.configuration().0,
             strategy: self.configs().policies().strategies().names(),
             counters: self.counters(),
-            peers: self.us.others().map(|peer| self.peer(now, peer)).collect(),
-            incarnation: self.us.incarnation.0,
+            peers: self.ctx.others().map(|peer| self.peer(now, peer)).collect(),
+            incarnation: self.ctx.incarnation.0,
             durability: String::new(),
             keys: self.parts.machine.kv().len() as u64,
             unlisted: names(self.configs().unlisted(b"")),
@@ -67,15 +67,19 @@ impl Replica {
 
     /// Maximum duration of a move of leadership: what is proposed is drained for at most t_grace,
     /// and then there is an election.
-    pub fn handing_over_max(&self) -> Duration {
-        self.parts.leasing.grace() + self.us.settings.timing.election_timeout * 2
+    pub fn transfer_duration_max(&self) -> Duration {
+        self.parts.leasing.grace() + self.ctx.settings.timing.election_timeout * 2
     }
 
     /// Replicas that have not answered this leader lately; none, if it does not lead.
     pub fn out_of_touch(&self, now: Time) -> ReplicaSet {
-        match self.parts.consensus.in_touch(now, self.us.patience()) {
+        match self
+            .parts
+            .consensus
+            .in_touch(now, self.ctx.majority_timeout())
+        {
             Some(touched) => self
-                .us
+                .ctx
                 .others()
                 .filter(|it| !touched.contains(*it))
                 .collect(),
@@ -86,7 +90,7 @@ impl Replica {
     /// Reports the holders of `key`, and the replicas that may hold it because of a promise of this
     /// replica that lasts at `now`. If `key` is empty, it reports them for the hottest key that is
     /// known here.
-    pub fn tell_holders(&self, now: Time, key: &[u8], status: &mut StatusReply) {
+    pub fn describe_holders(&self, now: Time, key: &[u8], status: &mut StatusReply) {
         let hottest = || self.parts.leasing.hottest();
         let key = match key {
             [] => hottest().unwrap_or_default(),
@@ -113,7 +117,7 @@ impl Replica {
     }
 
     /// Says what is in force for reads under leases, of each range.
-    pub fn tell_leases(&self, status: &mut StatusReply) {
+    pub fn describe_leases(&self, status: &mut StatusReply) {
         let configs = self.configs();
         let params = configs.params(configs.newest());
         let us = |span: Duration| span.as_micros() as u64;
@@ -158,7 +162,7 @@ impl Replica {
         let granted_until = grantor.granted_until(peer);
         Peer {
             name: peer.0.to_string(),
-            rtt_us: self.us.rtt(peer).map_or(0, |rtt| rtt.as_micros() as u64),
+            rtt_us: self.ctx.rtt(peer).map_or(0, |rtt| rtt.as_micros() as u64),
             granted_to: granted_until.is_some_and(|until| now < until),
             granted_by: holder.grantors(now).contains(peer),
         }
@@ -168,7 +172,7 @@ impl Replica {
     fn counters(&self) -> Vec<Counter> {
         let parts = &self.parts;
         let (demand, sessions) = (parts.leasing.demand_use(), parts.machine.sessions());
-        let limits = &self.us.settings.sessions;
+        let limits = &self.ctx.settings.sessions;
         let sizes = [
             (
                 "log_window_used",
@@ -178,7 +182,7 @@ impl Replica {
                 "config_window_used",
                 parts.consensus.log(LogId::Configs).used() as usize,
             ),
-            ("clock_trusted", usize::from(self.us.clock_trusted)),
+            ("clock_trusted", usize::from(self.ctx.clock_trusted)),
             (
                 "preferred_leader_wait_s",
                 parts.consensus.preferred_wait().as_secs() as usize,

@@ -9,14 +9,14 @@ use super::action::{Action, Event, Record};
 use super::handles::ClientHandle;
 use super::message::{Message, RequestId};
 use super::metrics::Metrics;
-use super::persist::{After, Persister};
+use super::persist::{Continuation, Persister};
 use super::timers::{Timer, Timers};
-use super::us::Us;
+use super::us::ReplicaContext;
 
 /// One step of a replica.
 pub(super) struct Step<'a> {
     pub(super) now: Time,
-    pub(super) us: &'a Us,
+    pub(super) ctx: &'a ReplicaContext,
     pub(super) out: &'a mut Vec<Action>,
     pub(super) persister: &'a mut Persister,
     pub(super) timers: &'a mut Timers,
@@ -26,17 +26,17 @@ pub(super) struct Step<'a> {
 
 impl Step<'_> {
     pub(super) fn me(&self) -> ReplicaId {
-        self.us.me()
+        self.ctx.me()
     }
 
     pub(super) fn send(&mut self, to: ReplicaId, message: Message) {
         self.metrics.messages_sent += 1;
-        let envelope = self.us.envelope(to, message);
+        let envelope = self.ctx.envelope(to, message);
         self.out.push(Action::Send { to, envelope });
     }
 
     pub(super) fn broadcast(&mut self, message: &Message) {
-        for to in self.us.others() {
+        for to in self.ctx.others() {
             self.send(to, message.clone());
         }
     }
@@ -54,9 +54,9 @@ impl Step<'_> {
         self.persister.record(record);
     }
 
-    /// Does `after` once everything recorded so far is durable.
-    pub(super) fn after(&mut self, after: After) {
-        self.persister.after(after);
+    /// Does `continuation` once everything recorded so far is durable.
+    pub(super) fn when_durable(&mut self, continuation: Continuation) {
+        self.persister.when_durable(continuation);
     }
 
     /// Whether so much waits for the disk that nothing more may be accepted.
@@ -70,7 +70,7 @@ impl Step<'_> {
 
     /// A name for an attempt, never used before by any run of this replica.
     pub(super) fn name_request(&mut self) -> RequestId {
-        self.requests.next(self.us.incarnation)
+        self.requests.next(self.ctx.incarnation)
     }
 }
 

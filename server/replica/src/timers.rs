@@ -47,9 +47,9 @@ const NAMES: [&str; TIMERS] = [
 
 /// Timers that are due, for the code that reports what a step had to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Due([bool; TIMERS]);
+pub struct DueTimers([bool; TIMERS]);
 
-impl Due {
+impl DueTimers {
     /// Names of the timers that are due.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let named = NAMES.iter().zip(self.0);
@@ -125,10 +125,10 @@ impl Timers {
     }
 
     /// Returns the timers that are due.
-    pub(super) fn all_due(&self, now: Time) -> Due {
+    pub(super) fn all_due(&self, now: Time) -> DueTimers {
         match now < self.next {
-            true => Due::default(),
-            false => Due(self.at.map(|at| at <= now)),
+            true => DueTimers::default(),
+            false => DueTimers(self.at.map(|at| at <= now)),
         }
     }
 

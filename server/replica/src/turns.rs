@@ -5,26 +5,26 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// By connection, what waits of it.
 #[derive(Clone, Debug, Hash)]
-pub struct Turns<T> {
+pub struct RoundRobinQueue<T> {
     /// In order. None is empty.
     waiting: BTreeMap<u64, VecDeque<T>>,
     /// The connections that have something waiting: the first has the next turn. Some may
     /// have nothing any more, for to look for them would take long: they are passed over.
-    turns: VecDeque<u64>,
+    order: VecDeque<u64>,
     len: usize,
 }
 
-impl<T> Default for Turns<T> {
-    fn default() -> Turns<T> {
-        Turns {
+impl<T> Default for RoundRobinQueue<T> {
+    fn default() -> RoundRobinQueue<T> {
+        RoundRobinQueue {
             waiting: BTreeMap::new(),
-            turns: VecDeque::new(),
+            order: VecDeque::new(),
             len: 0,
         }
     }
 }
 
-impl<T> Turns<T> {
+impl<T> RoundRobinQueue<T> {
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
@@ -39,7 +39,7 @@ impl<T> Turns<T> {
     pub fn push(&mut self, connection: u64, one: T) {
         let of_connection = self.waiting.entry(connection).or_default();
         if of_connection.is_empty() {
-            self.turns.push_back(connection);
+            self.order.push_back(connection);
         }
         of_connection.push_back(one);
         self.len += 1;
@@ -48,7 +48,7 @@ impl<T> Turns<T> {
     /// Takes the next item, and returns it with its connection.
     pub fn pop(&mut self) -> Option<(u64, T)> {
         loop {
-            let connection = self.turns.pop_front()?;
+            let connection = self.order.pop_front()?;
             let Some(of_connection) = self.waiting.get_mut(&connection) else {
                 continue;
             };
@@ -56,7 +56,7 @@ impl<T> Turns<T> {
             self.len -= 1;
             match of_connection.is_empty() {
                 true => drop(self.waiting.remove(&connection)),
-                false => self.turns.push_back(connection),
+                false => self.order.push_back(connection),
             }
             return Some((connection, one));
         }
@@ -77,7 +77,7 @@ impl<T> Turns<T> {
         });
         // One that comes again has one turn.
         let waiting = &self.waiting;
-        self.turns
+        self.order
             .retain(|connection| waiting.contains_key(connection));
         self.len = self.waiting.values().map(VecDeque::len).sum();
     }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn connections_have_turns_and_keep_their_order() {
-        let mut turns = Turns::default();
+        let mut turns = RoundRobinQueue::default();
         for one in 1..=3 {
             turns.push(1, one);
         }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_connection_whose_things_were_taken_has_no_turn() {
-        let mut turns = Turns::default();
+        let mut turns = RoundRobinQueue::default();
         for connection in [1, 2, 3] {
             turns.push(connection, connection);
         }
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn what_does_not_wait_any_more_is_forgotten() {
-        let mut turns = Turns::default();
+        let mut turns = RoundRobinQueue::default();
         for one in 1..=6 {
             turns.push(one % 2, one);
         }

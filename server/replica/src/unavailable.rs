@@ -4,14 +4,14 @@
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{ErrorCode, Outcome};
 
-const ASKED_AGAIN: &str =
+const SENT_AGAIN: &str =
     "the client has sent this write again, and the later request will be answered";
 const NO_ROOM: &str = "there is no room for another session (limits.sessions_max), and all have \
                        been active lately; try again later";
-const TOO_MANY_OPENINGS: &str = "more sessions are opened here in a second than this replica allows \
+const TOO_MANY_SESSION_OPENS: &str = "more sessions are opened here in a second than this replica allows \
                                  (limits.sessions_opened_per_s); try again later";
 const TOO_MANY_MERGES: &str = "too many long merges are in flight here, or merges into large records or into one; try again later";
-const CLIENT_GONE: &str = "the client has gone";
+const CLIENT_DISCONNECTED: &str = "the client has gone";
 
 fn unavailable(message: &str) -> Outcome {
     Outcome::error(ErrorCode::Unavailable, message)
@@ -19,8 +19,8 @@ fn unavailable(message: &str) -> Outcome {
 
 /// To a request that was repeated. Every request is answered: the node keeps room for
 /// the answer until then.
-pub fn asked_again() -> Outcome {
-    unavailable(ASKED_AGAIN)
+pub fn sent_again() -> Outcome {
+    unavailable(SENT_AGAIN)
 }
 
 /// To a client that needs a session, for which there is no room.
@@ -29,8 +29,8 @@ pub fn no_room() -> Outcome {
 }
 
 /// To a client that needs a session, of which too many are opened.
-pub fn too_many_openings() -> Outcome {
-    unavailable(TOO_MANY_OPENINGS)
+pub fn too_many_session_opens() -> Outcome {
+    unavailable(TOO_MANY_SESSION_OPENS)
 }
 
 /// To a client that merges long fields when merges must wait.
@@ -39,8 +39,8 @@ pub fn too_many_merges() -> Outcome {
 }
 
 /// To a client that does not hear it any more.
-pub fn client_gone() -> Outcome {
-    unavailable(CLIENT_GONE)
+pub fn client_disconnected() -> Outcome {
+    unavailable(CLIENT_DISCONNECTED)
 }
 
 fn says(outcome: &Outcome, message: &str) -> bool {
@@ -49,8 +49,8 @@ fn says(outcome: &Outcome, message: &str) -> bool {
 
 /// Whether a client is told that it has sent a command again: a later request of it will be
 /// answered.
-pub fn is_asked_again(outcome: &Outcome) -> bool {
-    says(outcome, ASKED_AGAIN)
+pub fn is_sent_again(outcome: &Outcome) -> bool {
+    says(outcome, SENT_AGAIN)
 }
 
 /// Whether a client is told that there was no room when its command was executed.
@@ -59,8 +59,8 @@ pub fn is_no_room(outcome: &Outcome) -> bool {
 }
 
 /// Whether a client is told that its session was not opened here.
-pub fn is_too_many_openings(outcome: &Outcome) -> bool {
-    says(outcome, TOO_MANY_OPENINGS)
+pub fn is_too_many_session_opens(outcome: &Outcome) -> bool {
+    says(outcome, TOO_MANY_SESSION_OPENS)
 }
 
 /// Whether a client is told that its merge would have to wait here.
@@ -70,10 +70,10 @@ pub fn is_too_many_merges(outcome: &Outcome) -> bool {
 
 /// Whether a client is told that this request of it has not left this replica, nor will.
 pub fn is_unsent(outcome: &Outcome) -> bool {
-    is_too_many_openings(outcome) || is_too_many_merges(outcome)
+    is_too_many_session_opens(outcome) || is_too_many_merges(outcome)
 }
 
-/// Whether a client that has gone is told so. A write of it has not left this replica either.
-pub fn is_client_gone(outcome: &Outcome) -> bool {
-    says(outcome, CLIENT_GONE)
+/// Whether a client that has disconnected is told so. A write of it has not left this replica either.
+pub fn is_client_disconnected(outcome: &Outcome) -> bool {
+    says(outcome, CLIENT_DISCONNECTED)
 }

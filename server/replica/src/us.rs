@@ -12,7 +12,7 @@ use super::settings::Settings;
 use super::status::ShortTimeout;
 
 /// Maximum timeout: an answer that takes longer than this is waited for in vain.
-const PATIENCE_MAX: Duration = Duration::from_secs(10);
+const MAJORITY_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
 /// Knowledge of another replica.
 #[derive(Clone, Debug, Default)]
@@ -21,14 +21,14 @@ struct Peer {
     /// Smoothed round trip; `None` until measured.
     rtt: Option<Duration>,
     /// When anything last came from it, or this run began.
-    heard: Time,
+    last_contact: Time,
     /// Average wait of clients if the peer led, in ms, as it says; 0: it should not lead.
     cost_ms: u32,
 }
 
 /// A message of a peer, against what was known of that peer before.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
+pub(super) struct PeerContact {
     /// It is from a later run of the peer than the one known.
     pub(super) is_later_run: bool,
     /// Time at which the peer was heard before, if it has started again since or was silent for a
@@ -38,7 +38,7 @@ pub(super) struct Heard {
 
 /// Identity of this replica, and its knowledge of the others.
 #[derive(Clone, Debug)]
-pub(super) struct Us {
+pub(super) struct ReplicaContext {
     pub(super) settings: Settings,
     pub(super) incarnation: Incarnation,
     pub(super) members: Membership,
@@ -50,7 +50,7 @@ pub(super) struct Us {
     peers: Vec<Peer>,
 }
 
-impl Hash for Us {
+impl Hash for ReplicaContext {
     /// The time at which a peer was heard decides only which replica to suspect: not before the
     /// horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -61,14 +61,14 @@ impl Hash for Us {
     }
 }
 
-impl Us {
+impl ReplicaContext {
     /// This run of a replica, which has heard of nobody.
-    pub(super) fn new(now: Time, settings: Settings, incarnation: Incarnation) -> Us {
+    pub(super) fn new(now: Time, settings: Settings, incarnation: Incarnation) -> ReplicaContext {
         let peer = Peer {
-            heard: now,
+            last_contact: now,
             ..Peer::default()
         };
-        Us {
+        ReplicaContext {
             incarnation,
             members: Membership::fixed(settings.n),
             writable: true,
@@ -99,14 +99,19 @@ impl Us {
     }
 
     /// A message of this run of a peer came.
-    pub(super) fn hear(&mut self, now: Time, from: ReplicaId, incarnation: Incarnation) -> Heard {
+    pub(super) fn note_contact(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        incarnation: Incarnation,
+    ) -> PeerContact {
         assert!(from != self.settings.me, "who is heard is another");
         let gap = self.health_gap();
         let peer = &mut self.peers[from.index()];
-        let last = std::mem::replace(&mut peer.heard, now);
+        let last = std::mem::replace(&mut peer.last_contact, now);
         let is_later_run = incarnation > peer.incarnation;
         peer.incarnation = peer.incarnation.max(incarnation);
-        Heard {
+        PeerContact {
             is_later_run,
             interrupted: (is_later_run || now.since(last) >= gap).then_some(last),
         }
@@ -128,7 +133,7 @@ impl Us {
     }
 
     /// A ping that this replica sent at `stamp` was answered.
-    pub(super) fn measured(&mut self, now: Time, from: ReplicaId, stamp: u64) {
+    pub(super) fn note_rtt(&mut self, now: Time, from: ReplicaId, stamp: u64) {
         assert!(self.is_other(from), "no replica measures the way to itself");
         let sample = now.since(Time(stamp));
         let peer = &mut self.peers[from.index()];
@@ -136,7 +141,7 @@ impl Us {
     }
 
     /// A peer says what clients would wait if it led.
-    pub(super) fn told_cost(&mut self, from: ReplicaId, cost_ms: u32) {
+    pub(super) fn note_cost(&mut self, from: ReplicaId, cost_ms: u32) {
         assert!(self.is_other(from), "what it costs here is measured");
         self.peers[from.index()].cost_ms = cost_ms;
     }
@@ -170,17 +175,17 @@ impl Us {
 
     /// Timeout for a majority's answers: an election timeout, or two round trips to the nearest
     /// majority where that takes longer.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn majority_timeout(&self) -> Duration {
         let answers = self.majority_rtt().unwrap_or_default() * 2;
         let timeout = self.settings.timing.election_timeout;
-        timeout.max(answers.min(PATIENCE_MAX))
+        timeout.max(answers.min(MAJORITY_TIMEOUT_MAX))
     }
 
     /// Whether a peer was heard of lately.
     pub(super) fn is_heard(&self, now: Time, peer: ReplicaId) -> bool {
         let timing = &self.settings.timing;
-        let patience = timing.election_timeout.max(timing.ping * 3);
-        now.since(self.peers[peer.index()].heard) < patience
+        let timeout = timing.election_timeout.max(timing.ping * 3);
+        now.since(self.peers[peer.index()].last_contact) < timeout
     }
 
     /// Number of other replicas that should campaign before this one: those heard of lately that
@@ -218,20 +223,24 @@ impl Us {
     /// Returns the other replica of `among` that should lead next: of those heard of lately the one
     /// that would serve the sites best.
     pub(super) fn successor(&self, now: Time, among: ReplicaSet) -> Option<ReplicaId> {
-        // A leader that hears nobody resigns after its patience: all are silent for as long.
+        // A leader that hears nobody resigns after its timeout: all are silent for as long.
         let timing = &self.settings.timing;
-        let patience = (timing.ping * 3).max(self.patience() + timing.heartbeat * 3);
+        let timeout = (timing.ping * 3).max(self.majority_timeout() + timing.heartbeat * 3);
         let others = self.others().filter(|other| among.contains(*other));
         others.min_by_key(|other| {
-            let Peer { heard, cost_ms, .. } = self.peers[other.index()];
+            let Peer {
+                last_contact,
+                cost_ms,
+                ..
+            } = self.peers[other.index()];
             let unfit = cost_ms == 0;
-            (now.since(heard) >= patience, unfit, cost_ms, *other)
+            (now.since(last_contact) >= timeout, unfit, cost_ms, *other)
         })
     }
 
     /// Maximum duration of a leadership transfer: two round trips are enough to commit what is
     /// proposed and to hear of the transfer target's campaign, and each may wait for a heartbeat.
-    pub(super) fn hand_over_span(&self) -> Duration {
+    pub(super) fn transfer_timeout(&self) -> Duration {
         (self.rtt_max() + self.settings.timing.heartbeat) * 2
     }
 
@@ -264,8 +273,8 @@ impl Us {
     /// leader with its campaigns.
     pub(super) fn is_deaf(&self, now: Time) -> bool {
         let timing = &self.settings.timing;
-        let patience = (timing.election_timeout * 2).max(timing.ping * 3);
-        let lately = |peer: &ReplicaId| now.since(self.peers[peer.index()].heard) < patience;
+        let timeout = (timing.election_timeout * 2).max(timing.ping * 3);
+        let lately = |peer: &ReplicaId| now.since(self.peers[peer.index()].last_contact) < timeout;
         let heard: ReplicaSet = self.others().filter(lately).collect();
         !self
             .members

@@ -3,22 +3,22 @@
 use leasehold_leases::Key;
 use leasehold_wire::command::Op;
 
-use super::action::{Checkpoint, Record, Stored};
+use super::action::{Checkpoint, Record, StoredValue};
 use super::message::{Batch, Value};
-use super::parts::outcome_weight;
+use super::parts::outcome_size;
 
 /// Size estimate of a record without what it holds, in bytes: its names and numbers.
 const RECORD_BYTES: usize = 64;
 /// Size estimate of a command without what it holds, in bytes.
 const COMMAND_BYTES: usize = 96;
 /// About how many bytes a record takes, in memory or on disk.
-pub fn record_weight(record: &Record) -> usize {
+pub fn record_size_estimate(record: &Record) -> usize {
     let held = match record {
-        Record::Accepted { value, .. } => weigh(value),
-        Record::Checkpoint(checkpoint) => checkpoint_weight(checkpoint),
+        Record::Accepted { value, .. } => value_size_estimate(value),
+        Record::Checkpoint(checkpoint) => checkpoint_size_estimate(checkpoint),
         Record::Staged(values) => values
             .iter()
-            .map(|(key, stored)| stored_weight(key, Some(stored)))
+            .map(|(key, stored)| stored_size_estimate(key, Some(stored)))
             .sum(),
         Record::Promised(_)
         | Record::Erased { .. }
@@ -31,43 +31,43 @@ pub fn record_weight(record: &Record) -> usize {
     RECORD_BYTES + held
 }
 
-fn checkpoint_weight(checkpoint: &Checkpoint) -> usize {
+fn checkpoint_size_estimate(checkpoint: &Checkpoint) -> usize {
     let entries = checkpoint.entries.iter();
-    let entries = entries.map(|(key, stored)| stored_weight(key, stored.as_ref()));
+    let entries = entries.map(|(key, stored)| stored_size_estimate(key, stored.as_ref()));
     let sessions = checkpoint.sessions.iter().map(|(_, session)| {
         let results = session.iter().flat_map(|session| &session.results);
-        let results = results.map(|(_, outcome)| outcome_weight(outcome));
+        let results = results.map(|(_, outcome)| outcome_size(outcome));
         RECORD_BYTES + results.sum::<usize>()
     });
     entries.sum::<usize>() + sessions.sum::<usize>()
 }
 
-fn stored_weight(key: &Key, stored: Option<&Stored>) -> usize {
+fn stored_size_estimate(key: &Key, stored: Option<&StoredValue>) -> usize {
     RECORD_BYTES + key.len() + stored.map_or(0, |stored| stored.value.len())
 }
 
 /// About how many bytes a value keeps in memory.
-pub fn weigh(value: &Value) -> usize {
+pub fn value_size_estimate(value: &Value) -> usize {
     match value {
         Value::Noop => 64,
         Value::Config(change) => {
             let keys = change.keys.iter().flat_map(|(_, keys)| keys);
             keys.map(|key| key.len() + 32).sum::<usize>() + 128
         }
-        Value::Commands(batch) => batch_weight(batch),
+        Value::Commands(batch) => batch_size_estimate(batch),
     }
 }
 
-fn batch_weight(batch: &Batch) -> usize {
+fn batch_size_estimate(batch: &Batch) -> usize {
     batch
         .commands
         .iter()
-        .map(|p| COMMAND_BYTES + command_weight(&p.command))
+        .map(|p| COMMAND_BYTES + command_size_estimate(&p.command))
         .sum()
 }
 
 /// About how many bytes a command takes on the wire.
-pub fn command_weight(command: &leasehold_wire::Command) -> usize {
+pub fn command_size_estimate(command: &leasehold_wire::Command) -> usize {
     match &command.op {
         Some(Op::Put(put)) => put.key.len() + put.value.len(),
         Some(Op::Cas(cas)) => cas.key.len() + cas.value.len(),

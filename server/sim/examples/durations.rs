@@ -17,7 +17,7 @@ use leasehold_leases::{ClockBound, LeaseParams, ReplicaId, StrategySpec};
 use leasehold_replica::Settings;
 use leasehold_replica::action::Event;
 use leasehold_sim::network::Faults;
-use leasehold_sim::world::{Happened, World, WorldSettings};
+use leasehold_sim::world::{World, WorldEvent, WorldSettings};
 
 const MS: u64 = 1_000_000;
 /// Interval between two checks of which replicas hold leases, in ns.
@@ -97,7 +97,7 @@ fn nets() -> [Net; 2] {
 
 /// Events that happened without need.
 #[derive(Default)]
-struct Needless {
+struct FalseAlarms {
     elections: u64,
     suspicions: u64,
     /// Looks at a replica, and those at which too few promised to it.
@@ -122,7 +122,7 @@ fn settings(d: Durations) -> Settings {
     settings
 }
 
-fn run(durations: Durations, net: &Net, hours: f64, seed: u64) -> Needless {
+fn run(durations: Durations, net: &Net, hours: f64, seed: u64) -> FalseAlarms {
     let one_way = |rtt: u64| (rtt * MS / 2).max(50_000);
     let world = WorldSettings {
         replica: settings(durations),
@@ -133,33 +133,33 @@ fn run(durations: Durations, net: &Net, hours: f64, seed: u64) -> Needless {
         drift_ppm: 100,
         encoded: false,
         disks_remember: false,
-        odd: None,
+        faulty_reporter: None,
         watched: false,
     };
     let mut world = World::new(world, seed);
-    let mut needless = Needless::default();
+    let mut false_alarms = FalseAlarms::default();
     let end_ns = SETTLE_NS + (hours * 3.6e12) as u64;
     world.alarm(SETTLE_NS, 0);
     while world.now_ns() < end_ns {
-        if let Some(Happened::Alarm(_)) = world.advance() {
+        if let Some(WorldEvent::Alarm(_)) = world.advance() {
             world.alarm(world.now_ns() + LOOK_NS, 0);
-            look(&world, &mut needless);
+            look(&world, &mut false_alarms);
         }
     }
     for (at_ns, by, note) in &world.notes {
         match note {
-            Event::Leading(_) if *at_ns > SETTLE_NS => needless.elections += 1,
+            Event::Leading(_) if *at_ns > SETTLE_NS => false_alarms.elections += 1,
             Event::Configured { excluded, .. } if *at_ns > SETTLE_NS && by.0 == 0 => {
-                needless.suspicions += u64::from(!excluded.is_empty());
+                false_alarms.suspicions += u64::from(!excluded.is_empty());
             }
             _ => {}
         }
     }
-    needless
+    false_alarms
 }
 
 /// Each replica should be promised by two others.
-fn look(world: &World, needless: &mut Needless) {
+fn look(world: &World, false_alarms: &mut FalseAlarms) {
     for node in 0..world.n() {
         let (Some(replica), now) = (world.replica(node), world.clock(node)) else {
             continue;
@@ -169,8 +169,8 @@ fn look(world: &World, needless: &mut Needless) {
             promised.any(|(_, until)| now < until)
         };
         let grantors = (0..world.n()).filter(promises).count();
-        needless.looks += 1;
-        needless.lapsed += u64::from(grantors < world.n() / 2);
+        false_alarms.looks += 1;
+        false_alarms.lapsed += u64::from(grantors < world.n() / 2);
     }
 }
 
@@ -197,7 +197,7 @@ fn main() {
                 .map(|run| run.join().expect("a run"))
                 .collect()
         });
-        for (d, needless) in lines {
+        for (d, false_alarms) in lines {
             let stall = settings(d).params.restart_wait().as_millis() as u64 + 2 * d.renew;
             let day = |count: u64| count as f64 * 24.0 / hours;
             println!(
@@ -209,9 +209,9 @@ fn main() {
                 d.renew,
                 d.grace,
                 4000.0 / d.renew as f64,
-                day(needless.elections),
-                day(needless.suspicions),
-                needless.lapsed as f64 * 100.0 / needless.looks.max(1) as f64,
+                day(false_alarms.elections),
+                day(false_alarms.suspicions),
+                false_alarms.lapsed as f64 * 100.0 / false_alarms.looks.max(1) as f64,
             );
         }
         println!();

@@ -22,13 +22,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use leasehold_leases::{Incarnation, ReplicaId, Slot, StrategySpec, Time, Unlisted};
+use leasehold_leases::{Incarnation, ReplicaId, Slot, StrategySpec, Time, UnlistedHolders};
 use leasehold_replica::action::{
-    Asker, ClientHandle, Event, ReadFrom, Record, Recovered, Sequence,
+    ClientHandle, Event, ReadFrom, Record, RecoveredState, Requester, Sequence,
 };
 use leasehold_replica::codec;
 use leasehold_replica::message::{Envelope, LogId, Message, Value};
-use leasehold_replica::shell::{self, Answers, Fenced, Host};
+use leasehold_replica::shell::{self, FencedAnswers, FencedReply, Host};
 use leasehold_replica::{Input, Replica, Settings};
 use leasehold_wire::{Command, Outcome, Path, StatusReply, command::Op};
 use rustix::time::{ClockId, clock_gettime};
@@ -114,17 +114,17 @@ impl Volume {
 
 /// Effects that one batch of inputs asked for.
 #[derive(Default)]
-struct Asked {
+struct StepEffects {
     sent: Vec<(ReplicaId, Envelope)>,
     persisted: Vec<Sequence>,
-    answers: Answers,
+    answers: FencedAnswers,
     reports: bool,
     checkpoints: bool,
     /// Bytes of configurations that were written to the log.
     proposed: usize,
 }
 
-impl Host for Asked {
+impl Host for StepEffects {
     fn send(&mut self, to: ReplicaId, envelope: Envelope) {
         self.reports |= matches!(envelope.message, Message::Demand(_));
         self.sent.push((to, envelope));
@@ -153,14 +153,14 @@ impl Host for Asked {
     fn reply(&mut self, _: ClientHandle, _: Path, _: Outcome) {}
 
     /// Time stands still in a step: every permit lasts.
-    fn fenced_reply(&mut self, read: Fenced) {
+    fn fenced_reply(&mut self, read: FencedReply) {
         if let ReadFrom::Peer(peer, request) = read.to {
             self.answers.push(peer, request, read.outcome, read.path);
         }
     }
 
     /// No replica lags so far behind.
-    fn read_log(&mut self, _: LogId, _: Asker, _: Slot, _: Slot) {}
+    fn read_log(&mut self, _: LogId, _: Requester, _: Slot, _: Slot) {}
 
     fn event(&mut self, _: Event) {}
 }
@@ -185,10 +185,10 @@ impl Cluster {
             settings.elections.preferred = Some(ReplicaId(0));
             // Not in the steps in which demand is reported.
             settings.timing.checkpoint = Duration::from_millis(1010);
-            let recovered = Recovered {
+            let recovered = RecoveredState {
                 incarnation: Incarnation(1),
                 life: 1,
-                ..Recovered::default()
+                ..RecoveredState::default()
             };
             Replica::new(Time(1), settings, recovered, me as u64)
         };
@@ -231,18 +231,18 @@ impl Cluster {
             if queued <= due {
                 let ((at, _), (node, input)) = self.queue.pop_first().expect("it was there");
                 self.now_ns = at.max(self.now_ns);
-                self.round(node, vec![input]);
+                self.run_iteration(node, vec![input]);
             } else {
                 self.now_ns = due.max(self.now_ns);
-                self.round(node, vec![Input::Tick]);
+                self.run_iteration(node, vec![Input::Tick]);
             }
         }
         self.now_ns = end_ns;
     }
 
     /// One group of inputs, and what comes of it.
-    fn round(&mut self, node: usize, inputs: Vec<Input>) {
-        let told = said(&inputs);
+    fn run_iteration(&mut self, node: usize, inputs: Vec<Input>) {
+        let subject = subject_of(&inputs);
         let now = Time(self.now_ns);
         let replica = &mut self.replicas[node];
         let config = replica.configuration();
@@ -254,33 +254,33 @@ impl Cluster {
         replica.flush(now, &mut actions);
         let took = cpu() - began;
         let applied = replica.configuration() != config;
-        let mut asked = Asked::default();
+        let mut effects = StepEffects::default();
         for action in actions {
             if let leasehold_replica::Action::Event(Event::Leading(_)) = action {
                 self.elections += 1;
             }
-            shell::perform(action, &mut asked);
+            shell::perform(action, &mut effects);
         }
-        let what = match told {
+        let what = match subject {
             _ if applied => "a configuration is applied",
-            Some(told) => told,
-            None if asked.proposed > 0 => "a configuration is proposed",
-            None if asked.reports => "demand is reported",
-            None if asked.checkpoints => "a checkpoint is asked for",
+            Some(subject) => subject,
+            None if effects.proposed > 0 => "a configuration is proposed",
+            None if effects.reports => "demand is reported",
+            None if effects.checkpoints => "a checkpoint is asked for",
             None => "anything else that is due",
         };
         self.steps.note(what, took);
-        self.perform(node, asked);
+        self.perform(node, effects);
     }
 
-    fn perform(&mut self, node: usize, asked: Asked) {
-        let Asked {
+    fn perform(&mut self, node: usize, effects: StepEffects) {
+        let StepEffects {
             sent,
             persisted,
             mut answers,
             proposed,
             ..
-        } = asked;
+        } = effects;
         if proposed > 0 && node == 0 {
             self.logs.note(self.now_ns, proposed);
         }
@@ -330,7 +330,7 @@ impl Cluster {
 }
 
 /// Returns the subject of a batch of inputs, if that says what is done.
-fn said(inputs: &[Input]) -> Option<&'static str> {
+fn subject_of(inputs: &[Input]) -> Option<&'static str> {
     match inputs.first()? {
         Input::Tick => None,
         Input::Client { .. } => Some("clients ask"),
@@ -397,7 +397,7 @@ fn drive(cluster: &mut Cluster, clients: &mut Clients, seconds: u64) {
         for site in 0..SITES {
             let inputs = clients.ask(site);
             if !inputs.is_empty() {
-                cluster.round(site, inputs);
+                cluster.run_iteration(site, inputs);
             }
         }
     }
@@ -408,8 +408,8 @@ fn show(cluster: &mut Cluster, seconds: u64) {
     let now = Time(cluster.now_ns);
     let mut status = cluster.steps.time("status", || leader.status(now));
     let steps = &mut cluster.steps;
-    steps.time("status, leases", || leader.tell_leases(&mut status));
-    let asks = |status: &mut StatusReply| leader.tell_holders(now, b"", status);
+    steps.time("status, leases", || leader.describe_leases(&mut status));
+    let asks = |status: &mut StatusReply| leader.describe_holders(now, b"", status);
     steps.time("status, the hottest key", || asks(&mut status));
     println!(
         "{:<44} {:>9} {:>9}",
@@ -445,7 +445,7 @@ fn main() {
         let given = arguments.get(at).map(|text| text.parse());
         given.map_or(usual, |number| number.expect("a number"))
     };
-    let unlisted = Unlisted::Nearest;
+    let unlisted = UnlistedHolders::Nearest;
     let strategy = match arguments.first().map(String::as_str) {
         Some("cost") => StrategySpec::Cost(Default::default()),
         _ => StrategySpec::Quorum { unlisted },

@@ -1,4 +1,4 @@
-//! Positive controls: runs outside what is assumed of clocks, in which a rule must
+//! Self-tests of the simulator: runs outside what is assumed of clocks, in which a rule must
 //! be seen broken. A simulator that finds nothing there would find nothing anywhere.
 
 use std::time::Duration;
@@ -8,12 +8,12 @@ use rand_pcg::Pcg64Mcg;
 
 use super::network::Faults;
 use super::scenario::Scenario;
-use super::swarm::{Isolation, Plan};
-use super::workload::Load;
+use super::swarm::{FaultPlan, Isolation};
+use super::workload::ClientLoad;
 
 /// An assumption that does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Control {
+pub enum ClockSelfTest {
     /// Clocks drift further than leases count with (`Choices::drift_ppm`). Clients
     /// alone judge: they must be served a stale read.
     Drift,
@@ -21,31 +21,31 @@ pub enum Control {
     Jump,
 }
 
-impl Control {
-    /// Every control.
-    pub const ALL: [Control; 2] = [Control::Drift, Control::Jump];
+impl ClockSelfTest {
+    /// Every self-test.
+    pub const ALL: [ClockSelfTest; 2] = [ClockSelfTest::Drift, ClockSelfTest::Jump];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            Control::Drift => "drift",
-            Control::Jump => "jump",
+            ClockSelfTest::Drift => "drift",
+            ClockSelfTest::Jump => "jump",
         }
     }
 
     /// The oracles of which one must notice.
-    pub fn judges(self) -> &'static [&'static str] {
+    pub fn expected_oracles(self) -> &'static [&'static str] {
         match self {
-            Control::Drift => &["freshness", "histories"],
-            Control::Jump => &["containment"],
+            ClockSelfTest::Drift => &["freshness", "histories"],
+            ClockSelfTest::Jump => &["containment"],
         }
     }
 
-    /// Makes the control's run out of a drawn one.
+    /// Makes the run of the self-test out of a drawn one.
     pub fn arrange(self, scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
         match self {
-            Control::Drift => drift(scenario, rng),
-            Control::Jump => scenario.plan = Plan::jumps(rng),
+            ClockSelfTest::Drift => drift(scenario, rng),
+            ClockSelfTest::Jump => scenario.plan = FaultPlan::jumps(rng),
         }
     }
 }
@@ -72,7 +72,7 @@ fn drift(scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
         }
     }
     world.watched = false;
-    scenario.load = Load {
+    scenario.load = ClientLoad {
         clients: 2,
         window: 64,
         burst: 1,
@@ -81,17 +81,17 @@ fn drift(scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
         reads: 0.95,
         rare: 0.0,
         twice: 0.0,
-        patience_ns: 1_000_000_000,
+        retry_timeout_ns: 1_000_000_000,
         silence_ns: None,
         large: 0,
-        gives_up: 0.0,
-        timeout_ns: 0,
+        abandons: 0.0,
+        abandon_timeout_ns: 0,
         renews: 0.0,
         hangs_up: 0.0,
         records: None,
     };
     let second = 1_000_000_000;
-    scenario.plan = Plan::isolating(Isolation {
+    scenario.plan = FaultPlan::isolating(Isolation {
         mute_ns: 3 * second / 2,
         apart_ns: 11 * second,
         well_ns: 4 * second,
@@ -104,10 +104,10 @@ mod tests {
     use crate::run::run;
     use crate::scenario::Choices;
 
-    fn noticed(seed: u64, control: Control, drift_ppm: u32) -> Option<&'static str> {
+    fn noticed(seed: u64, self_test: ClockSelfTest, drift_ppm: u32) -> Option<&'static str> {
         let choices = Choices {
             drift_ppm,
-            control: Some(control),
+            self_test: Some(self_test),
             ..Choices::default()
         };
         let outcome = run(&Scenario::draw(seed, &choices), None);
@@ -116,16 +116,17 @@ mod tests {
 
     #[test]
     fn ten_times_the_bound_of_drift_serves_a_stale_read_and_the_bound_itself_none() {
-        let stale = |oracle| Control::Drift.judges().contains(&oracle);
-        let beyond = |seed: &u64| noticed(*seed, Control::Drift, 10_000).is_some_and(stale);
+        let stale = |oracle| ClockSelfTest::Drift.expected_oracles().contains(&oracle);
+        let beyond = |seed: &u64| noticed(*seed, ClockSelfTest::Drift, 10_000).is_some_and(stale);
         let found = (0..30).find(beyond);
         let seed = found.expect("some of these seeds serve a stale read");
-        assert_eq!(noticed(seed, Control::Drift, 1000), None);
+        assert_eq!(noticed(seed, ClockSelfTest::Drift, 1000), None);
     }
 
     #[test]
     fn a_clock_that_jumps_is_noticed() {
-        let found = (0..30).any(|seed| noticed(seed, Control::Jump, 1000) == Some("containment"));
+        let found =
+            (0..30).any(|seed| noticed(seed, ClockSelfTest::Jump, 1000) == Some("containment"));
         assert!(found);
     }
 }

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use leasehold_leases::{Ballot, Incarnation, Key, ReplicaId, Slot};
 
-use leasehold_replica::action::{Checkpoint, Record, Recovered, Sequence, SessionImage, Stored};
-use leasehold_replica::message::{LogId, Reported, Value};
+use leasehold_replica::action::{
+    Checkpoint, Record, RecoveredState, Sequence, SessionImage, StoredValue,
+};
+use leasehold_replica::message::{LogId, ReportedEntry, Value};
 
 /// State that a restart would find.
 #[derive(Clone, Debug, Default, Hash)]
@@ -23,9 +25,9 @@ pub struct Image {
     config: leasehold_leases::ConfigId,
     log_time_ms: u64,
     opens_from_ms: u64,
-    entries: BTreeMap<Key, Stored>,
+    entries: BTreeMap<Key, StoredValue>,
     /// Values of a checkpoint that is not written yet: nothing to a start.
-    staged: Vec<(Key, Stored)>,
+    staged: Vec<(Key, StoredValue)>,
     sessions: BTreeMap<u64, SessionImage>,
 }
 
@@ -66,11 +68,11 @@ impl Image {
     fn checkpoint(&mut self, checkpoint: Checkpoint) {
         let entries: HashMap<_, _> = checkpoint.entries.iter().map(|(k, s)| (k, s)).collect();
         for (key, stored) in self.staged.drain(..) {
-            let held = entries
+            let is_written = entries
                 .get(&key)
                 .is_some_and(|it| it.as_ref() == Some(&stored));
             assert!(
-                held,
+                is_written,
                 "{key:?} is not in its checkpoint as it was written ahead"
             );
         }
@@ -93,10 +95,10 @@ impl Image {
     }
 
     /// Returns the state that a start finds, except for the directory's life.
-    fn recovered(&self) -> Recovered {
+    fn recovered(&self) -> RecoveredState {
         let first = self.incarnation == Incarnation(1);
         let log_starts = self.log_starts.iter();
-        Recovered {
+        RecoveredState {
             incarnation: self.incarnation,
             joined: self.joined,
             lives: self.lives.iter().map(|(r, life)| (*r, *life)).collect(),
@@ -105,16 +107,16 @@ impl Image {
             log_starts: log_starts.map(|((l, b), s)| (*l, *b, *s)).collect(),
             restart_wait: (!first).then(|| self.restart_wait.unwrap_or_default()),
             state: self.state(),
-            ..Recovered::default()
+            ..RecoveredState::default()
         }
     }
 
     /// Commands above the checkpoint, and all configurations.
-    fn reported(&self) -> impl Iterator<Item = Reported> {
+    fn reported(&self) -> impl Iterator<Item = ReportedEntry> {
         let wanted = |log: LogId, slot: Slot| log == LogId::Configs || slot > self.executed;
         let accepted = self.accepted.iter();
         let accepted = accepted.filter(move |((log, slot), _)| wanted(*log, *slot));
-        accepted.map(|((log, slot), (ballot, value))| Reported {
+        accepted.map(|((log, slot), (ballot, value))| ReportedEntry {
             log: *log,
             slot: *slot,
             ballot: *ballot,
@@ -242,13 +244,14 @@ impl Disk {
         self.syncing.len()
     }
 
-    /// A crash: what was not synced is gone, but for the first `kept` of the
+    /// A crash: what was not synced is gone, but for the first `survivors` of the
     /// persists whose sync it interrupts. Those are whole: a torn record is
     /// recognised by its checksum, and none at all.
-    pub fn crash(&mut self, kept: usize) {
+    pub fn crash(&mut self, survivors: usize) {
         if let Some(image) = &mut self.image {
-            let kept = self.syncing.drain(..).take(kept);
-            kept.flat_map(|(_, records)| records)
+            let survivors = self.syncing.drain(..).take(survivors);
+            survivors
+                .flat_map(|(_, records)| records)
                 .for_each(|record| image.apply(record));
         }
         self.syncing.clear();
@@ -270,21 +273,21 @@ impl Disk {
 
     /// Returns the state that a start finds, and raises the incarnation. `draw` is asked for the
     /// life of a directory that is created now.
-    pub fn recover(&mut self, draw: impl FnOnce() -> u64) -> Recovered {
+    pub fn recover(&mut self, draw: impl FnOnce() -> u64) -> RecoveredState {
         if self.life == 0 {
             self.life = draw().max(1);
         }
         let life = self.life;
         let Some(image) = &mut self.image else {
-            return Recovered {
+            return RecoveredState {
                 incarnation: Incarnation(1),
                 life,
-                ..Recovered::default()
+                ..RecoveredState::default()
             };
         };
         image.incarnation.0 += 1;
         image.staged.clear();
-        Recovered {
+        RecoveredState {
             life,
             ..image.recovered()
         }

@@ -1,4 +1,4 @@
-//! Drills: one thing goes wrong at known times, and clients at every site report how long they
+//! Fault injection: one thing goes wrong at known times, and clients at every site report how long they
 //! waited. The writes are open loops, so that a client that waits hides nothing.
 
 use std::collections::BTreeMap;
@@ -8,20 +8,20 @@ use leasehold_wire::Command;
 use leasehold_wire::command::Op;
 
 use super::network::Faults;
-use super::world::{Happened, Reply, World, WorldSettings};
+use super::world::{ClientReply, World, WorldEvent, WorldSettings};
 use leasehold_replica::action::{ClientHandle, Event};
-use leasehold_replica::{Operator, Settings};
+use leasehold_replica::{OperatorRequest, Settings};
 
 const MS: u64 = 1_000_000;
 /// Time for the cluster to elect its leader and establish leases, in ns.
-const SETTLE_NS: u64 = 4000 * MS;
+const WARM_UP_NS: u64 = 4000 * MS;
 /// Alarms below this are the sites' own.
-const BLOW: u64 = 1 << 32;
-const MEND: u64 = BLOW + 1;
+const INJECT: u64 = 1 << 32;
+const REPAIR: u64 = INJECT + 1;
 
-/// Kind of fault that strikes in a drill.
+/// Kind of fault that is injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blow {
+pub enum InjectedFault {
     /// The process is killed, and started again at the end.
     Kill,
     /// It stands still.
@@ -38,32 +38,32 @@ pub enum Blow {
     LeaveAfter(ReplicaId),
     /// Killed and started again. From 0.9 s later on it does not hear which replica leads.
     KillUnheard,
-    /// An operator moves leadership to this replica.
-    Move(ReplicaId),
+    /// An operator transfers leadership to this replica.
+    Transfer(ReplicaId),
     /// It hears nobody while a client writes so many values of so many bytes there. So they
     /// stay open at all others. It is killed at the end.
     Flood(u64, usize),
 }
 
-/// A drill.
+/// A fault that is injected at known times, and the cluster and the clients that it meets.
 #[derive(Clone, Debug)]
-pub struct Drill {
+pub struct FaultInjection {
     /// For every replica.
     pub settings: Settings,
     /// One-way delay in ns, by sender and receiver.
     pub one_way_ns: Vec<Vec<u64>>,
-    /// Faults between replicas throughout the drill.
+    /// Faults between replicas throughout the run.
     pub faults: Faults,
     /// Number of bytes that a link takes in a second; 0: any number.
     pub bytes_per_s: u64,
     /// Interval between two writes of a site, in ns; 0: no site writes.
     pub every_ns: u64,
-    /// Fault, and the replica that it strikes; no replica named: the one that leads.
-    pub blow: Option<(Blow, Option<ReplicaId>)>,
-    /// Time between the cluster's settling and the fault, in ns.
-    pub blow_ns: u64,
+    /// Fault, and the replica that it is injected into; no replica named: the one that leads.
+    pub fault: Option<(InjectedFault, Option<ReplicaId>)>,
+    /// Time between the warm-up of the cluster and the fault, in ns.
+    pub inject_after_ns: u64,
     /// Times at which it goes wrong again, in ns after the first time.
-    pub again_ns: Vec<u64>,
+    pub repeat_after_ns: Vec<u64>,
     /// Time for which it lasts each time, in ns.
     pub lasts_ns: u64,
     /// Time for which clients write after the fault has begun, in ns.
@@ -72,26 +72,26 @@ pub struct Drill {
 
 /// A write of a client.
 #[derive(Clone, Copy, Debug)]
-pub struct Write {
+pub struct ClientWrite {
     /// Where it was asked.
     pub site: usize,
     /// When, in ns.
-    pub asked_ns: u64,
+    pub requested_ns: u64,
     /// When it was answered, in ns.
     pub answered_ns: Option<u64>,
     /// Whether the answer was an error.
     pub failed: bool,
 }
 
-/// Outcome of a drill.
+/// Outcome of a fault injection.
 #[derive(Clone, Debug)]
-pub struct Aftermath {
+pub struct FaultImpact {
     /// When it went wrong, in ns.
-    pub struck_ns: u64,
-    /// Replica that the fault struck.
+    pub injected_ns: u64,
+    /// Replica that the fault was injected into.
     pub victim: ReplicaId,
     /// Every write, in the order in which they were asked.
-    pub writes: Vec<Write>,
+    pub writes: Vec<ClientWrite>,
     /// Replicas that began to lead, and when, in ns.
     pub led: Vec<(u64, ReplicaId)>,
     /// Replicas that campaigned, and when, in ns.
@@ -104,36 +104,37 @@ pub struct Aftermath {
     pub violation: Option<String>,
 }
 
-impl Aftermath {
+impl FaultImpact {
     /// Writes asked at sites other than the victim's.
-    fn elsewhere(&self) -> impl Iterator<Item = &Write> {
+    fn elsewhere(&self) -> impl Iterator<Item = &ClientWrite> {
         let victim = self.victim.index();
         self.writes.iter().filter(move |write| write.site != victim)
     }
 
-    /// Time from the blow until each of the other sites has had a write answered that it asked
-    /// after the blow, in ns; `None` if one never had.
+    /// Time from the fault until each of the other sites has had a write answered that it asked
+    /// after the fault, in ns; `None` if one never had.
     pub fn outage_ns(&self, sites: usize) -> Option<u64> {
         let first = |site: usize| {
             let since = self.elsewhere().filter(|write| write.site == site);
-            let since = since.filter(|write| write.asked_ns >= self.struck_ns && !write.failed);
+            let since =
+                since.filter(|write| write.requested_ns >= self.injected_ns && !write.failed);
             since.filter_map(|write| write.answered_ns).min()
         };
         let others = (0..sites).filter(|site| *site != self.victim.index());
         let last = others.map(first).collect::<Option<Vec<u64>>>()?;
-        Some(last.into_iter().max()? - self.struck_ns)
+        Some(last.into_iter().max()? - self.injected_ns)
     }
 
     /// The longest that a client of another site waited, in ns; `None` if for ever.
     pub fn longest_ns(&self) -> Option<u64> {
         let waits = self.elsewhere();
-        let waits = waits.map(|write| Some(write.answered_ns? - write.asked_ns));
+        let waits = waits.map(|write| Some(write.answered_ns? - write.requested_ns));
         waits.collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
-    /// Elections since the blow.
+    /// Elections since the fault.
     pub fn elections(&self) -> usize {
-        let since = self.led.iter().filter(|(at, _)| *at >= self.struck_ns);
+        let since = self.led.iter().filter(|(at, _)| *at >= self.injected_ns);
         since.count()
     }
 
@@ -143,10 +144,10 @@ impl Aftermath {
     }
 }
 
-struct Run<'a> {
-    drill: &'a Drill,
+struct InjectionRun<'a> {
+    injection: &'a FaultInjection,
     world: World,
-    writes: Vec<Write>,
+    writes: Vec<ClientWrite>,
     /// By site: sequences without an answer, and the write of each.
     open: Vec<BTreeMap<u64, usize>>,
     next: Vec<u64>,
@@ -155,9 +156,9 @@ struct Run<'a> {
     ends_ns: u64,
 }
 
-impl Drill {
-    /// Runs it. The same drill and seed give the same aftermath.
-    pub fn run(&self, seed: u64) -> Aftermath {
+impl FaultInjection {
+    /// Runs it. The same injection and seed give the same impact.
+    pub fn run(&self, seed: u64) -> FaultImpact {
         let n = self.settings.n;
         let mut world = World::new(
             WorldSettings {
@@ -169,56 +170,56 @@ impl Drill {
                 drift_ppm: 100,
                 encoded: false,
                 disks_remember: true,
-                odd: None,
+                faulty_reporter: None,
                 watched: true,
             },
             seed,
         );
         world.set_bandwidth(self.bytes_per_s);
-        let strike_ns = SETTLE_NS + self.blow_ns;
-        let run = Run {
-            drill: self,
+        let inject_ns = WARM_UP_NS + self.inject_after_ns;
+        let run = InjectionRun {
+            injection: self,
             world,
             writes: Vec::new(),
             open: vec![BTreeMap::new(); n],
             next: vec![1; n],
             victim: ReplicaId(0),
-            ends_ns: strike_ns + self.watch_ns,
+            ends_ns: inject_ns + self.watch_ns,
         };
-        run.run(strike_ns)
+        run.run(inject_ns)
     }
 }
 
-impl Run<'_> {
-    fn run(mut self, strike_ns: u64) -> Aftermath {
-        if self.drill.every_ns > 0 {
+impl InjectionRun<'_> {
+    fn run(mut self, inject_ns: u64) -> FaultImpact {
+        if self.injection.every_ns > 0 {
             let n = self.world.n() as u64;
             // The sites begin at different times.
             (0..n).for_each(|site| {
-                let begin = SETTLE_NS * 3 / 4 + site * self.drill.every_ns / n;
+                let begin = WARM_UP_NS * 3 / 4 + site * self.injection.every_ns / n;
                 self.world.alarm(begin, site);
             });
         }
-        for after_ns in [0].iter().chain(&self.drill.again_ns) {
-            let blow_ns = strike_ns + after_ns;
-            self.world.alarm(blow_ns, BLOW);
-            self.world.alarm(blow_ns + self.drill.lasts_ns, MEND);
+        for after_ns in [0].iter().chain(&self.injection.repeat_after_ns) {
+            let at_ns = inject_ns + after_ns;
+            self.world.alarm(at_ns, INJECT);
+            self.world.alarm(at_ns + self.injection.lasts_ns, REPAIR);
         }
         // What was asked last has as long again.
-        let end_ns = self.ends_ns + self.drill.watch_ns;
+        let end_ns = self.ends_ns + self.injection.watch_ns;
         while !self.is_over(end_ns) {
             match self.world.advance() {
-                Some(Happened::Nothing | Happened::Ended(..)) => {}
-                Some(Happened::Replied(replies)) => {
+                Some(WorldEvent::Nothing | WorldEvent::Ended(..)) => {}
+                Some(WorldEvent::Replied(replies)) => {
                     replies.iter().for_each(|reply| self.replied(reply))
                 }
-                Some(Happened::Alarm(BLOW)) => self.strike(),
-                Some(Happened::Alarm(MEND)) => self.mend(),
-                Some(Happened::Alarm(site)) => self.write(site as usize),
+                Some(WorldEvent::Alarm(INJECT)) => self.inject(),
+                Some(WorldEvent::Alarm(REPAIR)) => self.repair(),
+                Some(WorldEvent::Alarm(site)) => self.write(site as usize),
                 None => break,
             }
         }
-        self.aftermath(strike_ns)
+        self.impact(inject_ns)
     }
 
     fn is_over(&self, end_ns: u64) -> bool {
@@ -233,14 +234,15 @@ impl Run<'_> {
         if now_ns >= self.ends_ns {
             return;
         }
-        self.world.alarm(now_ns + self.drill.every_ns, site as u64);
+        self.world
+            .alarm(now_ns + self.injection.every_ns, site as u64);
         if !self.world.refuses(site) {
-            self.ask(site, 5);
+            self.send_write(site, 5);
         }
     }
 
     /// A client of `site` asks for a value of so many bytes to be written.
-    fn ask(&mut self, site: usize, bytes: usize) {
+    fn send_write(&mut self, site: usize, bytes: usize) {
         let sequence = self.next[site];
         self.next[site] += 1;
         self.open[site].insert(sequence, self.writes.len());
@@ -253,9 +255,9 @@ impl Run<'_> {
             acked_below,
             Op::put(key, vec![b'v'; bytes]),
         );
-        self.writes.push(Write {
+        self.writes.push(ClientWrite {
             site,
-            asked_ns: self.world.now_ns(),
+            requested_ns: self.world.now_ns(),
             answered_ns: None,
             failed: false,
         });
@@ -266,7 +268,7 @@ impl Run<'_> {
         self.world.request(site, vec![(from, command)]);
     }
 
-    fn replied(&mut self, reply: &Reply) {
+    fn replied(&mut self, reply: &ClientReply) {
         let site = reply.to.connection as usize;
         if let Some(write) = self.open[site].remove(&reply.to.request) {
             self.writes[write].answered_ns = Some(self.world.now_ns());
@@ -285,58 +287,64 @@ impl Run<'_> {
         Some(ReplicaId(leader as u8))
     }
 
-    fn strike(&mut self) {
-        let Some((blow, whom)) = self.drill.blow else {
+    fn inject(&mut self) {
+        let Some((fault, named)) = self.injection.fault else {
             return;
         };
-        self.victim = whom.or(self.leader()).expect("somebody leads");
+        self.victim = named.or(self.leader()).expect("somebody leads");
         let victim = self.victim.index();
-        match blow {
-            Blow::Kill | Blow::KillUnheard => self.world.crash(victim),
-            Blow::LeaveAfter(dead) => self.world.crash(dead.index()),
-            Blow::Leave => self.world.leave(victim, Some(self.drill.lasts_ns)),
-            Blow::Pause => self.world.pause(victim, self.drill.lasts_ns),
-            Blow::Cut | Blow::Mute | Blow::Deaf => self.cut(blow, true),
-            Blow::Flood(values, bytes) => {
-                self.cut(Blow::Deaf, true);
-                (0..values).for_each(|_| self.ask(victim, bytes));
+        match fault {
+            InjectedFault::Kill | InjectedFault::KillUnheard => self.world.crash(victim),
+            InjectedFault::LeaveAfter(dead) => self.world.crash(dead.index()),
+            InjectedFault::Leave => self.world.leave(victim, Some(self.injection.lasts_ns)),
+            InjectedFault::Pause => self.world.pause(victim, self.injection.lasts_ns),
+            InjectedFault::Cut | InjectedFault::Mute | InjectedFault::Deaf => self.cut(fault, true),
+            InjectedFault::Flood(values, bytes) => {
+                self.cut(InjectedFault::Deaf, true);
+                (0..values).for_each(|_| self.send_write(victim, bytes));
             }
-            Blow::Move(to) => self.world.operate(victim, Operator::Transfer(to)),
+            InjectedFault::Transfer(to) => {
+                self.world.operate(victim, OperatorRequest::Transfer(to))
+            }
         }
     }
 
-    fn cut(&mut self, blow: Blow, cut: bool) {
+    fn cut(&mut self, fault: InjectedFault, cut: bool) {
         let victim = self.victim.index();
         for other in (0..self.world.n()).filter(|other| *other != victim) {
-            if blow != Blow::Deaf {
+            if fault != InjectedFault::Deaf {
                 self.world.set_cut(victim, other, cut);
             }
-            if blow != Blow::Mute {
+            if fault != InjectedFault::Mute {
                 self.world.set_cut(other, victim, cut);
             }
         }
     }
 
-    fn mend(&mut self) {
-        match self.drill.blow {
-            Some((Blow::LeaveAfter(_), _)) => self.world.leave(self.victim.index(), None),
-            Some((Blow::KillUnheard, _)) if self.world.replica(self.victim.index()).is_some() => {
+    fn repair(&mut self) {
+        match self.injection.fault {
+            Some((InjectedFault::LeaveAfter(_), _)) => self.world.leave(self.victim.index(), None),
+            Some((InjectedFault::KillUnheard, _))
+                if self.world.replica(self.victim.index()).is_some() =>
+            {
                 let leader = self.leader().expect("somebody leads");
                 self.world
                     .set_cut(leader.index(), self.victim.index(), true);
             }
-            Some((Blow::KillUnheard, _)) => {
+            Some((InjectedFault::KillUnheard, _)) => {
                 self.world.start(self.victim.index());
-                self.world.alarm(self.world.now_ns() + 900 * MS, MEND);
+                self.world.alarm(self.world.now_ns() + 900 * MS, REPAIR);
             }
-            Some((Blow::Flood(..), _)) => self.world.crash(self.victim.index()),
-            Some((Blow::Kill, _)) => self.world.start(self.victim.index()),
-            Some((blow @ (Blow::Cut | Blow::Mute | Blow::Deaf), _)) => self.cut(blow, false),
+            Some((InjectedFault::Flood(..), _)) => self.world.crash(self.victim.index()),
+            Some((InjectedFault::Kill, _)) => self.world.start(self.victim.index()),
+            Some((fault @ (InjectedFault::Cut | InjectedFault::Mute | InjectedFault::Deaf), _)) => {
+                self.cut(fault, false)
+            }
             _ => {}
         }
     }
 
-    fn aftermath(self, struck_ns: u64) -> Aftermath {
+    fn impact(self, injected_ns: u64) -> FaultImpact {
         let notes = &self.world.notes;
         let noted = |wanted: fn(&Event) -> bool| {
             let notes = notes.iter().filter(move |(.., note)| wanted(note));
@@ -353,8 +361,8 @@ impl Run<'_> {
             let before = std::mem::replace(&mut newest, (*id, *excluded));
             (before.1 != *excluded).then_some((*at, *excluded))
         });
-        Aftermath {
-            struck_ns,
+        FaultImpact {
+            injected_ns,
             victim: self.victim,
             led: noted(|note| matches!(note, Event::Leading(_))),
             campaigned: noted(|note| matches!(note, Event::Campaigning(_))),

@@ -3,7 +3,7 @@
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fault {
+pub enum FaultKind {
     /// A message is lost.
     Loss,
     /// A message arrives twice.
@@ -39,7 +39,7 @@ pub enum Fault {
     Epoch,
     /// A replica is told that its clock is not to be believed.
     Distrust,
-    /// A clock jumps ahead: outside what is assumed, and only in a control.
+    /// A clock jumps ahead: outside what is assumed, and only in a self-test.
     Jump,
     /// A disk takes seconds for a sync.
     Stall,
@@ -51,7 +51,7 @@ pub enum Fault {
     Wiped,
     /// The operator switches the strategy and the durations.
     Switch,
-    /// The operator asks the leader to hand over.
+    /// The operator asks the leader to transfer leadership.
     Transfer,
     /// A replica reports demand or round trips that are nonsense.
     Nonsense,
@@ -67,170 +67,170 @@ pub enum Fault {
     /// A client's session expires while it waits.
     Expiry,
     /// A client sends a write that was refused once more, under a new session.
-    Again,
+    ResentAfterRefusal,
     /// A client waits no longer for an answer.
-    GiveUp,
+    Abandon,
     /// A client begins a new session.
-    Renewal,
+    NewSession,
     /// A write needs a session, and there is no room for it.
     NoRoom,
     /// A write needs a session, and too many are opened at its replica.
-    Openings,
+    SessionOpens,
     /// A client's connection ends, and it goes on under another.
     HangUp,
     /// A merge waits at the replica that was asked, for others of its clients.
-    Held,
+    MergeQueued,
     /// A merge that waits so is answered there though it never left: a copy of it came another way.
-    HeldAnswered,
+    QueuedMergeAnswered,
     /// A merge that waits so is dropped, because its client has disconnected.
-    HeldGone,
+    QueuedMergeDropped,
     /// A long merge is refused where others wait.
-    Merges,
+    LongMergeRefused,
 }
 
-impl Fault {
+impl FaultKind {
     /// Every kind. Those that are planned are drawn in this order.
-    pub const ALL: [Fault; 40] = [
-        Fault::Loss,
-        Fault::Duplication,
-        Fault::Reordering,
-        Fault::OldPacket,
-        Fault::Partition,
-        Fault::OneWay,
-        Fault::Bridge,
-        Fault::Crash,
-        Fault::Leave,
-        Fault::CrashAll,
-        Fault::CrashMidStep,
-        Fault::Torn,
-        Fault::Pause,
-        Fault::PauseMidStep,
-        Fault::Rate,
-        Fault::Epoch,
-        Fault::Distrust,
-        Fault::Jump,
-        Fault::Stall,
-        Fault::Full,
-        Fault::Corrupt,
-        Fault::Wiped,
-        Fault::Switch,
-        Fault::Transfer,
-        Fault::Nonsense,
-        Fault::Flap,
-        Fault::Retry,
-        Fault::Elsewhere,
-        Fault::Twice,
-        Fault::Expiry,
-        Fault::Again,
-        Fault::GiveUp,
-        Fault::Renewal,
-        Fault::NoRoom,
-        Fault::Openings,
-        Fault::HangUp,
-        Fault::Held,
-        Fault::HeldAnswered,
-        Fault::HeldGone,
-        Fault::Merges,
+    pub const ALL: [FaultKind; 40] = [
+        FaultKind::Loss,
+        FaultKind::Duplication,
+        FaultKind::Reordering,
+        FaultKind::OldPacket,
+        FaultKind::Partition,
+        FaultKind::OneWay,
+        FaultKind::Bridge,
+        FaultKind::Crash,
+        FaultKind::Leave,
+        FaultKind::CrashAll,
+        FaultKind::CrashMidStep,
+        FaultKind::Torn,
+        FaultKind::Pause,
+        FaultKind::PauseMidStep,
+        FaultKind::Rate,
+        FaultKind::Epoch,
+        FaultKind::Distrust,
+        FaultKind::Jump,
+        FaultKind::Stall,
+        FaultKind::Full,
+        FaultKind::Corrupt,
+        FaultKind::Wiped,
+        FaultKind::Switch,
+        FaultKind::Transfer,
+        FaultKind::Nonsense,
+        FaultKind::Flap,
+        FaultKind::Retry,
+        FaultKind::Elsewhere,
+        FaultKind::Twice,
+        FaultKind::Expiry,
+        FaultKind::ResentAfterRefusal,
+        FaultKind::Abandon,
+        FaultKind::NewSession,
+        FaultKind::NoRoom,
+        FaultKind::SessionOpens,
+        FaultKind::HangUp,
+        FaultKind::MergeQueued,
+        FaultKind::QueuedMergeAnswered,
+        FaultKind::QueuedMergeDropped,
+        FaultKind::LongMergeRefused,
     ];
 
     /// Whether a plan drawn from the seed makes it happen now and then. The others are
-    /// the network's and the clients' habits, or only a control's.
+    /// the network's and the clients' habits, or only a self-test's.
     pub fn is_planned(self) -> bool {
         !matches!(
             self,
-            Fault::Loss
-                | Fault::Duplication
-                | Fault::Reordering
-                | Fault::OldPacket
-                | Fault::Jump
-                | Fault::Nonsense
-                | Fault::Retry
-                | Fault::Elsewhere
-                | Fault::Twice
-                | Fault::Expiry
-                | Fault::Again
-                | Fault::GiveUp
-                | Fault::Renewal
-                | Fault::NoRoom
-                | Fault::Openings
-                | Fault::HangUp
-                | Fault::Held
-                | Fault::HeldAnswered
-                | Fault::HeldGone
-                | Fault::Merges
+            FaultKind::Loss
+                | FaultKind::Duplication
+                | FaultKind::Reordering
+                | FaultKind::OldPacket
+                | FaultKind::Jump
+                | FaultKind::Nonsense
+                | FaultKind::Retry
+                | FaultKind::Elsewhere
+                | FaultKind::Twice
+                | FaultKind::Expiry
+                | FaultKind::ResentAfterRefusal
+                | FaultKind::Abandon
+                | FaultKind::NewSession
+                | FaultKind::NoRoom
+                | FaultKind::SessionOpens
+                | FaultKind::HangUp
+                | FaultKind::MergeQueued
+                | FaultKind::QueuedMergeAnswered
+                | FaultKind::QueuedMergeDropped
+                | FaultKind::LongMergeRefused
         )
     }
 
     /// Its name in summaries.
     pub fn name(self) -> &'static str {
         match self {
-            Fault::Loss => "message lost",
-            Fault::Duplication => "message duplicated",
-            Fault::Reordering => "message reordered",
-            Fault::OldPacket => "old packet",
-            Fault::Partition => "partition, two-way",
-            Fault::OneWay => "partition, one-way",
-            Fault::Bridge => "partition, bridge",
-            Fault::Crash => "crash",
-            Fault::Leave => "planned restart",
-            Fault::CrashAll => "crash of all",
-            Fault::CrashMidStep => "crash between two actions",
-            Fault::Torn => "crash during a sync",
-            Fault::Pause => "pause",
-            Fault::PauseMidStep => "pause between two actions",
-            Fault::Rate => "clock rate changed",
-            Fault::Epoch => "clock begun anew",
-            Fault::Distrust => "clock not trusted",
-            Fault::Jump => "clock jumped ahead",
-            Fault::Stall => "disk stalled",
-            Fault::Full => "disk full",
-            Fault::Corrupt => "disk corrupted",
-            Fault::Wiped => "disk wiped",
-            Fault::Switch => "strategy switched",
-            Fault::Transfer => "leader transferred",
-            Fault::Nonsense => "nonsense reported",
-            Fault::Flap => "replica flapped",
-            Fault::Retry => "client retried",
-            Fault::Elsewhere => "client sent a write to another replica, too",
-            Fault::Twice => "client asked twice at once",
-            Fault::Expiry => "session expired",
-            Fault::Again => "refused write sent again",
-            Fault::GiveUp => "client gave up",
-            Fault::Renewal => "client began a session",
-            Fault::NoRoom => "no room for a session",
-            Fault::Openings => "too many sessions opened",
-            Fault::HangUp => "client connected anew",
-            Fault::Held => "merge held at its origin",
-            Fault::HeldAnswered => "held merge answered by a copy",
-            Fault::HeldGone => "held merge given up",
-            Fault::Merges => "long merge refused",
+            FaultKind::Loss => "message lost",
+            FaultKind::Duplication => "message duplicated",
+            FaultKind::Reordering => "message reordered",
+            FaultKind::OldPacket => "old packet",
+            FaultKind::Partition => "partition, two-way",
+            FaultKind::OneWay => "partition, one-way",
+            FaultKind::Bridge => "partition, bridge",
+            FaultKind::Crash => "crash",
+            FaultKind::Leave => "planned restart",
+            FaultKind::CrashAll => "crash of all",
+            FaultKind::CrashMidStep => "crash between two actions",
+            FaultKind::Torn => "crash during a sync",
+            FaultKind::Pause => "pause",
+            FaultKind::PauseMidStep => "pause between two actions",
+            FaultKind::Rate => "clock rate changed",
+            FaultKind::Epoch => "clock begun anew",
+            FaultKind::Distrust => "clock not trusted",
+            FaultKind::Jump => "clock jumped ahead",
+            FaultKind::Stall => "disk stalled",
+            FaultKind::Full => "disk full",
+            FaultKind::Corrupt => "disk corrupted",
+            FaultKind::Wiped => "disk wiped",
+            FaultKind::Switch => "strategy switched",
+            FaultKind::Transfer => "leader transferred",
+            FaultKind::Nonsense => "nonsense reported",
+            FaultKind::Flap => "replica flapped",
+            FaultKind::Retry => "client retried",
+            FaultKind::Elsewhere => "client sent a write to another replica, too",
+            FaultKind::Twice => "client asked twice at once",
+            FaultKind::Expiry => "session expired",
+            FaultKind::ResentAfterRefusal => "refused write sent again",
+            FaultKind::Abandon => "client gave up",
+            FaultKind::NewSession => "client began a session",
+            FaultKind::NoRoom => "no room for a session",
+            FaultKind::SessionOpens => "too many sessions opened",
+            FaultKind::HangUp => "client connected anew",
+            FaultKind::MergeQueued => "merge held at its origin",
+            FaultKind::QueuedMergeAnswered => "held merge answered by a copy",
+            FaultKind::QueuedMergeDropped => "held merge given up",
+            FaultKind::LongMergeRefused => "long merge refused",
         }
     }
 }
 
 /// Number of times that each fault fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fired([u64; Fault::ALL.len()]);
+pub struct FaultCounts([u64; FaultKind::ALL.len()]);
 
-impl Default for Fired {
-    fn default() -> Fired {
-        Fired([0; Fault::ALL.len()])
+impl Default for FaultCounts {
+    fn default() -> FaultCounts {
+        FaultCounts([0; FaultKind::ALL.len()])
     }
 }
 
-impl Fired {
+impl FaultCounts {
     /// It fired `times` more.
-    pub fn add(&mut self, fault: Fault, times: u64) {
+    pub fn add(&mut self, fault: FaultKind, times: u64) {
         self.0[fault as usize] += times;
     }
 
     /// Returns the number of times that `fault` fired.
-    pub fn of(&self, fault: Fault) -> u64 {
+    pub fn of(&self, fault: FaultKind) -> u64 {
         self.0[fault as usize]
     }
 
     /// Adds what fired elsewhere.
-    pub fn merge(&mut self, other: &Fired) {
+    pub fn merge(&mut self, other: &FaultCounts) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;
         }

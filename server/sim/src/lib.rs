@@ -7,8 +7,9 @@
 //! names and counts it). `oracle` knows everything and judges every step; `run`
 //! brings them together, and `trace` tells a person what happened. `tally` adds runs
 //! up and knows what never happened in them, `saved` is what a campaign of them keeps
-//! on disk; `control` breaks what is assumed, and `odd` what is hoped of reports. `drill` lets one thing go wrong at a known
-//! time, and measures what clients saw.
+//! on disk; `control` breaks what is assumed of clocks (self-tests), and `odd` is a replica
+//! whose reports are nonsense. `drill` injects one fault at known times, and measures what
+//! clients saw.
 
 pub mod clock;
 pub mod control;

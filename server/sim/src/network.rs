@@ -3,7 +3,7 @@
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 
-use super::fault::{Fault, Fired};
+use super::fault::{FaultCounts, FaultKind};
 
 /// Rates of faults, as shares of messages; 0 everywhere is a good network.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -23,9 +23,9 @@ pub struct Faults {
 
 /// Degradation of a link beyond its delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Worse {
+pub struct LinkDegradation {
     /// Messages take so much longer, in ns.
-    pub slower_ns: u64,
+    pub extra_delay_ns: u64,
     /// The probability that a message is lost, 0 to 1.
     pub loss: f64,
 }
@@ -38,7 +38,7 @@ type Arrivals = std::iter::Flatten<std::array::IntoIter<Option<u64>, 3>>;
 
 /// Delays and faults of every directed link.
 #[derive(Clone, Debug)]
-pub struct Network {
+pub(crate) struct Network {
     /// One-way delay in ns, by sender and receiver.
     pub one_way_ns: Vec<Vec<u64>>,
     /// Rates of the faults.
@@ -48,13 +48,13 @@ pub struct Network {
     /// Links that deliver nothing, by sender and receiver.
     cut: Vec<Vec<bool>>,
     /// Links that are worse than the others, by sender and receiver.
-    worse: Vec<Vec<Worse>>,
+    degradations: Vec<Vec<LinkDegradation>>,
     /// Number of bytes that each link takes in a second, one message after another; 0: at once.
     pub bytes_per_s: u64,
     /// Until when each link is busy with what it has taken, by sender and receiver.
     busy_until_ns: Vec<Vec<u64>>,
     /// Faults that fired, and how often.
-    pub fired: Fired,
+    pub fired: FaultCounts,
 }
 
 impl Network {
@@ -66,10 +66,10 @@ impl Network {
             faults,
             last: vec![vec![0; n]; n],
             cut: vec![vec![false; n]; n],
-            worse: vec![vec![Worse::default(); n]; n],
+            degradations: vec![vec![LinkDegradation::default(); n]; n],
             bytes_per_s: 0,
             busy_until_ns: vec![vec![0; n]; n],
-            fired: Fired::default(),
+            fired: FaultCounts::default(),
         }
     }
 
@@ -81,14 +81,14 @@ impl Network {
         *busy
     }
 
-    /// Cuts the link from one replica to another, or mends it.
+    /// Cuts the link from one replica to another, or repairs it.
     pub fn set_cut(&mut self, from: usize, to: usize, cut: bool) {
         self.cut[from][to] = cut;
     }
 
-    /// Makes the link from one replica to another worse, or mends it.
-    pub fn set_worse(&mut self, from: usize, to: usize, worse: Worse) {
-        self.worse[from][to] = worse;
+    /// Makes the link from one replica to another worse, or repairs it.
+    pub fn set_degradation(&mut self, from: usize, to: usize, degradation: LinkDegradation) {
+        self.degradations[from][to] = degradation;
     }
 
     /// When a message that has left at `now_ns` arrives: never, once or twice.
@@ -99,9 +99,9 @@ impl Network {
         from: usize,
         to: usize,
     ) -> Arrivals {
-        let worse = self.worse[from][to];
-        let arrival = now_ns + self.one_way_ns[from][to] + worse.slower_ns;
-        let lost = worse.loss > 0.0 && rng.random::<f64>() < worse.loss;
+        let degradation = self.degradations[from][to];
+        let arrival = now_ns + self.one_way_ns[from][to] + degradation.extra_delay_ns;
+        let lost = degradation.loss > 0.0 && rng.random::<f64>() < degradation.loss;
         if self.cut[from][to] || lost {
             return [None; 3].into_iter().flatten();
         }
@@ -124,10 +124,10 @@ impl Network {
             chance(faults.old),
         );
         for (fault, fired) in [
-            (Fault::Loss, lost),
-            (Fault::Duplication, doubled),
-            (Fault::Reordering, late),
-            (Fault::OldPacket, old),
+            (FaultKind::Loss, lost),
+            (FaultKind::Duplication, doubled),
+            (FaultKind::Reordering, late),
+            (FaultKind::OldPacket, old),
         ] {
             self.fired.add(fault, u64::from(fired));
         }

@@ -19,7 +19,7 @@ pub enum Trap {
 
 /// A replica that was told to end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Leaving {
+pub(super) struct PendingShutdown {
     /// After how many ns its process starts again, if at all.
     pub(super) down_ns: Option<u64>,
 }
@@ -55,7 +55,7 @@ pub struct Node {
     /// It is killed during its next sync, and started again after this many ns.
     pub(super) crash_in_sync: Option<u64>,
     /// It was told to end, and has not yet.
-    pub(super) leaving: Option<Leaving>,
+    pub(super) shutdown: Option<PendingShutdown>,
     /// Its disk is damaged or was lost: it never takes part again.
     pub(super) lost: bool,
 }
@@ -74,7 +74,7 @@ impl Node {
             pause: None,
             trap: None,
             crash_in_sync: None,
-            leaving: None,
+            shutdown: None,
             lost: false,
         }
     }

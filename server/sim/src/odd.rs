@@ -19,16 +19,16 @@ const SALT: u64 = 0x0dd_5eed;
 
 /// The replica that reports nonsense, and the generator of its reports.
 #[derive(Debug)]
-pub struct Odd {
+pub struct FaultyReporter {
     node: usize,
     rng: Pcg64Mcg,
 }
 
-impl Odd {
+impl FaultyReporter {
     /// Makes `node` report nonsense. The nonsense has a generator of its own: no other draw moves.
-    pub fn new(node: usize, seed: u64) -> Odd {
+    pub fn new(node: usize, seed: u64) -> FaultyReporter {
         let rng = Pcg64Mcg::seed_from_u64(seed ^ SALT);
-        Odd { node, rng }
+        FaultyReporter { node, rng }
     }
 
     /// Puts nonsense into a report of demand. Returns whether it did.

@@ -1,7 +1,7 @@
 //! Many keys that want other holders at once: reports and configurations stay within their part
 //! of the traffic, what gains most comes first, and everything comes at last.
 
-use leasehold_leases::{Key, ReplicaId, StrategySpec, Unlisted};
+use leasehold_leases::{Key, ReplicaId, StrategySpec, UnlistedHolders};
 use leasehold_wire::Command;
 use leasehold_wire::command::Op;
 
@@ -28,7 +28,7 @@ fn settings(seed: u64) -> WorldSettings {
         ..Choices::default()
     };
     let mut world = Scenario::draw(seed, &choices).world;
-    let unlisted = Unlisted::Leader;
+    let unlisted = UnlistedHolders::Leader;
     world.replica = Settings::new(ReplicaId(0), SITES);
     world.replica.strategies = StrategySpec::Quorum { unlisted }.into();
     world.replica.elections.preferred = Some(ReplicaId(LEADER as u8));
@@ -49,9 +49,9 @@ fn read(world: &mut World, keys: impl Iterator<Item = usize>) {
         connection: 1,
         request,
     };
-    let asked = keys.enumerate();
-    let asked = asked.map(|(request, nth)| (from(request as u64), command(nth)));
-    world.request(READER, asked.collect());
+    let requests = keys.enumerate();
+    let requests = requests.map(|(request, nth)| (from(request as u64), command(nth)));
+    world.request(READER, requests.collect());
 }
 
 /// Returns the number of keys that have holders of their own at the leader.

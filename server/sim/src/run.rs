@@ -11,22 +11,22 @@ use rand::SeedableRng as _;
 use rand_pcg::Pcg64Mcg;
 
 use super::disk::READ_MAX;
-use super::fault::Fired;
+use super::fault::FaultCounts;
 use super::oracle::Violation;
 use super::scenario::Scenario;
 use super::swarm::{self, Swarm};
-use super::trace::Trace;
-use super::workload::{PATIENCE_GROWS, TOGETHER_MAX, Workload};
-use super::world::{Happened, World};
+use super::trace::RunTrace;
+use super::workload::{ClientWorkload, RETRY_TIMEOUT_GROWTH, TOGETHER_MAX};
+use super::world::{World, WorldEvent};
 
 /// Interval between two checks of whether everything is answered, in virtual ns.
-const LOOK_NS: u64 = 100_000_000;
+const CHECK_INTERVAL_NS: u64 = 100_000_000;
 /// The run's own alarm.
-const LOOK: u64 = 1 << 61;
+const CHECK: u64 = 1 << 61;
 
 /// Outcome of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct ScenarioOutcome {
     /// Seed of the run.
     pub seed: u64,
     /// The first rule that was seen broken.
@@ -34,7 +34,7 @@ pub struct Outcome {
     /// When the last request was answered, or the violation seen, in virtual ns.
     pub ended_ns: u64,
     /// Operations that clients began.
-    pub asked: u64,
+    pub requested: u64,
     /// Operations answered.
     pub answered: u64,
     /// Operations whose fate nobody can tell.
@@ -44,7 +44,7 @@ pub struct Outcome {
     /// Operations answered, by how they were served.
     pub paths: BTreeMap<&'static str, u64>,
     /// Faults that fired, and how often.
-    pub fired: Fired,
+    pub fired: FaultCounts,
     /// Checks that the oracles made.
     pub checks: Vec<(&'static str, u64)>,
     /// Reads under leases that left within 10 ms of their permit's end.
@@ -54,14 +54,14 @@ pub struct Outcome {
     /// A digest of everything that happened until then.
     pub hash: u64,
     /// The run, if a trace was asked for.
-    pub trace: Option<Trace>,
+    pub trace: Option<RunTrace>,
 }
 
 /// Runs a scenario to its end, or to the first violation. A replica that finds
 /// its own invariants broken ends the run as an oracle does, under the name
 /// `assertion`.
-pub fn run(scenario: &Scenario, trace: Option<Trace>) -> Outcome {
-    let mut run = Run::begin(scenario, trace);
+pub fn run(scenario: &Scenario, trace: Option<RunTrace>) -> ScenarioOutcome {
+    let mut run = ScenarioRun::begin(scenario, trace);
     let driven = catch_unwind(AssertUnwindSafe(|| run.drive()));
     let panicked = driven.err().map(|panic| Violation {
         oracle: "assertion",
@@ -76,10 +76,10 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or("a panic without a message").to_owned()
 }
 
-struct Run<'a> {
+struct ScenarioRun<'a> {
     scenario: &'a Scenario,
     world: World,
-    workload: Workload,
+    workload: ClientWorkload,
     swarm: Swarm,
     healed_ns: Option<u64>,
     /// Last slot that any replica had executed when all was healed.
@@ -88,16 +88,17 @@ struct Run<'a> {
     answered: Option<(u64, u64)>,
 }
 
-impl<'a> Run<'a> {
-    fn begin(scenario: &'a Scenario, trace: Option<Trace>) -> Run<'a> {
+impl<'a> ScenarioRun<'a> {
+    fn begin(scenario: &'a Scenario, trace: Option<RunTrace>) -> ScenarioRun<'a> {
         let seed = scenario.seed;
         let mut world = World::new(scenario.world.clone(), seed);
         world.trace = trace;
         let rng = |salt: u64| Pcg64Mcg::seed_from_u64(seed ^ salt);
         let swarm = Swarm::begin(scenario.plan.clone(), rng(0x5a_4f17), &mut world);
-        let workload = Workload::begin(scenario.load, rng(0x5eed), scenario.run_ns, &mut world);
-        world.alarm(scenario.run_ns, LOOK);
-        Run {
+        let workload =
+            ClientWorkload::begin(scenario.load, rng(0x5eed), scenario.run_ns, &mut world);
+        world.alarm(scenario.run_ns, CHECK);
+        ScenarioRun {
             scenario,
             world,
             workload,
@@ -115,19 +116,19 @@ impl<'a> Run<'a> {
     /// The next thing happens. Returns whether the run goes on.
     fn advance(&mut self) -> bool {
         match self.world.advance() {
-            Some(Happened::Nothing | Happened::Ended(..)) => {}
-            Some(Happened::Replied(replies)) => {
+            Some(WorldEvent::Nothing | WorldEvent::Ended(..)) => {}
+            Some(WorldEvent::Replied(replies)) => {
                 for reply in &replies {
                     self.workload.replied(reply, &mut self.world);
                 }
             }
-            Some(Happened::Alarm(LOOK)) => return !self.look(),
-            Some(Happened::Alarm(token)) if token & swarm::ALARM != 0 => {
+            Some(WorldEvent::Alarm(CHECK)) => return !self.check(),
+            Some(WorldEvent::Alarm(token)) if token & swarm::ALARM != 0 => {
                 if self.healed_ns.is_none() {
                     self.swarm.alarm(token, &mut self.world);
                 }
             }
-            Some(Happened::Alarm(token)) => self.workload.alarm(token, &mut self.world),
+            Some(WorldEvent::Alarm(token)) => self.workload.alarm(token, &mut self.world),
             None => return false,
         }
         true
@@ -135,17 +136,18 @@ impl<'a> Run<'a> {
 
     /// Heals, or looks whether everything is answered and everybody has caught up; returns
     /// whether it is over.
-    fn look(&mut self) -> bool {
+    fn check(&mut self) -> bool {
         let now = self.world.now_ns();
         if self.healed_ns.is_none() {
             self.healed_ns = Some(now);
             swarm::heal(&mut self.world);
             let (params, timing) = (self.longest(), self.scenario.world.replica.timing);
-            let patience = Duration::from_nanos(self.scenario.load.patience_ns) * PATIENCE_GROWS;
-            let patience = patience + self.catch_up();
+            let allowance =
+                Duration::from_nanos(self.scenario.load.retry_timeout_ns) * RETRY_TIMEOUT_GROWTH;
+            let allowance = allowance + self.catch_up();
             self.target = self.executed().max().unwrap_or_default();
             let liveness = &mut self.world.oracles.liveness;
-            liveness.healed(now, &params, &timing, patience);
+            liveness.healed(now, &params, &timing, allowance);
         }
         let behind = self.executed().filter(|slot| *slot < self.target).count();
         if self.workload.under_way() == 0 {
@@ -163,7 +165,7 @@ impl<'a> Run<'a> {
         self.world.judge(verdict);
         let verdict = self.world.oracles.liveness.check(now);
         self.world.judge(verdict);
-        self.world.alarm(now + LOOK_NS, LOOK);
+        self.world.alarm(now + CHECK_INTERVAL_NS, CHECK);
         false
     }
 
@@ -175,8 +177,8 @@ impl<'a> Run<'a> {
             Some(*configs.params(configs.newest()))
         };
         let known = (0..self.world.n()).filter_map(newest);
-        let span = |params: &LeaseParams| params.t_grace + params.restart_wait();
-        known.max_by_key(span).unwrap_or_default()
+        let duration = |params: &LeaseParams| params.t_grace + params.restart_wait();
+        known.max_by_key(duration).unwrap_or_default()
     }
 
     /// Returns the last executed slot of each replica that runs and has its disk.
@@ -205,21 +207,21 @@ impl<'a> Run<'a> {
         Duration::from_nanos(read_ns * lag.div_ceil(READ_MAX as u64))
     }
 
-    fn finish(mut self, panicked: Option<Violation>) -> Outcome {
+    fn finish(mut self, panicked: Option<Violation>) -> ScenarioOutcome {
         self.workload.finish();
         let seen = panicked.or_else(|| self.world.violation().cloned());
         let violation = seen.or_else(|| self.judge_history());
         let now = (self.world.now_ns(), self.world.trace_hash());
         let answered = self.answered.filter(|_| violation.is_none());
         let (ended_ns, hash) = answered.unwrap_or(now);
-        let paths = self.workload.record.paths.iter();
-        Outcome {
+        let paths = self.workload.recorder.paths.iter();
+        ScenarioOutcome {
             seed: self.scenario.seed,
             violation,
             ended_ns,
-            asked: self.workload.asked(),
-            answered: self.workload.record.answered,
-            unknown: self.workload.record.unknown,
+            requested: self.workload.requested(),
+            answered: self.workload.recorder.answered,
+            unknown: self.workload.recorder.unknown,
             undecided: self.world.oracles.histories.unknown > 0,
             paths: paths
                 .map(|(path, count)| (path.as_str_name(), *count))
@@ -235,9 +237,9 @@ impl<'a> Run<'a> {
 
     fn judge_history(&mut self) -> Option<Violation> {
         let histories = &mut self.world.oracles.histories;
-        let mut verdict = histories.judge(&self.workload.record.history);
-        if verdict.is_ok() && self.workload.record.transactions.len() <= TOGETHER_MAX {
-            verdict = histories.judge_together(&self.workload.record.transactions);
+        let mut verdict = histories.judge(&self.workload.recorder.history);
+        if verdict.is_ok() && self.workload.recorder.transactions.len() <= TOGETHER_MAX {
+            verdict = histories.judge_together(&self.workload.recorder.transactions);
         }
         verdict.err()
     }
@@ -246,14 +248,14 @@ impl<'a> Run<'a> {
 #[cfg(test)]
 mod tests {
     use super::super::scenario::Choices;
-    use super::super::swarm::{Isolation, Plan};
+    use super::super::swarm::{FaultPlan, Isolation};
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
 
     /// Returns the result of a check of a run that has just healed.
-    fn healed<T>(scenario: &Scenario, check: impl FnOnce(Run<'_>) -> T) -> T {
-        let mut run = Run::begin(scenario, None);
+    fn healed<T>(scenario: &Scenario, check: impl FnOnce(ScenarioRun<'_>) -> T) -> T {
+        let mut run = ScenarioRun::begin(scenario, None);
         while run.healed_ns.is_none() {
             assert!(run.advance());
         }
@@ -275,7 +277,7 @@ mod tests {
         for one_way_ns in scenario.world.one_way_ns.iter_mut().flatten() {
             *one_way_ns = (*one_way_ns).min(1) * 30 * SECOND / 1000;
         }
-        scenario.plan = Plan::isolating(Isolation {
+        scenario.plan = FaultPlan::isolating(Isolation {
             mute_ns: SECOND,
             apart_ns: 200 * SECOND,
             well_ns: SECOND,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::tally::Tally;
+use super::tally::CampaignTally;
 
 /// Raised when older programs could no longer read it.
 const VERSION: u32 = 2;
@@ -20,7 +20,7 @@ const COUNT_MAX: u64 = u64::MAX / 2;
 /// State of a campaign, as it is kept on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Saved {
+pub struct CampaignState {
     version: u32,
     /// Names the code that is simulated.
     pub code: String,
@@ -31,7 +31,7 @@ pub struct Saved {
     /// Every seed from `from` up to here is in the tally.
     pub next: u64,
     /// The sums.
-    pub tally: Tally,
+    pub tally: CampaignTally,
     /// Processor time taken so far, in ms.
     pub cpu_ms: u64,
     /// Time taken so far by the clock on the wall, in ms.
@@ -40,7 +40,7 @@ pub struct Saved {
 
 /// Why a campaign is not gone on with.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum ResumeError {
     /// It is something else, or damaged.
     #[error(
         "not the state of a campaign ({0}); choose another --out, or delete the file to begin anew"
@@ -89,41 +89,41 @@ pub enum Refused {
 
 /// All that is read of a state of another version.
 #[derive(Deserialize)]
-struct Versioned {
+struct VersionHeader {
     version: u32,
 }
 
-impl Saved {
+impl CampaignState {
     /// A campaign before its first seed.
-    pub fn begin(code: &str, choices: BTreeMap<String, String>, from: u64) -> Saved {
-        Saved {
+    pub fn begin(code: &str, choices: BTreeMap<String, String>, from: u64) -> CampaignState {
+        CampaignState {
             version: VERSION,
             code: code.to_owned(),
             choices,
             from,
             next: from,
-            tally: Tally::default(),
+            tally: CampaignTally::default(),
             cpu_ms: 0,
             wall_ms: 0,
         }
     }
 
-    /// Reads what [`Saved::to_json`] wrote.
+    /// Reads what [`CampaignState::to_json`] wrote.
     ///
     /// # Errors
     /// `Unreadable`, `Version`, `Contradiction`.
-    pub fn read(json: &[u8]) -> Result<Saved, Refused> {
-        let Versioned { version } = serde_json::from_slice(json)?;
+    pub fn read(json: &[u8]) -> Result<CampaignState, ResumeError> {
+        let VersionHeader { version } = serde_json::from_slice(json)?;
         if version != VERSION {
-            return Err(Refused::Version {
+            return Err(ResumeError::Version {
                 found: version,
                 expected: VERSION,
             });
         }
-        let saved: Saved = serde_json::from_slice(json)?;
+        let saved: CampaignState = serde_json::from_slice(json)?;
         match saved.is_possible() {
             true => Ok(saved),
-            false => Err(Refused::Contradiction),
+            false => Err(ResumeError::Contradiction),
         }
     }
 
@@ -137,9 +137,9 @@ impl Saved {
     ///
     /// # Errors
     /// `Code`, `Choice`.
-    pub fn goes_on_as(&self, fresh: &Saved) -> Result<(), Refused> {
+    pub fn check_resume(&self, fresh: &CampaignState) -> Result<(), ResumeError> {
         if self.code != fresh.code {
-            return Err(Refused::Code {
+            return Err(ResumeError::Code {
                 found: self.code.clone(),
                 expected: fresh.code.clone(),
             });
@@ -153,7 +153,7 @@ impl Saved {
             };
             let (found, expected) = (value(&had), value(&wants));
             if found != expected {
-                return Err(Refused::Choice {
+                return Err(ResumeError::Choice {
                     flag: flag.clone(),
                     found,
                     expected,
@@ -178,7 +178,7 @@ impl Saved {
 }
 
 /// Every count of a tally; its digest is none.
-fn counts(tally: &Tally) -> impl Iterator<Item = u64> {
+fn counts(tally: &CampaignTally) -> impl Iterator<Item = u64> {
     let mut counts = Vec::new();
     if let Ok(Value::Object(fields)) = serde_json::to_value(tally) {
         for (name, value) in fields {
@@ -196,80 +196,80 @@ fn counts(tally: &Tally) -> impl Iterator<Item = u64> {
 mod tests {
     use super::*;
 
-    fn saved() -> Saved {
+    fn saved() -> CampaignState {
         let choices = [("--rate", "200"), ("--twice", "false")];
         let choices = choices.map(|(flag, value)| (flag.to_owned(), value.to_owned()));
-        let tally = Tally {
+        let tally = CampaignTally {
             seeds: 5,
             virtual_ns: 300,
             faults: [("crash".to_owned(), 7)].into(),
             digest: u64::MAX,
-            ..Tally::default()
+            ..CampaignTally::default()
         };
-        Saved {
+        CampaignState {
             next: 8,
             tally,
             cpu_ms: 1500,
-            ..Saved::begin("c0de", choices.into(), 3)
+            ..CampaignState::begin("c0de", choices.into(), 3)
         }
     }
 
-    fn fresh() -> Saved {
+    fn fresh() -> CampaignState {
         let saved = saved();
-        Saved::begin(&saved.code, saved.choices, saved.from)
+        CampaignState::begin(&saved.code, saved.choices, saved.from)
     }
 
-    fn refused(change: impl FnOnce(&mut Saved)) -> String {
+    fn refused(change: impl FnOnce(&mut CampaignState)) -> String {
         let mut saved = saved();
         change(&mut saved);
-        let read = Saved::read(saved.to_json().as_bytes());
-        let result = read.and_then(|saved| saved.goes_on_as(&fresh()));
+        let read = CampaignState::read(saved.to_json().as_bytes());
+        let result = read.and_then(|saved| saved.check_resume(&fresh()));
         result.expect_err("it is changed").to_string()
     }
 
     #[test]
     fn what_is_kept_comes_back_and_is_gone_on_with() {
-        let read = Saved::read(saved().to_json().as_bytes()).unwrap();
+        let read = CampaignState::read(saved().to_json().as_bytes()).unwrap();
         assert_eq!(read, saved());
-        read.goes_on_as(&fresh()).unwrap();
+        read.check_resume(&fresh()).unwrap();
     }
 
     #[test]
     fn seeds_of_other_code_or_choices_are_not_added_to() {
-        let told = refused(|saved| saved.code = "01d".to_owned());
-        assert!(told.contains("sources 01d, not c0de"), "{told}");
-        let told = refused(|saved| {
+        let message = refused(|saved| saved.code = "01d".to_owned());
+        assert!(message.contains("sources 01d, not c0de"), "{message}");
+        let message = refused(|saved| {
             saved.choices.insert("--rate".to_owned(), "9".to_owned());
         });
-        assert!(told.contains("--rate 9, not 200"), "{told}");
-        let told = refused(|saved| {
+        assert!(message.contains("--rate 9, not 200"), "{message}");
+        let message = refused(|saved| {
             saved.choices.remove("--twice");
         });
-        assert!(told.contains("--twice unset, not false"), "{told}");
-        let told = refused(|saved| {
+        assert!(message.contains("--twice unset, not false"), "{message}");
+        let message = refused(|saved| {
             saved.choices.insert("--new".to_owned(), "1".to_owned());
         });
-        assert!(told.contains("--new 1, not unset"), "{told}");
-        let told = refused(|saved| {
+        assert!(message.contains("--new 1, not unset"), "{message}");
+        let message = refused(|saved| {
             saved.from += 1;
             saved.next += 1;
         });
-        assert!(told.contains("--from 4, not 3"), "{told}");
+        assert!(message.contains("--from 4, not 3"), "{message}");
     }
 
     #[test]
     fn another_format_is_told_by_its_version_alone() {
-        let told = Saved::read(b"{ \"version\": 1, \"old\": true }").unwrap_err();
-        assert!(told.to_string().contains("version is 1"), "{told}");
+        let message = CampaignState::read(b"{ \"version\": 1, \"old\": true }").unwrap_err();
+        assert!(message.to_string().contains("version is 1"), "{message}");
         for bad in ["", "[]", "{}", "{ \"version\": 2 }"] {
-            let told = Saved::read(bad.as_bytes()).unwrap_err().to_string();
-            assert!(told.contains("not the state of a campaign"), "{told}");
+            let message = CampaignState::read(bad.as_bytes()).unwrap_err().to_string();
+            assert!(message.contains("not the state of a campaign"), "{message}");
         }
     }
 
     #[test]
     fn what_cannot_be_or_could_not_be_added_to_is_refused() {
-        let changes: [fn(&mut Saved); 6] = [
+        let changes: [fn(&mut CampaignState); 6] = [
             |saved| saved.next += 1,
             |saved| saved.from = 9,
             |saved| saved.cpu_ms = u64::MAX,

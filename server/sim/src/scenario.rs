@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use leasehold_leases::{
     CostSettings, Key, KeyRange, LeaseParams, RangeMap, ReplicaId, ReplicaSet, StrategySpec,
-    Unlisted,
+    UnlistedHolders,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::control::Control;
-use super::fault::Fault;
+use super::control::ClockSelfTest;
+use super::fault::FaultKind;
 use super::network::Faults;
-use super::swarm::Plan;
-use super::workload::Load;
+use super::swarm::FaultPlan;
+use super::workload::ClientLoad;
 use super::world::WorldSettings;
 use leasehold_replica::Settings;
 use leasehold_replica::lease_set::{Durations, LeaseSet};
@@ -41,14 +41,14 @@ const RANGES_SALT: u64 = 0x3a_96e5;
 const SEVERAL: f64 = 0.25;
 const FRAMES_SALT: u64 = 0xf7a_3e5;
 /// Share of runs in which a replica reports nonsense, and the memory for demand there.
-const ODD: f64 = 0.05;
-const ODD_DEMAND_BYTES: usize = 64 << 10;
-const ODD_SALT: u64 = 0x0dd_0dd;
+const FAULTY_REPORTER: f64 = 0.05;
+const FAULTY_REPORTER_DEMAND_BYTES: usize = 64 << 10;
+const FAULTY_REPORTER_SALT: u64 = 0x0dd_0dd;
 /// Share of runs with room for few sessions, and clients that begin many; and of those the
 /// share in which replicas let clients open few in a second.
-const CROWD: f64 = 0.12;
-const SLOW: f64 = 0.3;
-const CROWD_SALT: u64 = 0xc40_3d5;
+const FEW_SESSIONS: f64 = 0.12;
+const FEW_OPENS: f64 = 0.3;
+const FEW_SESSIONS_SALT: u64 = 0xc40_3d5;
 
 /// Requests a second, over all replicas, if nothing else is asked for. Outages,
 /// narrow limits and small runs leave about 200 of them.
@@ -71,15 +71,15 @@ pub struct Choices {
     /// More is outside what is assumed.
     pub drift_ppm: u32,
     /// An assumption that does not hold.
-    pub control: Option<Control>,
+    pub self_test: Option<ClockSelfTest>,
 }
 
 impl Choices {
     /// Whether runs may meet a fault.
-    pub fn enables(&self, fault: Fault) -> bool {
+    pub fn enables(&self, fault: FaultKind) -> bool {
         match fault {
-            Fault::Jump => self.control == Some(Control::Jump),
-            Fault::Nonsense => self.faults,
+            FaultKind::Jump => self.self_test == Some(ClockSelfTest::Jump),
+            FaultKind::Nonsense => self.faults,
             _ => self.faults || !fault.is_planned(),
         }
     }
@@ -101,7 +101,7 @@ impl Default for Choices {
             faults: true,
             replicas: None,
             drift_ppm: RHO_PPM,
-            control: None,
+            self_test: None,
         }
     }
 }
@@ -114,9 +114,9 @@ pub struct Scenario {
     /// The world.
     pub world: WorldSettings,
     /// Load of the clients.
-    pub load: Load,
+    pub load: ClientLoad,
     /// Plan of the faults.
-    pub plan: Plan,
+    pub plan: FaultPlan,
     /// Time for which requests are begun, in virtual ns.
     pub run_ns: u64,
 }
@@ -138,8 +138,8 @@ pub fn strategies() -> [(&'static str, RangeMap<StrategySpec>); 8] {
         ("none", StrategySpec::None.into()),
         ("leader", StrategySpec::Leader.into()),
         ("all", StrategySpec::All.into()),
-        ("quorum", quorum(Unlisted::Nearest)),
-        ("quorum", quorum(Unlisted::Leader)),
+        ("quorum", quorum(UnlistedHolders::Nearest)),
+        ("quorum", quorum(UnlistedHolders::Leader)),
         ("fixed", fixed.expect("ranges in rising order")),
         ("cost", cost(500, 0)),
         ("cost", cost(800, 1)),
@@ -237,7 +237,7 @@ impl Scenario {
         draw_checkpoint_piece(&mut replica, seed);
         let one_way_ns = draw_links(&mut rng, n);
         let rate = choices.rate.min(carries(&replica, &one_way_ns));
-        let mut load = Load::draw(&mut rng, n, rate);
+        let mut load = ClientLoad::draw(&mut rng, n, rate);
         let ttl = replica.sessions.ttl;
         load.draw_sessions(
             &mut rng,
@@ -245,13 +245,13 @@ impl Scenario {
         );
         load.draw_apart(seed);
         if replica.merge_work_max < Settings::new(ReplicaId(0), n).merge_work_max {
-            load.limit_merges(carries_held(&one_way_ns));
+            load.limit_merges(carries_queued(&one_way_ns));
         }
-        let mut plan = Plan::draw(&mut rng);
+        let mut plan = FaultPlan::draw(&mut rng);
         let faults = draw_network(&mut rng);
         plan.draw_flaps(seed);
         if !choices.faults {
-            plan = Plan::default();
+            plan = FaultPlan::default();
         }
         let world = WorldSettings {
             replica,
@@ -262,7 +262,7 @@ impl Scenario {
             drift_ppm: choices.drift_ppm,
             encoded: false,
             disks_remember: true,
-            odd: None,
+            faulty_reporter: None,
             watched: true,
         };
         let mut scenario = Scenario {
@@ -273,12 +273,12 @@ impl Scenario {
             run_ns: choices.run_ns,
         };
         scenario.draw_frames();
-        scenario.draw_crowd();
+        scenario.draw_few_sessions();
         if choices.faults {
-            scenario.draw_odd();
+            scenario.draw_faulty_reporter();
         }
-        if let Some(control) = choices.control {
-            control.arrange(&mut scenario, &mut rng);
+        if let Some(self_test) = choices.self_test {
+            self_test.arrange(&mut scenario, &mut rng);
         }
         scenario
     }
@@ -300,16 +300,16 @@ impl Scenario {
     /// Whether there is room for few sessions, so that they end to make room. Drawn apart,
     /// too. The bound is often below the number of clients. Sessions stay for less than some
     /// clients wait.
-    fn draw_crowd(&mut self) {
-        let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ CROWD_SALT);
-        if rng.random::<f64>() >= CROWD {
+    fn draw_few_sessions(&mut self) {
+        let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FEW_SESSIONS_SALT);
+        if rng.random::<f64>() >= FEW_SESSIONS {
             return;
         }
         let ms = Duration::from_millis;
         let sessions = &mut self.world.replica.sessions;
         sessions.max = rng.random_range(2..20);
         sessions.stay = ms(rng.random_range(0..3000)).min(sessions.ttl);
-        if rng.random::<f64>() < SLOW {
+        if rng.random::<f64>() < FEW_OPENS {
             sessions.opened_per_s = rng.random_range(1..10);
         }
         self.load.renews = rng.random_range(0.02..0.4);
@@ -319,11 +319,11 @@ impl Scenario {
 impl Scenario {
     /// Whether a replica reports nonsense, and to leaders that remember little of it. Drawn
     /// apart, too.
-    fn draw_odd(&mut self) {
-        let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ ODD_SALT);
-        if rng.random::<f64>() < ODD {
-            self.world.odd = Some(rng.random_range(0..self.world.replica.n));
-            self.world.replica.demand_bytes_max = ODD_DEMAND_BYTES;
+    fn draw_faulty_reporter(&mut self) {
+        let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FAULTY_REPORTER_SALT);
+        if rng.random::<f64>() < FAULTY_REPORTER {
+            self.world.faulty_reporter = Some(rng.random_range(0..self.world.replica.n));
+            self.world.replica.demand_bytes_max = FAULTY_REPORTER_DEMAND_BYTES;
         }
     }
 }
@@ -363,9 +363,9 @@ fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> 
     replica
 }
 
-/// Some logs have windows so small that leaders, laggards and candidates meet their
+/// Some logs have windows so small that leaders, replicas behind and candidates meet their
 /// ends; and then some make no checkpoint but when a window asks for it. Not with
-/// narrow batches: an Accept that a laggard refuses holds up half a window until it
+/// narrow batches: an Accept that a replica behind refuses holds up half a window until it
 /// is sent again, and so little would then get through that queues only grow.
 /// Drawn apart: all else in a seed stays as it is without this.
 fn draw_window(replica: &mut Settings, seed: u64) {
@@ -409,7 +409,7 @@ fn carries(replica: &Settings, one_way_ns: &[Vec<u64>]) -> u32 {
 
 /// The same of merges of which each replica has one in the log at a time, where half would do:
 /// each is forwarded and proposed, in a round trip each.
-fn carries_held(one_way_ns: &[Vec<u64>]) -> f64 {
+fn carries_queued(one_way_ns: &[Vec<u64>]) -> f64 {
     one_way_ns.len() as f64 / (2.0 * round_trip_s(one_way_ns)) / 2.0
 }
 

@@ -4,11 +4,11 @@
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::fault::Fault;
+use super::fault::FaultKind;
 use super::node::Trap;
 use super::scenario::draw_lease_set;
 use super::world::World;
-use leasehold_replica::{Operator, Replica};
+use leasehold_replica::{OperatorRequest, Replica};
 
 /// Share of runs in which a planned fault is enabled.
 const ENABLED: f64 = 0.3;
@@ -18,9 +18,9 @@ const FLAPS_EVERY_NS: u64 = 20_000 * MS;
 
 /// Plan of the faults of a run, drawn from the seed.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct FaultPlan {
     /// Enabled faults, each with the mean pause between two, in ns.
-    faults: Vec<(Fault, u64)>,
+    faults: Vec<(FaultKind, u64)>,
     /// Maximum time for which a replica stays down, cut off or still, in ns; and no longer than
     /// half the mean pause between two such faults, or nothing would go on.
     outage_ns: u64,
@@ -40,22 +40,25 @@ pub struct Isolation {
     pub well_ns: u64,
 }
 
-impl Plan {
+impl FaultPlan {
     /// The plan of a run.
-    pub fn draw(rng: &mut Pcg64Mcg) -> Plan {
+    pub fn draw(rng: &mut Pcg64Mcg) -> FaultPlan {
         let mut faults = Vec::new();
-        let drawn = |fault: &Fault| fault.is_planned() && *fault != Fault::Flap;
-        for fault in Fault::ALL.into_iter().filter(drawn) {
+        let drawn = |fault: &FaultKind| fault.is_planned() && *fault != FaultKind::Flap;
+        for fault in FaultKind::ALL.into_iter().filter(drawn) {
             let enabled = rng.random::<f64>() < ENABLED;
             let every_ms = [1500, 5000, 15_000][rng.random_range(0..3)];
             if enabled {
-                let rare = matches!(fault, Fault::CrashAll | Fault::Corrupt | Fault::Wiped);
+                let rare = matches!(
+                    fault,
+                    FaultKind::CrashAll | FaultKind::Corrupt | FaultKind::Wiped
+                );
                 let every_ms = if rare { 20_000 } else { every_ms };
                 faults.push((fault, every_ms * MS));
             }
         }
         let outage_ns = [100, 1500, 8000][rng.random_range(0..3)] * MS;
-        Plan {
+        FaultPlan {
             faults,
             outage_ns,
             isolation: None,
@@ -66,37 +69,40 @@ impl Plan {
     pub fn draw_flaps(&mut self, seed: u64) {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ FLAP_SALT);
         if rng.random::<f64>() < ENABLED {
-            self.faults.push((Fault::Flap, FLAPS_EVERY_NS));
+            self.faults.push((FaultKind::Flap, FLAPS_EVERY_NS));
         }
     }
 
     /// Nothing but one replica after another cut off in two stages.
-    pub fn isolating(isolation: Isolation) -> Plan {
-        Plan {
+    pub fn isolating(isolation: Isolation) -> FaultPlan {
+        FaultPlan {
             isolation: Some(isolation),
-            ..Plan::default()
+            ..FaultPlan::default()
         }
     }
 
     /// Clocks that jump ahead, and partitions.
-    pub fn jumps(rng: &mut Pcg64Mcg) -> Plan {
+    pub fn jumps(rng: &mut Pcg64Mcg) -> FaultPlan {
         let every_ns = rng.random_range(2000..5000) * MS;
-        Plan {
-            faults: vec![(Fault::Jump, every_ns), (Fault::Partition, every_ns)],
+        FaultPlan {
+            faults: vec![
+                (FaultKind::Jump, every_ns),
+                (FaultKind::Partition, every_ns),
+            ],
             outage_ns: 1500 * MS,
             isolation: None,
         }
     }
 
     /// Returns the faults that are enabled.
-    pub fn faults(&self) -> impl Iterator<Item = Fault> + '_ {
+    pub fn faults(&self) -> impl Iterator<Item = FaultKind> + '_ {
         self.faults.iter().map(|(fault, _)| *fault)
     }
 }
 
 /// Alarms of the swarm have this bit; below it: what to do.
 pub const ALARM: u64 = 1 << 63;
-const MEND: u64 = 1 << 32;
+const REPAIR: u64 = 1 << 32;
 /// A stage of an isolation: the stage in the second byte, the victim in the first.
 const STAGE: u64 = 1 << 33;
 /// The next failure of a replica that flaps: which of [`Swarm::flaps`].
@@ -109,12 +115,12 @@ const JUMP_NS: std::ops::Range<u64> = 2000 * MS..8000 * MS;
 /// Carries a plan out.
 #[derive(Debug)]
 pub struct Swarm {
-    plan: Plan,
+    plan: FaultPlan,
     rng: Pcg64Mcg,
-    /// Partitions made so far: only the newest one's end mends the links.
+    /// Partitions made so far: only the newest one's end repairs the links.
     cuts: u64,
-    /// Wishes of operators.
-    asks: u64,
+    /// Requests of operators.
+    operator_requests: u64,
     /// Replicas with damaged or wiped disks.
     lost: Vec<usize>,
     flaps: Vec<Flap>,
@@ -125,7 +131,7 @@ pub struct Swarm {
 struct Flap {
     node: usize,
     /// `Pause`, `Partition` or `Crash`.
-    how: Fault,
+    how: FaultKind,
     /// Failures to come.
     left: u32,
     /// Length of each failure, and of the time after it in which the replica is well, in ns.
@@ -135,12 +141,12 @@ struct Flap {
 
 impl Swarm {
     /// Begins a plan.
-    pub fn begin(plan: Plan, rng: Pcg64Mcg, world: &mut World) -> Swarm {
+    pub fn begin(plan: FaultPlan, rng: Pcg64Mcg, world: &mut World) -> Swarm {
         let mut swarm = Swarm {
             plan,
             rng,
             cuts: 0,
-            asks: 0,
+            operator_requests: 0,
             lost: Vec::new(),
             flaps: Vec::new(),
         };
@@ -172,9 +178,9 @@ impl Swarm {
         if token & STAGE != 0 {
             return self.isolate(token & (STAGE - 1), world);
         }
-        if token & MEND != 0 {
-            if token & (MEND - 1) == self.cuts {
-                mend_links(world);
+        if token & REPAIR != 0 {
+            if token & (REPAIR - 1) == self.cuts {
+                repair_links(world);
             }
             return;
         }
@@ -190,18 +196,18 @@ impl Swarm {
             return;
         };
         let (stage, mut victim) = (token >> 8, token as usize & 0xff);
-        let span_ns = match stage {
+        let stage_ns = match stage {
             0 => {
                 victim = self.rng.random_range(0..world.n());
-                world.note_fault(Fault::OneWay);
+                world.note_fault(FaultKind::OneWay);
                 isolation.mute_ns
             }
             1 => {
-                world.note_fault(Fault::Partition);
+                world.note_fault(FaultKind::Partition);
                 isolation.apart_ns
             }
             _ => {
-                mend_links(world);
+                repair_links(world);
                 isolation.well_ns
             }
         };
@@ -213,7 +219,7 @@ impl Swarm {
             }
         }
         let next = (stage + 1) % 3;
-        let at_ns = world.now_ns() + span_ns;
+        let at_ns = world.now_ns() + stage_ns;
         world.alarm(at_ns, ALARM | STAGE | next << 8 | victim as u64);
     }
 
@@ -223,63 +229,69 @@ impl Swarm {
         self.rng.random_range(MS..=most)
     }
 
-    fn fire(&mut self, fault: Fault, every_ns: u64, world: &mut World) {
+    fn fire(&mut self, fault: FaultKind, every_ns: u64, world: &mut World) {
         let node = self.rng.random_range(0..world.n());
         let outage = self.outage(every_ns);
         match fault {
-            Fault::Partition | Fault::OneWay | Fault::Bridge => {
+            FaultKind::Partition | FaultKind::OneWay | FaultKind::Bridge => {
                 self.cut(fault, outage, world);
                 world.note_fault(fault);
             }
-            Fault::Switch | Fault::Transfer => self.operate(fault, node, world),
-            Fault::Flap => self.begin_flap(node, world),
+            FaultKind::Switch | FaultKind::Transfer => self.operate(fault, node, world),
+            FaultKind::Flap => self.begin_flap(node, world),
             _ if world.replica(node).is_none() => {}
-            Fault::CrashAll => {
+            FaultKind::CrashAll => {
                 world.note_fault(fault);
                 for node in 0..world.n() {
                     let outage = self.outage(every_ns);
                     self.crash(node, outage, world);
                 }
             }
-            Fault::Rate | Fault::Distrust | Fault::Jump => {
+            FaultKind::Rate | FaultKind::Distrust | FaultKind::Jump => {
                 world.note_fault(fault);
-                self.harm_clock(fault, node, outage, world);
+                self.inject_clock_fault(fault, node, outage, world);
             }
-            Fault::Stall | Fault::Full => {
+            FaultKind::Stall | FaultKind::Full => {
                 world.note_fault(fault);
                 match fault {
-                    Fault::Stall => world.stall_disk(node, outage),
+                    FaultKind::Stall => world.stall_disk(node, outage),
                     _ => world.fill_disk(node, outage),
                 }
             }
-            Fault::Corrupt | Fault::Wiped => self.lose_disk(fault, node, outage, world),
-            _ => self.harm_process(fault, node, outage, world),
+            FaultKind::Corrupt | FaultKind::Wiped => self.lose_disk(fault, node, outage, world),
+            _ => self.inject_process_fault(fault, node, outage, world),
         }
     }
 
-    fn harm_process(&mut self, fault: Fault, node: usize, outage: u64, world: &mut World) {
+    fn inject_process_fault(
+        &mut self,
+        fault: FaultKind,
+        node: usize,
+        outage: u64,
+        world: &mut World,
+    ) {
         match fault {
-            Fault::Crash | Fault::Epoch => {
+            FaultKind::Crash | FaultKind::Epoch => {
                 world.note_fault(fault);
                 self.crash(node, outage, world);
-                if fault == Fault::Epoch {
-                    world.begin_clock_anew(node);
+                if fault == FaultKind::Epoch {
+                    world.reset_clock(node);
                 }
             }
-            Fault::Leave if world.is_up(node) => {
+            FaultKind::Leave if world.is_up(node) => {
                 world.note_fault(fault);
                 world.leave(node, Some(outage));
             }
-            Fault::Torn => world.crash_in_sync(node, outage),
-            Fault::CrashMidStep | Fault::PauseMidStep => {
+            FaultKind::Torn => world.crash_in_sync(node, outage),
+            FaultKind::CrashMidStep | FaultKind::PauseMidStep => {
                 let after = self.rng.random_range(0..24);
                 let trap = match fault {
-                    Fault::CrashMidStep => Trap::Crash(outage),
+                    FaultKind::CrashMidStep => Trap::Crash(outage),
                     _ => Trap::Pause(outage),
                 };
                 world.set_trap(node, after, trap);
             }
-            Fault::Pause if world.is_up(node) => {
+            FaultKind::Pause if world.is_up(node) => {
                 world.note_fault(fault);
                 world.pause(node, outage);
             }
@@ -292,12 +304,13 @@ impl Swarm {
         let leader = leader(world).filter(|_| self.rng.random());
         let flap = Flap {
             node: leader.unwrap_or(node),
-            how: [Fault::Pause, Fault::Partition, Fault::Crash][self.rng.random_range(0..3)],
+            how: [FaultKind::Pause, FaultKind::Partition, FaultKind::Crash]
+                [self.rng.random_range(0..3)],
             left: self.rng.random_range(3..12),
             down_ns: self.rng.random_range(200..3000) * MS,
             well_ns: self.rng.random_range(200..3000) * MS,
         };
-        world.note_fault(Fault::Flap);
+        world.note_fault(FaultKind::Flap);
         self.flaps.push(flap);
         self.flap(self.flaps.len() - 1, world);
     }
@@ -310,13 +323,13 @@ impl Swarm {
         self.flaps[index].left = left;
         let flap = self.flaps[index];
         match flap.how {
-            Fault::Pause => world.pause(flap.node, flap.down_ns),
-            Fault::Partition => {
+            FaultKind::Pause => world.pause(flap.node, flap.down_ns),
+            FaultKind::Partition => {
                 for other in (0..world.n()).filter(|other| *other != flap.node) {
                     world.set_cut(flap.node, other, true);
                     world.set_cut(other, flap.node, true);
                 }
-                self.mend_after(flap.down_ns, world);
+                self.repair_after(flap.down_ns, world);
             }
             _ => self.crash(flap.node, flap.down_ns, world),
         }
@@ -325,16 +338,22 @@ impl Swarm {
     }
 
     /// Mends all links after `for_ns`, unless more links are cut before that.
-    fn mend_after(&mut self, for_ns: u64, world: &mut World) {
+    fn repair_after(&mut self, for_ns: u64, world: &mut World) {
         self.cuts += 1;
-        let mended = world.now_ns() + for_ns;
-        world.alarm(mended, ALARM | MEND | self.cuts);
+        let repaired_ns = world.now_ns() + for_ns;
+        world.alarm(repaired_ns, ALARM | REPAIR | self.cuts);
     }
 
-    fn harm_clock(&mut self, fault: Fault, node: usize, outage: u64, world: &mut World) {
+    fn inject_clock_fault(
+        &mut self,
+        fault: FaultKind,
+        node: usize,
+        outage: u64,
+        world: &mut World,
+    ) {
         match fault {
-            Fault::Rate => world.change_rate(node),
-            Fault::Distrust => world.distrust_clock(node, outage),
+            FaultKind::Rate => world.change_rate(node),
+            FaultKind::Distrust => world.distrust_clock(node, outage),
             _ => {
                 let by_ns = self.rng.random_range(JUMP_NS);
                 world.jump_clock(node, by_ns);
@@ -342,14 +361,14 @@ impl Swarm {
         }
     }
 
-    fn lose_disk(&mut self, fault: Fault, node: usize, outage: u64, world: &mut World) {
+    fn lose_disk(&mut self, fault: FaultKind, node: usize, outage: u64, world: &mut World) {
         if !self.may_lose(node, world) {
             return;
         }
         world.note_fault(fault);
         self.lost.push(node);
         match fault {
-            Fault::Wiped => {
+            FaultKind::Wiped => {
                 world.wipe(node);
                 world.start_at(node, world.now_ns() + outage);
             }
@@ -374,35 +393,38 @@ impl Swarm {
             && (0..world.n()).all(|node| joined(&node))
     }
 
-    fn cut(&mut self, fault: Fault, for_ns: u64, world: &mut World) {
+    fn cut(&mut self, fault: FaultKind, for_ns: u64, world: &mut World) {
         let n = world.n();
         let side: Vec<bool> = (0..n).map(|_| self.rng.random()).collect();
         let bridge = self.rng.random_range(0..n);
         for (from, to) in pairs(n) {
             let apart = side[from] != side[to];
             let cut = match fault {
-                Fault::Partition => apart,
-                Fault::OneWay => apart && side[from],
+                FaultKind::Partition => apart,
+                FaultKind::OneWay => apart && side[from],
                 _ => apart && from != bridge && to != bridge,
             };
             if cut {
                 world.set_cut(from, to, true);
             }
         }
-        self.mend_after(for_ns, world);
+        self.repair_after(for_ns, world);
     }
 
     /// The operator asks the replica that takes itself for the leader.
-    fn operate(&mut self, fault: Fault, to: usize, world: &mut World) {
+    fn operate(&mut self, fault: FaultKind, to: usize, world: &mut World) {
         let Some(leader) = leader(world) else {
             return;
         };
         let operator = match fault {
-            Fault::Transfer => Operator::Transfer(leasehold_leases::ReplicaId(to as u8)),
+            FaultKind::Transfer => OperatorRequest::Transfer(leasehold_leases::ReplicaId(to as u8)),
             _ => {
-                self.asks += 1;
-                let (ask, set) = (self.asks, draw_lease_set(&mut self.rng, world.n()));
-                Operator::Lease { ask, set }
+                self.operator_requests += 1;
+                let (ask, set) = (
+                    self.operator_requests,
+                    draw_lease_set(&mut self.rng, world.n()),
+                );
+                OperatorRequest::Lease { ask, set }
             }
         };
         world.note_fault(fault);
@@ -423,7 +445,7 @@ fn pairs(n: usize) -> impl Iterator<Item = (usize, usize)> {
     all.filter(|(a, b)| a != b)
 }
 
-fn mend_links(world: &mut World) {
+fn repair_links(world: &mut World) {
     for (from, to) in pairs(world.n()) {
         world.set_cut(from, to, false);
     }
@@ -432,12 +454,12 @@ fn mend_links(world: &mut World) {
 /// Ends everything that is wrong, as far as it ends: what is lost stays lost.
 pub fn heal(world: &mut World) {
     world.set_faults(Default::default());
-    mend_links(world);
+    repair_links(world);
     for node in 0..world.n() {
         world.disarm(node);
-        world.mend_disk(node);
+        world.repair_disk(node);
         world.wake(node);
         world.start(node);
-        world.tell_of_clock(node, true);
+        world.report_clock_trust(node, true);
     }
 }

@@ -7,17 +7,19 @@
 
 use std::time::Duration;
 
-use leasehold_leases::{Key, KeyRange, LeaseParams, ReplicaId, ReplicaSet, StrategySpec, Unlisted};
+use leasehold_leases::{
+    Key, KeyRange, LeaseParams, ReplicaId, ReplicaSet, StrategySpec, UnlistedHolders,
+};
 use leasehold_wire::Command;
 use leasehold_wire::command::Op;
 
-use super::fault::Fault;
-use super::network::{Faults, Worse};
+use super::fault::FaultKind;
+use super::network::{Faults, LinkDegradation};
 use super::scenario::{Choices, Scenario};
-use super::world::{Happened, World, WorldSettings};
+use super::world::{World, WorldEvent, WorldSettings};
 use leasehold_replica::action::{ClientHandle, Event};
 use leasehold_replica::lease_set::LeaseSet;
-use leasehold_replica::{Operator, Settings};
+use leasehold_replica::{OperatorRequest, Settings};
 
 const MS: u64 = 1_000_000;
 const SITES: usize = 5;
@@ -34,7 +36,7 @@ const WRITTEN: &str = "written";
 const LOOK_NS: u64 = 5 * MS;
 
 fn quorum() -> StrategySpec {
-    let unlisted = Unlisted::Nearest;
+    let unlisted = UnlistedHolders::Nearest;
     StrategySpec::Quorum { unlisted }
 }
 
@@ -74,7 +76,7 @@ fn settings(seed: u64) -> WorldSettings {
 struct Cluster {
     world: World,
     keys: Vec<Key>,
-    asked: u64,
+    requests: u64,
     written: u64,
 }
 
@@ -84,15 +86,15 @@ impl Cluster {
         let mut cluster = Cluster {
             world: World::new(settings(seed), seed),
             keys: (0..KEYS).map(name).collect(),
-            asked: 0,
+            requests: 0,
             written: 0,
         };
-        let slower_ns = 1_500 * MS;
-        let worse = Worse {
-            slower_ns,
-            ..Worse::default()
+        let extra_delay_ns = 1_500 * MS;
+        let degradation = LinkDegradation {
+            extra_delay_ns,
+            ..LinkDegradation::default()
         };
-        cluster.world.set_worse(LEADER, LATE, worse);
+        cluster.world.set_degradation(LEADER, LATE, degradation);
         cluster.pass(10_000, |_| {});
         assert!(cluster.leads(), "seed {seed}");
         cluster
@@ -103,14 +105,14 @@ impl Cluster {
         let end_ns = self.world.now_ns() + ms * MS;
         self.world.alarm(self.world.now_ns() + LOOK_NS, 0);
         while self.world.now_ns() < end_ns {
-            if let Some(Happened::Alarm(_)) = self.world.advance() {
+            if let Some(WorldEvent::Alarm(_)) = self.world.advance() {
                 look(self);
                 self.write();
                 self.world.alarm(self.world.now_ns() + LOOK_NS, 0);
             }
         }
         // The alarm that is left goes off in vain.
-        while !matches!(self.world.advance(), Some(Happened::Alarm(_))) {}
+        while !matches!(self.world.advance(), Some(WorldEvent::Alarm(_))) {}
         assert_eq!(self.world.violation(), None);
     }
 
@@ -130,10 +132,10 @@ impl Cluster {
     }
 
     fn ask(&mut self, node: usize, command: Command) {
-        self.asked += 1;
+        self.requests += 1;
         let from = ClientHandle {
             connection: 1,
-            request: self.asked,
+            request: self.requests,
         };
         self.world.request(node, vec![(from, command)]);
     }
@@ -186,7 +188,8 @@ impl Cluster {
             strategies: vec![(KeyRange::all(), spec.clone())],
             ..LeaseSet::default()
         };
-        self.world.operate(LEADER, Operator::Lease { ask, set });
+        self.world
+            .operate(LEADER, OperatorRequest::Lease { ask, set });
         let denied = self.watch();
         let in_force = |note: &Event| matches!(note, Event::LeaseAnswered { ask: to, answer: Ok(_) } if *to == ask);
         assert!(self.world.notes.iter().any(|(.., note)| in_force(note)));
@@ -219,6 +222,6 @@ fn a_read_that_is_local_under_both_strategies_stays_local_though_messages_are_la
             let all = cluster.keys.iter().all(given);
             assert!(all, "under {}, seed {seed}", spec.name());
         }
-        assert!(cluster.world.fired().of(Fault::Reordering) > 100);
+        assert!(cluster.world.fired().of(FaultKind::Reordering) > 100);
     }
 }

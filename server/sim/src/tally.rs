@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use leasehold_wire::Path;
 use serde::{Deserialize, Serialize};
 
-use super::fault::Fault;
-use super::run::Outcome;
+use super::fault::FaultKind;
+use super::run::ScenarioOutcome;
 use super::scenario::{Choices, Scenario};
 
 /// Paths by which a request may be served; all must occur.
@@ -21,7 +21,7 @@ const PATHS: [Path; 5] = [
 
 /// Sums over runs without a violation, by the names that summaries show.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct CampaignTally {
     /// Runs.
     pub seeds: u64,
     /// Virtual time, in ns.
@@ -52,29 +52,32 @@ pub struct Tally {
     pub digest: u64,
 }
 
-impl Tally {
+impl CampaignTally {
     /// One run.
-    pub fn of(scenario: &Scenario, outcome: &Outcome) -> Tally {
+    pub fn of(scenario: &Scenario, outcome: &ScenarioOutcome) -> CampaignTally {
         let named = |(name, count): (&str, u64)| (name.to_owned(), count);
-        let fired = |fault: &Fault| (fault.name(), outcome.fired.of(*fault));
+        let fired = |fault: &FaultKind| (fault.name(), outcome.fired.of(*fault));
         let strategies = &scenario.world.replica.strategies;
         let names = strategies.names();
         let strategy = match names.contains(", ") {
             true => "several at once".to_owned(),
             false => names,
         };
-        Tally {
+        CampaignTally {
             seeds: 1,
             virtual_ns: outcome.ended_ns,
             asking_ns: outcome.ended_ns.min(scenario.run_ns),
-            asked: outcome.asked,
+            asked: outcome.requested,
             operations: outcome.answered,
             unknown: outcome.unknown,
             undecided: u64::from(outcome.undecided),
             near_end: outcome.near_end,
             healing_max_ns: outcome.healing_ns,
             paths: outcome.paths.iter().map(|(p, c)| named((p, *c))).collect(),
-            faults: Fault::ALL.iter().map(|fault| named(fired(fault))).collect(),
+            faults: FaultKind::ALL
+                .iter()
+                .map(|fault| named(fired(fault)))
+                .collect(),
             oracles: outcome.checks.iter().copied().map(named).collect(),
             strategies: BTreeMap::from([(strategy, 1)]),
             digest: (outcome.hash ^ outcome.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15),
@@ -82,7 +85,7 @@ impl Tally {
     }
 
     /// Adds other runs.
-    pub fn merge(&mut self, other: &Tally) {
+    pub fn merge(&mut self, other: &CampaignTally) {
         self.seeds += other.seeds;
         self.virtual_ns += other.virtual_ns;
         self.asking_ns += other.asking_ns;
@@ -105,13 +108,15 @@ impl Tally {
     }
 
     /// Returns the number of times that `fault` fired.
-    pub fn fired(&self, fault: Fault) -> u64 {
+    pub fn fired(&self, fault: FaultKind) -> u64 {
         self.faults.get(fault.name()).copied().unwrap_or(0)
     }
 
     /// Returns what runs of these choices should have met and never did.
     pub fn missing(&self, choices: &Choices) -> Vec<String> {
-        let enabled = Fault::ALL.iter().filter(|fault| choices.enables(**fault));
+        let enabled = FaultKind::ALL
+            .iter()
+            .filter(|fault| choices.enables(**fault));
         let silent = enabled.filter(|fault| self.fired(**fault) == 0);
         let mut missing: Vec<String> = silent
             .map(|fault| format!("the fault \"{}\" never fired", fault.name()))
@@ -146,15 +151,15 @@ fn add(sums: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::Fired;
+    use crate::fault::FaultCounts;
 
-    fn outcome(seed: u64) -> Outcome {
-        let mut fired = Fired::default();
-        for fault in Fault::ALL {
+    fn outcome(seed: u64) -> ScenarioOutcome {
+        let mut fired = FaultCounts::default();
+        for fault in FaultKind::ALL {
             fired.add(fault, 1);
         }
         let paths = PATHS.iter().map(|path| (path.as_str_name(), 1));
-        Outcome {
+        ScenarioOutcome {
             seed,
             ended_ns: 3_600_000_000_000,
             paths: paths.collect(),
@@ -162,12 +167,12 @@ mod tests {
             checks: vec![("a", 1), ("b", 2)],
             near_end: 1,
             hash: 7,
-            ..Outcome::default()
+            ..ScenarioOutcome::default()
         }
     }
 
-    fn tally(outcome: &Outcome) -> Tally {
-        Tally::of(&Scenario::draw(0, &Choices::default()), outcome)
+    fn tally(outcome: &ScenarioOutcome) -> CampaignTally {
+        CampaignTally::of(&Scenario::draw(0, &Choices::default()), outcome)
     }
 
     #[test]
@@ -187,7 +192,7 @@ mod tests {
         let choices = Choices::default();
         assert_eq!(tally(&outcome(1)).missing(&choices), Vec::<String>::new());
         let mut poor = outcome(1);
-        poor.fired = Fired::default();
+        poor.fired = FaultCounts::default();
         poor.paths.remove("HELD");
         poor.checks[1].1 = 0;
         poor.near_end = 0;

@@ -9,20 +9,20 @@ use leasehold_wire::command::Op;
 
 use leasehold_replica::Input;
 use leasehold_replica::action::{Action, Record};
-use leasehold_replica::message::{Accept, LogId, Message, Reported, Value};
+use leasehold_replica::message::{Accept, LogId, Message, ReportedEntry, Value};
 
 /// The last lines of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Trace {
+pub struct RunTrace {
     lines: VecDeque<String>,
     /// Number of lines that are kept; 0: all.
     keep: usize,
 }
 
-impl Trace {
+impl RunTrace {
     /// A trace that keeps its last `keep` lines; all of them, if that is 0.
-    pub fn keeping(keep: usize) -> Trace {
-        Trace {
+    pub fn keeping(keep: usize) -> RunTrace {
+        RunTrace {
             lines: VecDeque::new(),
             keep,
         }
@@ -54,7 +54,9 @@ impl Trace {
                     let (client, request) = (from.connection, from.request);
                     format!("<- client {client}, request {request}: {}", ask(command))
                 }
-                Input::ClientGone { connection } => format!("<- client {connection} has gone"),
+                Input::ClientDisconnected { connection } => {
+                    format!("<- client {connection} has gone")
+                }
                 Input::Persisted(sequence) => format!("   durable up to {}", sequence.0),
                 Input::LogRead { log, entries, .. } => {
                     format!("   {} entries of {log:?} read", entries.len())
@@ -185,7 +187,7 @@ fn describe(message: &Message) -> String {
     }
 }
 
-fn reported(entry: &Reported) -> String {
+fn reported(entry: &ReportedEntry) -> String {
     let (log, slot, ballot) = (short(entry.log), entry.slot, entry.ballot);
     format!(" {log} {slot:?} at {ballot:?}")
 }

@@ -15,21 +15,21 @@ use leasehold_wire::{Command, Outcome, Path};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use self::effects::Flight;
-use self::events::Event;
+use self::effects::LastDelivery;
+use self::events::QueuedEvent;
 pub use self::harm::LEAVE_WITHIN_NS;
 use self::queue::Queue;
 use super::clock::Clock;
 use super::disk::Disk;
-use super::fault::{Fault, Fired};
+use super::fault::{FaultCounts, FaultKind};
 use super::network::{Faults, Network};
 use super::node::Node;
-use super::odd::Odd;
+use super::odd::FaultyReporter;
 use super::oracle::{Oracles, Verdict, Violation};
-use super::trace::Trace;
-use leasehold_replica::action::{Action, ClientHandle, Event as Note};
-use leasehold_replica::shell::Answers;
-use leasehold_replica::{Input, Operator, Replica, Settings};
+use super::trace::RunTrace;
+use leasehold_replica::action::{Action, ClientHandle, Event};
+use leasehold_replica::shell::FencedAnswers;
+use leasehold_replica::{Input, OperatorRequest, Replica, Settings};
 
 /// Settings of a world.
 #[derive(Clone, Debug)]
@@ -48,17 +48,17 @@ pub struct WorldSettings {
     pub drift_ppm: u32,
     /// Whether messages are encoded and decoded, and so meet the limits of frames.
     pub encoded: bool,
-    /// Whether disks remember, for restarts and laggards.
+    /// Whether disks remember, for restarts and followers that are behind.
     pub disks_remember: bool,
     /// Replica that reports nonsense for demand and round trips.
-    pub odd: Option<usize>,
+    pub faulty_reporter: Option<usize>,
     /// Whether the oracles watch.
     pub watched: bool,
 }
 
 /// An answer that reached a client.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct ClientReply {
     /// Request that it answers.
     pub to: ClientHandle,
     /// Path by which it was served.
@@ -69,11 +69,11 @@ pub struct Reply {
 
 /// Result of one event, for the driver of the world.
 #[derive(Debug)]
-pub enum Happened {
+pub enum WorldEvent {
     /// Something among replicas.
     Nothing,
     /// Answers reached clients.
-    Replied(Vec<Reply>),
+    Replied(Vec<ClientReply>),
     /// An alarm set with [`World::alarm`] went off.
     Alarm(u64),
     /// The process of a replica has ended, as it was told to or in a sync. It starts again
@@ -86,32 +86,32 @@ pub struct World {
     settings: WorldSettings,
     rng: Pcg64Mcg,
     now_ns: u64,
-    queue: Queue<Event>,
+    queue: Queue<QueuedEvent>,
     nodes: Vec<Node>,
     network: Network,
-    odd: Option<Odd>,
+    faulty_reporter: Option<FaultyReporter>,
     /// Steps whose actions were performed.
     steps: u64,
     /// The newest of each link, by sender and receiver.
-    flights: Vec<Flight>,
+    last_deliveries: Vec<LastDelivery>,
     /// Buffers of past deliveries: the next ones reuse them.
     spare: Vec<Vec<Input>>,
     /// Answers of the step whose actions are being performed, to clients and to peers.
-    replies: Vec<Reply>,
-    answers: Answers,
+    replies: Vec<ClientReply>,
+    answers: FencedAnswers,
     inputs: Vec<Input>,
     actions: Vec<Action>,
     /// Events that replicas announced: (true time in ns, replica, what).
-    pub notes: Vec<(u64, ReplicaId, Note)>,
+    pub notes: Vec<(u64, ReplicaId, Event)>,
     /// Knows everything.
     pub oracles: Oracles,
     violation: Option<Violation>,
-    fired: Fired,
+    fired: FaultCounts,
     /// Reads under leases that left within 10 ms of their permit's end.
     near_end: u64,
     hash: u64,
     /// Written only if it was asked for.
-    pub trace: Option<Trace>,
+    pub trace: Option<RunTrace>,
 }
 
 impl World {
@@ -127,18 +127,20 @@ impl World {
             queue: Queue::new(),
             nodes: Vec::new(),
             network,
-            odd: settings.odd.map(|node| Odd::new(node, seed)),
+            faulty_reporter: settings
+                .faulty_reporter
+                .map(|node| FaultyReporter::new(node, seed)),
             steps: 0,
-            flights: vec![Flight::default(); n * n],
+            last_deliveries: vec![LastDelivery::default(); n * n],
             spare: Vec::new(),
             replies: Vec::new(),
-            answers: Answers::default(),
+            answers: FencedAnswers::default(),
             inputs: Vec::new(),
             actions: Vec::new(),
             notes: Vec::new(),
             oracles: Oracles::new(&settings),
             violation: None,
-            fired: Fired::default(),
+            fired: FaultCounts::default(),
             near_end: 0,
             hash: 0,
             trace: None,
@@ -228,7 +230,7 @@ impl World {
     }
 
     /// Returns the faults that fired so far, by the world's own doing.
-    pub fn fired(&self) -> Fired {
+    pub fn fired(&self) -> FaultCounts {
         let mut all = self.fired;
         all.merge(&self.network.fired);
         all.merge(&self.oracles.unsent.fired);
@@ -241,7 +243,7 @@ impl World {
     }
 
     /// Counts a fault that somebody else made.
-    pub fn note_fault(&mut self, fault: Fault) {
+    pub fn note_fault(&mut self, fault: FaultKind) {
         self.fired.add(fault, 1);
         if let Some(trace) = &mut self.trace {
             trace.line(self.now_ns, format_args!("-- {}", fault.name()));
@@ -249,14 +251,15 @@ impl World {
     }
 
     /// The operator asks a replica for something.
-    pub fn operate(&mut self, node: usize, operator: Operator) {
+    pub fn operate(&mut self, node: usize, operator: OperatorRequest) {
         self.arrive(node, |inbox| inbox.push(Input::Operator(operator)));
     }
 
     /// A client of `node` sends commands now, which arrive together.
     pub fn request(&mut self, node: usize, requests: Vec<(ClientHandle, Command)>) {
         let at = self.now_ns + self.settings.client_one_way_ns;
-        self.queue.schedule(at, Event::Requests { node, requests });
+        self.queue
+            .schedule(at, QueuedEvent::Requests { node, requests });
     }
 
     /// A client of `node` ends a connection now, which its process notices so much later. It sends
@@ -264,7 +267,7 @@ impl World {
     pub fn hang_up(&mut self, node: usize, connection: u64, after_ns: u64) {
         let at = self.now_ns + self.settings.client_one_way_ns + after_ns;
         let run = self.nodes[node].run;
-        let hang_up = Event::HangUp {
+        let hang_up = QueuedEvent::HangUp {
             node,
             connection,
             run,
@@ -275,7 +278,7 @@ impl World {
     /// Calls back at a true time, with a token.
     pub fn alarm(&mut self, at_ns: u64, token: u64) {
         self.queue
-            .schedule(at_ns.max(self.now_ns), Event::Alarm(token));
+            .schedule(at_ns.max(self.now_ns), QueuedEvent::Alarm(token));
     }
 
     fn note_hash(&mut self, kind: u64, node: usize, extra: u64) {
@@ -284,7 +287,7 @@ impl World {
         }
     }
 
-    fn tell(&mut self, node: usize, what: std::fmt::Arguments<'_>) {
+    fn note_trace(&mut self, node: usize, what: std::fmt::Arguments<'_>) {
         if let Some(trace) = &mut self.trace {
             trace.line(self.now_ns, format_args!("r{node} {what}"));
         }

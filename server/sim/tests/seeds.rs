@@ -10,8 +10,8 @@ mod common;
 use common::{each, number};
 use leasehold_sim::run::run;
 use leasehold_sim::scenario::{Choices, Scenario};
-use leasehold_sim::tally::Tally;
-use leasehold_sim::trace::Trace;
+use leasehold_sim::tally::CampaignTally;
+use leasehold_sim::trace::RunTrace;
 
 /// The last lines of the trace of a seed that fails.
 const LINES: usize = 300;
@@ -24,7 +24,7 @@ fn no_seed_violates_safety_or_gets_stuck() {
         run_ns: number("LEASEHOLD_SECONDS", 60) * 1_000_000_000,
         ..Choices::default()
     };
-    let mut all = Tally::default();
+    let mut all = CampaignTally::default();
     for tally in each(from..from + seeds, |seed| tally(seed, &choices)) {
         all.merge(&tally);
     }
@@ -37,16 +37,16 @@ fn no_seed_violates_safety_or_gets_stuck() {
 }
 
 /// A run without a violation, or else its trace and a panic.
-fn tally(seed: u64, choices: &Choices) -> Tally {
+fn tally(seed: u64, choices: &Choices) -> CampaignTally {
     let scenario = Scenario::draw(seed, choices);
     let outcome = run(&scenario, None);
     if let Some(violation) = &outcome.violation {
-        let again = run(&scenario, Some(Trace::keeping(LINES)));
-        let lines = again.trace.iter().flat_map(Trace::lines);
+        let again = run(&scenario, Some(RunTrace::keeping(LINES)));
+        let lines = again.trace.iter().flat_map(RunTrace::lines);
         lines.for_each(|line| println!("{line}"));
         panic!("seed {seed}: {}: {}", violation.oracle, violation.what);
     }
-    Tally::of(&scenario, &outcome)
+    CampaignTally::of(&scenario, &outcome)
 }
 
 /// A replica that is thousands of slots behind when all is healed, and reads of a disk that bring
@@ -64,7 +64,7 @@ fn a_seed_is_a_run_by_whatever_secret_keys_are_hashed() {
         ..Choices::default()
     };
     let all_by = |secret| {
-        let mut all = Tally::default();
+        let mut all = CampaignTally::default();
         let one = |seed| {
             leasehold_leases::hashing::seed_thread(secret);
             tally(seed, &choices)

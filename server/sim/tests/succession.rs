@@ -1,10 +1,10 @@
-//! Succession of leaders, and how long clients wait for it: drills in virtual time.
+//! Succession of leaders, and how long clients wait for it: faults are injected in virtual time.
 
 use std::time::Duration;
 
-use leasehold_leases::{ReplicaId, ReplicaSet, StrategySpec, Unlisted};
+use leasehold_leases::{ReplicaId, ReplicaSet, StrategySpec, UnlistedHolders};
 use leasehold_replica::Settings;
-use leasehold_sim::drill::{Aftermath, Blow, Drill};
+use leasehold_sim::drill::{FaultImpact, FaultInjection, InjectedFault};
 use leasehold_sim::network::Faults;
 
 const MS: u64 = 1_000_000;
@@ -35,24 +35,24 @@ fn fast(strategy: StrategySpec) -> Settings {
     settings
 }
 
-fn drill(settings: &Settings, blow: Blow) -> Drill {
+fn injection(settings: &Settings, fault: InjectedFault) -> FaultInjection {
     let one_way_ns = RTT_MS.map(|row| row.map(|rtt| (rtt * MS / 2).max(50_000)).to_vec());
-    Drill {
+    FaultInjection {
         settings: settings.clone(),
         one_way_ns: one_way_ns.to_vec(),
         faults: Faults::default(),
         bytes_per_s: 0,
         every_ns: 25 * MS,
-        blow: Some((blow, None)),
-        blow_ns: 0,
-        again_ns: Vec::new(),
+        fault: Some((fault, None)),
+        inject_after_ns: 0,
+        repeat_after_ns: Vec::new(),
         lasts_ns: 2000 * MS,
         watch_ns: 4000 * MS,
     }
 }
 
 fn strategies() -> [StrategySpec; 4] {
-    let unlisted = Unlisted::Nearest;
+    let unlisted = UnlistedHolders::Nearest;
     [
         StrategySpec::None,
         StrategySpec::Leader,
@@ -62,7 +62,7 @@ fn strategies() -> [StrategySpec; 4] {
 }
 
 /// No rule is broken, and no write fails at a site with a replica that did not end.
-fn sound(after: &Aftermath) {
+fn sound(after: &FaultImpact) {
     assert_eq!(after.violation, None);
     let failed = after.writes.iter().filter(|write| write.failed).count();
     assert_eq!(failed, 0, "no write fails");
@@ -78,23 +78,23 @@ fn bound_ns(settings: &Settings) -> u64 {
     span.mul_f64(1.001).as_nanos() as u64 + (2 * rtt + 100) * MS
 }
 
-/// Returns the outages of blows at many moments, rising. The next leader is the replica that serves
+/// Returns the outages of a fault that is injected at many times, rising. The next leader is the replica that serves
 /// the sites best, and the old leader disturbs nobody when it is back.
-fn outages(blow: Blow, seeds: u64) -> Vec<u64> {
+fn outages(fault: InjectedFault, seeds: u64) -> Vec<u64> {
     let outage = |seed: u64| {
         let settings = fast(strategies()[(seed % 4) as usize].clone());
-        let mut drill = drill(&settings, blow);
-        drill.blow_ns = seed * 7 * MS;
-        let after = drill.run(seed);
+        let mut injection = injection(&settings, fault);
+        injection.inject_after_ns = seed * 7 * MS;
+        let after = injection.run(seed);
         sound(&after);
         let campaigns = after.campaigned.iter();
-        let campaigns = campaigns.filter(|(at, _)| *at >= after.struck_ns).count();
+        let campaigns = campaigns.filter(|(at, _)| *at >= after.injected_ns).count();
         assert_eq!((after.elections(), campaigns), (1, 1), "seed {seed}");
         assert_eq!(after.leader(), Some(best_but(after.victim)), "seed {seed}");
         let outage_ns = after.outage_ns(5).expect("every site writes again");
         assert!(
             outage_ns <= bound_ns(&settings),
-            "{blow:?} {seed}: {outage_ns} ns"
+            "{fault:?} {seed}: {outage_ns} ns"
         );
         outage_ns
     };
@@ -105,42 +105,56 @@ fn outages(blow: Blow, seeds: u64) -> Vec<u64> {
 
 /// Returns the replica that serves the sites best: on average a write waits for the round trip to
 /// the leader and for that of the leader to its nearest majority.
-fn best_but(gone: ReplicaId) -> ReplicaId {
+fn best_but(failed: ReplicaId) -> ReplicaId {
     let cost = |site: &usize| {
         let mut row = RTT_MS[*site];
         row.sort_unstable();
         row.iter().sum::<u64>() + 5 * row[2]
     };
-    let others = (0..5).filter(|site| *site != gone.index());
+    let others = (0..5).filter(|site| *site != failed.index());
     ReplicaId(others.min_by_key(cost).expect("others") as u8)
 }
 
 #[test]
 fn a_killed_leader_costs_at_most_a_second() {
-    let outages = outages(Blow::Kill, 200);
+    let outages = outages(InjectedFault::Kill, 200);
     let p99 = outages[outages.len() * 99 / 100 - 1];
     assert!(p99 <= 1000 * MS, "p99 of {} ms", p99 / MS);
 }
 
 #[test]
 fn a_leader_that_stands_still_or_is_cut_off_costs_no_more_and_returns_quietly() {
-    for blow in [Blow::Pause, Blow::Cut, Blow::Mute, Blow::Deaf] {
-        outages(blow, 12);
+    for fault in [
+        InjectedFault::Pause,
+        InjectedFault::Cut,
+        InjectedFault::Mute,
+        InjectedFault::Deaf,
+    ] {
+        outages(fault, 12);
     }
 }
 
 #[test]
 fn a_follower_that_was_away_deposes_nobody() {
-    for blow in [Blow::Kill, Blow::Pause, Blow::Cut, Blow::Mute, Blow::Deaf] {
+    for fault in [
+        InjectedFault::Kill,
+        InjectedFault::Pause,
+        InjectedFault::Cut,
+        InjectedFault::Mute,
+        InjectedFault::Deaf,
+    ] {
         for follower in 2..5 {
             let settings = fast(StrategySpec::None);
-            let mut drill = drill(&settings, blow);
-            drill.blow = Some((blow, Some(ReplicaId(follower))));
-            let after = drill.run(u64::from(follower));
+            let mut injection = injection(&settings, fault);
+            injection.fault = Some((fault, Some(ReplicaId(follower))));
+            let after = injection.run(u64::from(follower));
             sound(&after);
-            assert_eq!(after.elections(), 0, "{blow:?} of r{follower}");
+            assert_eq!(after.elections(), 0, "{fault:?} of r{follower}");
             let longest = after.longest_ns().expect("all is answered");
-            assert!(longest <= 450 * MS, "{blow:?} of r{follower}: {longest} ns");
+            assert!(
+                longest <= 450 * MS,
+                "{fault:?} of r{follower}: {longest} ns"
+            );
         }
     }
 }
@@ -150,10 +164,10 @@ fn who_is_preferred_leads_again_once_it_is_back() {
     for seed in 0..8 {
         let mut settings = fast(strategies()[seed as usize % 4].clone());
         settings.elections.preferred = Some(ReplicaId(2));
-        let mut drill = drill(&settings, Blow::Kill);
+        let mut injection = injection(&settings, InjectedFault::Kill);
         // It has led for less than ten minutes, so it must be healthy for ten seconds.
-        drill.watch_ns = 16_000 * MS;
-        let after = drill.run(seed);
+        injection.watch_ns = 16_000 * MS;
+        let after = injection.run(seed);
         sound(&after);
         assert_eq!(after.victim, ReplicaId(2));
         assert_eq!((after.elections(), after.leader()), (2, Some(ReplicaId(2))));
@@ -165,8 +179,8 @@ fn an_operators_move_wins_over_preference_and_fails_nothing() {
     for seed in 0..8 {
         let mut settings = fast(strategies()[seed as usize % 4].clone());
         settings.elections.preferred = Some(ReplicaId(2));
-        let drill = drill(&settings, Blow::Move(ReplicaId(4)));
-        let after = drill.run(seed);
+        let injection = injection(&settings, InjectedFault::Transfer(ReplicaId(4)));
+        let after = injection.run(seed);
         sound(&after);
         assert_eq!((after.elections(), after.leader()), (1, Some(ReplicaId(4))));
         let longest = after.longest_ns().expect("all is answered");
@@ -179,24 +193,24 @@ fn an_operators_move_wins_over_preference_and_fails_nothing() {
 /// Then they commit.
 #[test]
 fn a_dead_holder_stalls_its_keys_for_its_last_promise_only() {
-    for (blow, holder) in [
-        (Blow::Kill, 4),
-        (Blow::Pause, 3),
-        (Blow::Cut, 2),
-        (Blow::Deaf, 4),
+    for (fault, holder) in [
+        (InjectedFault::Kill, 4),
+        (InjectedFault::Pause, 3),
+        (InjectedFault::Cut, 2),
+        (InjectedFault::Deaf, 4),
     ] {
         let settings = fast(StrategySpec::All);
-        let mut drill = drill(&settings, blow);
-        drill.blow = Some((blow, Some(ReplicaId(holder))));
-        let after = drill.run(1);
+        let mut injection = injection(&settings, fault);
+        injection.fault = Some((fault, Some(ReplicaId(holder))));
+        let after = injection.run(1);
         sound(&after);
         let params = &settings.params;
         let stall = params.renew * 2 + params.restart_wait();
         // The last answer was on its way, and the commit takes a round trip at most.
         let bound_ns = stall.mul_f64(1.001).as_nanos() as u64 + 2 * 212 * MS;
         let longest_ns = after.longest_ns().expect("all is answered");
-        assert!(longest_ns <= bound_ns, "{blow:?}: {} ms", longest_ns / MS);
-        assert!(longest_ns >= 250 * MS, "{blow:?}: nothing was held");
+        assert!(longest_ns <= bound_ns, "{fault:?}: {} ms", longest_ns / MS);
+        assert!(longest_ns >= 250 * MS, "{fault:?}: nothing was held");
     }
 }
 
@@ -208,10 +222,10 @@ fn a_planned_restart_stalls_nobody() {
     for (seed, strategy) in (0..).zip(strategies()) {
         for victim in 0..5 {
             let settings = fast(strategy.clone());
-            let mut drill = drill(&settings, Blow::Leave);
-            drill.blow = Some((Blow::Leave, Some(ReplicaId(victim))));
-            drill.lasts_ns = 500 * MS;
-            let after = drill.run(seed);
+            let mut injection = injection(&settings, InjectedFault::Leave);
+            injection.fault = Some((InjectedFault::Leave, Some(ReplicaId(victim))));
+            injection.lasts_ns = 500 * MS;
+            let after = injection.run(seed);
             sound(&after);
             let longest_ns = after.longest_ns().expect("all is answered");
             let name = strategy.name();
@@ -223,7 +237,7 @@ fn a_planned_restart_stalls_nobody() {
             let [(left_ns, _)] = after.left[..] else {
                 panic!("{name}, r{victim} never left");
             };
-            let took_ns = left_ns - after.struck_ns;
+            let took_ns = left_ns - after.injected_ns;
             assert!(took_ns <= 3 * 212 * MS, "{name}, r{victim}: {took_ns} ns");
         }
     }
@@ -236,26 +250,26 @@ fn a_leader_that_ends_hands_over_to_whoever_lives() {
     for (seed, lasts_ms) in (0..).zip([50, 150, 300]) {
         let mut settings = Settings::new(ReplicaId(0), 5);
         settings.strategies = StrategySpec::None.into();
-        let quiet = drill(&settings, Blow::Pause);
-        let leader = Drill {
-            blow: None,
+        let quiet = injection(&settings, InjectedFault::Pause);
+        let leader = FaultInjection {
+            fault: None,
             ..quiet
         }
         .run(seed)
         .leader();
         let dead = best_but(leader.expect("somebody leads"));
-        let mut drill = drill(&settings, Blow::LeaveAfter(dead));
-        drill.lasts_ns = lasts_ms * MS;
-        let after = drill.run(seed);
+        let mut injection = injection(&settings, InjectedFault::LeaveAfter(dead));
+        injection.lasts_ns = lasts_ms * MS;
+        let after = injection.run(seed);
         assert_eq!(after.violation, None);
         assert_eq!(after.elections(), 1);
-        let told_ns = after.struck_ns + drill.lasts_ns;
+        let stop_ns = after.injected_ns + injection.lasts_ns;
         let (led_ns, _) = *after.led.last().expect("somebody leads");
         // Two round trips and two heartbeats for the dead one, then another's election.
         assert!(
-            led_ns - told_ns <= 1250 * MS,
+            led_ns - stop_ns <= 1250 * MS,
             "{} ms",
-            (led_ns - told_ns) / MS
+            (led_ns - stop_ns) / MS
         );
         assert_eq!(after.left.len(), 1, "it left before its time was over");
     }
@@ -267,16 +281,16 @@ fn a_leader_that_ends_hands_over_to_whoever_lives() {
 fn replicas_far_apart_elect_a_leader() {
     for rtt_ms in [200, 240, 270, 300, 400, 800] {
         let settings = fast(StrategySpec::None);
-        let mut drill = drill(&settings, Blow::Pause);
-        drill.blow = None;
-        drill.every_ns = 0;
-        for (from, delays) in (0..).zip(&mut drill.one_way_ns) {
+        let mut injection = injection(&settings, InjectedFault::Pause);
+        injection.fault = None;
+        injection.every_ns = 0;
+        for (from, delays) in (0..).zip(&mut injection.one_way_ns) {
             for (to, delay) in (0..).zip(delays) {
                 *delay = if from == to { 50_000 } else { rtt_ms * MS / 2 };
             }
         }
-        drill.watch_ns = 20_000 * MS;
-        let after = drill.run(1);
+        injection.watch_ns = 20_000 * MS;
+        let after = injection.run(1);
         assert_eq!(after.violation, None);
         let settled = after
             .led
@@ -298,19 +312,19 @@ fn promises_that_take_longer_than_an_election_timeout_elect_a_leader() {
             false => Settings::new(ReplicaId(0), 5),
         };
         settings.strategies = StrategySpec::None.into();
-        let mut drill = drill(&settings, Blow::Flood(30, 1_000_000));
-        drill.bytes_per_s = 25_000_000;
-        drill.every_ns = 100 * MS;
+        let mut injection = injection(&settings, InjectedFault::Flood(30, 1_000_000));
+        injection.bytes_per_s = 25_000_000;
+        injection.every_ns = 100 * MS;
         // Until the last of it has reached the others.
-        drill.lasts_ns = 1500 * MS;
-        drill.watch_ns = 15_000 * MS;
-        let after = drill.run(seed);
+        injection.lasts_ns = 1500 * MS;
+        injection.watch_ns = 15_000 * MS;
+        let after = injection.run(seed);
         sound(&after);
         assert_eq!(after.elections(), 1, "seed {seed}: {:?}", after.led);
         let transfer_ns = 30 * 1000 * MS / 25;
         let timeout_ns = settings.timing.election_timeout.as_nanos() as u64;
         let (led_ns, _) = *after.led.last().expect("somebody leads");
-        let led_ns = led_ns - after.struck_ns;
+        let led_ns = led_ns - after.injected_ns;
         assert!(led_ns > 2 * transfer_ns, "the promises were large");
         let bound_ns = 2 * (transfer_ns + timeout_ns) + 500 * MS;
         assert!(led_ns <= bound_ns, "seed {seed}: {} ms", led_ns / MS);
@@ -329,16 +343,16 @@ fn a_preferred_leader_that_does_not_hear_stalls_nobody() {
         let mut settings = Settings::new(ReplicaId(0), 5);
         settings.strategies = StrategySpec::None.into();
         settings.elections.preferred = Some(ReplicaId(2));
-        let mut drill = drill(&settings, Blow::KillUnheard);
-        drill.watch_ns = 20_000 * MS;
-        let after = drill.run(seed);
+        let mut injection = injection(&settings, InjectedFault::KillUnheard);
+        injection.watch_ns = 20_000 * MS;
+        let after = injection.run(seed);
         assert_eq!(after.violation, None);
-        let back_ns = after.struck_ns + drill.lasts_ns;
+        let back_ns = after.injected_ns + injection.lasts_ns;
         let since = after
             .writes
             .iter()
-            .filter(|w| w.site != 2 && w.asked_ns >= back_ns);
-        let waits = since.map(|write| write.answered_ns.map(|at| at - write.asked_ns));
+            .filter(|w| w.site != 2 && w.requested_ns >= back_ns);
+        let waits = since.map(|write| write.answered_ns.map(|at| at - write.requested_ns));
         let waits = waits
             .collect::<Option<Vec<u64>>>()
             .expect("all is answered");
@@ -348,38 +362,38 @@ fn a_preferred_leader_that_does_not_hear_stalls_nobody() {
     }
 }
 
-/// A drill at three sites with the durations of the defaults, in which 0 is the preferred leader.
+/// An injection at three sites with the durations of the defaults, in which 0 is the preferred leader.
 /// It fails again and again, for so long each time, so many ms after one another.
-fn flapping(blow: Blow, lasts_ms: u64, period_ms: u64) -> Drill {
+fn flapping(fault: InjectedFault, lasts_ms: u64, period_ms: u64) -> FaultInjection {
     let mut settings = Settings::new(ReplicaId(0), 3);
     settings.elections.preferred = Some(ReplicaId(0));
-    let mut drill = drill(&settings, blow);
-    let three = drill.one_way_ns.iter().take(3);
-    drill.one_way_ns = three.map(|row| row[..3].to_vec()).collect();
-    drill.blow = Some((blow, Some(ReplicaId(0))));
-    drill.again_ns = (1..30).map(|time| time * period_ms * MS).collect();
-    drill.lasts_ns = lasts_ms * MS;
-    drill.watch_ns = 30 * period_ms * MS;
-    drill
+    let mut injection = injection(&settings, fault);
+    let three = injection.one_way_ns.iter().take(3);
+    injection.one_way_ns = three.map(|row| row[..3].to_vec()).collect();
+    injection.fault = Some((fault, Some(ReplicaId(0))));
+    injection.repeat_after_ns = (1..30).map(|time| time * period_ms * MS).collect();
+    injection.lasts_ns = lasts_ms * MS;
+    injection.watch_ns = 30 * period_ms * MS;
+    injection
 }
 
 /// Each change of leadership holds up every write.
 #[test]
 fn a_preferred_leader_that_flaps_leads_seldom() {
-    for (blow, lasts_ms, period_ms) in [
-        (Blow::Pause, 1500, 3500),
-        (Blow::Cut, 1800, 4500),
-        (Blow::Mute, 1800, 4500),
-        (Blow::Deaf, 1800, 4500),
-        (Blow::Kill, 500, 6000),
+    for (fault, lasts_ms, period_ms) in [
+        (InjectedFault::Pause, 1500, 3500),
+        (InjectedFault::Cut, 1800, 4500),
+        (InjectedFault::Mute, 1800, 4500),
+        (InjectedFault::Deaf, 1800, 4500),
+        (InjectedFault::Kill, 500, 6000),
     ] {
         for seed in 0..4 {
-            let after = flapping(blow, lasts_ms, period_ms).run(seed);
-            assert_eq!(after.violation, None, "{blow:?}, seed {seed}");
+            let after = flapping(fault, lasts_ms, period_ms).run(seed);
+            assert_eq!(after.violation, None, "{fault:?}, seed {seed}");
             let changes = after.elections();
             assert!(
                 (1..=6).contains(&changes),
-                "{blow:?}, seed {seed}: {changes} changes of leadership: {:?}",
+                "{fault:?}, seed {seed}: {changes} changes of leadership: {:?}",
                 after.led
             );
         }
@@ -391,14 +405,16 @@ fn a_preferred_leader_that_flaps_leads_seldom() {
 /// if it had never flapped.
 #[test]
 fn a_preferred_leader_leads_again_once_it_is_healthy() {
-    let mut drill = flapping(Blow::Pause, 1500, 3500);
+    let mut injection = flapping(InjectedFault::Pause, 1500, 3500);
     let late_ms = [30 * 3500 + 3_700_000, 30 * 3500 + 3_730_000];
-    drill.every_ns = 0;
-    drill.again_ns.extend(late_ms.map(|late| late * MS));
-    drill.watch_ns = (late_ms[1] + 60_000) * MS;
-    let after = drill.run(1);
+    injection.every_ns = 0;
+    injection
+        .repeat_after_ns
+        .extend(late_ms.map(|late| late * MS));
+    injection.watch_ns = (late_ms[1] + 60_000) * MS;
+    let after = injection.run(1);
     assert_eq!(after.violation, None);
-    let strikes_ns = late_ms.map(|late| after.struck_ns + late * MS);
+    let strikes_ns = late_ms.map(|late| after.injected_ns + late * MS);
     let mut early = after.led.iter().filter(|(at, _)| *at < strikes_ns[0]);
     let leader = early.next_back().map(|(_, leader)| *leader);
     assert_eq!(
@@ -413,7 +429,7 @@ fn a_preferred_leader_leads_again_once_it_is_healthy() {
         assert_ne!(another.1, ReplicaId(0));
         let (led_ns, leader) = *since.next().expect("one change of leadership follows");
         assert_eq!(leader, ReplicaId(0));
-        let waited_ms = (led_ns - strike_ns - drill.lasts_ns) / MS;
+        let waited_ms = (led_ns - strike_ns - injection.lasts_ns) / MS;
         assert!((least_ms..most_ms).contains(&waited_ms), "{waited_ms} ms");
     }
 }
@@ -422,10 +438,10 @@ fn a_preferred_leader_leads_again_once_it_is_healthy() {
 #[test]
 fn a_preferred_leader_that_ends_as_it_was_told_leads_again_at_once() {
     for seed in 0..4 {
-        let mut drill = flapping(Blow::Leave, 500, 10_000);
-        drill.again_ns.truncate(4);
-        drill.watch_ns = 50_000 * MS;
-        let after = drill.run(seed);
+        let mut injection = flapping(InjectedFault::Leave, 500, 10_000);
+        injection.repeat_after_ns.truncate(4);
+        injection.watch_ns = 50_000 * MS;
+        let after = injection.run(seed);
         assert_eq!(after.violation, None);
         assert_eq!(after.elections(), 10, "seed {seed}: {:?}", after.led);
         assert_eq!(after.leader(), Some(ReplicaId(0)));
@@ -437,11 +453,11 @@ fn a_preferred_leader_that_ends_as_it_was_told_leads_again_at_once() {
 #[test]
 fn a_holder_that_flaps_returns_seldom() {
     for seed in 0..4 {
-        let mut drill = flapping(Blow::Pause, 3000, 9000);
-        drill.settings.strategies = StrategySpec::All.into();
-        drill.blow = Some((Blow::Pause, Some(ReplicaId(2))));
-        drill.watch_ns += 30_000 * MS;
-        let after = drill.run(seed);
+        let mut injection = flapping(InjectedFault::Pause, 3000, 9000);
+        injection.settings.strategies = StrategySpec::All.into();
+        injection.fault = Some((InjectedFault::Pause, Some(ReplicaId(2))));
+        injection.watch_ns += 30_000 * MS;
+        let after = injection.run(seed);
         sound(&after);
         let changes = after.excluded.len();
         assert!(

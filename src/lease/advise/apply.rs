@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use leasehold_client::{Client, Error};
-use leasehold_leases::advice::{Forecast, Plan};
+use leasehold_leases::advice::{Forecast, HolderPlan};
 use leasehold_wire::LeaseRequest;
 use tokio::time::sleep;
 
-use super::known::Known;
+use super::known::LeaderView;
 use crate::terminal::say;
 
 /// Interval at which the leader is asked whether it has listed all keys.
@@ -22,14 +22,14 @@ const LISTED_WITHIN: Duration = Duration::from_secs(60);
 /// keys by it. The next leader begins to count, and keeps the keys that are listed.
 pub(super) async fn apply(
     client: &Client,
-    known: &Known,
+    view: &LeaderView,
     advised: &Forecast,
 ) -> anyhow::Result<()> {
-    if advised.plan != Plan::AsNow {
-        set(client, known, advised.plan).await?;
+    if advised.plan != HolderPlan::AsNow {
+        set(client, view, advised.plan).await?;
     }
-    let to = &known.names[advised.leader.index()];
-    if advised.leader == known.leader {
+    let to = &view.names[advised.leader.index()];
+    if advised.leader == view.leader {
         say!("{to} leads already");
         return Ok(());
     }
@@ -50,14 +50,14 @@ pub(super) async fn apply(
     Ok(())
 }
 
-async fn set(client: &Client, known: &Known, plan: Plan) -> anyhow::Result<()> {
+async fn set(client: &Client, view: &LeaderView, plan: HolderPlan) -> anyhow::Result<()> {
     ensure!(
-        known.ranges == 1,
+        view.ranges == 1,
         "--apply: nothing was changed, for {} key ranges have strategies of their own. Advice is for all keys \
          together; `leasehold lease set STRATEGY --range FROM..TO` sets one range",
-        known.ranges
+        view.ranges
     );
-    if known.now == plan {
+    if view.now == plan {
         say!("strategy {} is in force already", plan.name());
         return Ok(());
     }

@@ -1,20 +1,20 @@
 //! Demand and distances, as a leader reported them.
 
 use anyhow::{Context as _, ensure};
-use leasehold_leases::advice::{Asked, Conditions, Plan, Profile};
+use leasehold_leases::advice::{Conditions, HolderPlan, KeyGroup, Profile};
 use leasehold_leases::latency::{Replies, RoundTrips};
 use leasehold_leases::strategy::Preference;
-use leasehold_leases::{ReplicaId, ReplicaSet, Unlisted};
+use leasehold_leases::{ReplicaId, ReplicaSet, UnlistedHolders};
 use leasehold_wire::{Demand, StatusReply};
 
 /// Demand and distances of one cluster, as its leader sees them.
-pub struct Known {
+pub struct LeaderView {
     pub names: Vec<String>,
     pub leader: ReplicaId,
     /// The strategies in force, in words.
     pub strategy: String,
     /// The plan that they follow.
-    pub now: Plan,
+    pub now: HolderPlan,
     /// Number of key ranges.
     pub ranges: usize,
     pub conditions: Conditions,
@@ -25,8 +25,8 @@ pub struct Known {
 
 const OLDER: &str = "the leader says nothing of demand: it is older than this program";
 
-impl Known {
-    pub fn of(status: &StatusReply) -> anyhow::Result<Known> {
+impl LeaderView {
+    pub fn of(status: &StatusReply) -> anyhow::Result<LeaderView> {
         let demand = status.demand.as_ref().context(OLDER)?;
         let names = demand.replicas.clone();
         let n = names.len();
@@ -37,10 +37,10 @@ impl Known {
         let leader = names.iter().position(|name| *name == status.leader);
         let leader = leader.context("the leader does not name itself")?;
         let now = match demand.strategies.as_slice() {
-            [one] => Plan::of_strategy(one).unwrap_or(Plan::AsNow),
-            _ => Plan::AsNow,
+            [one] => HolderPlan::of_strategy(one).unwrap_or(HolderPlan::AsNow),
+            _ => HolderPlan::AsNow,
         };
-        Ok(Known {
+        Ok(LeaderView {
             conditions: conditions(demand, n)?,
             profile: profile(demand, n)?,
             leader: ReplicaId(leader as u8),
@@ -72,8 +72,8 @@ fn conditions(demand: &Demand, n: usize) -> anyhow::Result<Conditions> {
         client_ms: 0.0,
         sync_ms: 0.0,
         unlisted: match demand.unlisted_leader {
-            true => Unlisted::Leader,
-            false => Unlisted::Nearest,
+            true => UnlistedHolders::Leader,
+            false => UnlistedHolders::Nearest,
         },
         preference: Preference {
             read_weight,
@@ -92,13 +92,13 @@ fn profile(demand: &Demand, n: usize) -> anyhow::Result<Profile> {
     let thousandths = |number: &u64| *number as f32 / 1e3;
     let rates = |key: usize| demand.rates[key * 2 * n..][..2 * n].iter();
     let reads = |key: usize| demand.reads[key * n..][..n].iter();
-    let asked = |key: usize| Asked {
+    let demand_of_key = |key: usize| KeyGroup {
         keys: thousandths(&demand.keys[key]),
         rates: rates(key).map(|rate| *rate as f32 / 1e9).collect(),
         reads: reads(key).map(thousandths).collect(),
         holders: ReplicaSet(demand.holders[key]).intersection(ReplicaSet::all(n)),
     };
-    let all = (0..keys - 1).map(asked).collect();
-    let unasked = asked(keys - 1);
-    Ok(Profile::new(n, all, unasked, demand.operations as f64)?)
+    let all = (0..keys - 1).map(demand_of_key).collect();
+    let remaining = demand_of_key(keys - 1);
+    Ok(Profile::new(n, all, remaining, demand.operations as f64)?)
 }

@@ -3,7 +3,7 @@
 use leasehold_leases::ReplicaId;
 use leasehold_leases::advice::Forecast;
 
-use crate::advice::Scene;
+use crate::advice::AdviceContext;
 
 /// A change gains at least this share of the present mean latency, or is not worth it.
 const GAIN_MIN: f64 = 0.02;
@@ -15,43 +15,43 @@ const GAIN_MIN_MS: f64 = 1.0;
 pub const WORTH: &str = "a change is worth it from 2% and 1 ms";
 
 /// The best forecast, and that of the plan in force.
-pub struct Verdict<'a> {
+pub struct AdviceVerdict<'a> {
     pub best: &'a Forecast,
     /// `None`: the plan in force was not forecast.
     pub now: Option<&'a Forecast>,
 }
 
-impl Verdict<'_> {
-    fn in_force(&self) -> bool {
+impl AdviceVerdict<'_> {
+    fn is_in_force(&self) -> bool {
         self.now == Some(self.best)
     }
 
     /// Whether so much is gained that a change pays.
-    fn worth_it(&self) -> bool {
+    fn is_worth_it(&self) -> bool {
         self.now
-            .is_none_or(|now| worth_it(now.mean_ms, self.best.mean_ms))
+            .is_none_or(|now| is_worth_it(now.mean_ms, self.best.mean_ms))
     }
 
-    /// Returns the forecast to put in force; `None` if everything stays. `asked` is the leader that
+    /// Returns the forecast to put in force; `None` if everything stays. `requested` is the leader that
     /// was asked for: it is to lead, whatever that costs.
-    pub fn change(&self, asked: Option<ReplicaId>) -> Option<&Forecast> {
-        let moved = |now: &Forecast| asked.is_some_and(|leader| leader != now.leader);
-        let changed = self.worth_it() || self.now.is_some_and(moved);
+    pub fn change(&self, requested: Option<ReplicaId>) -> Option<&Forecast> {
+        let moved = |now: &Forecast| requested.is_some_and(|leader| leader != now.leader);
+        let changed = self.is_worth_it() || self.now.is_some_and(moved);
         changed.then_some(self.best)
     }
 
     /// Names the best forecast and the gain from it, in a sentence.
-    pub fn sentence(&self, scene: &Scene<'_>) -> String {
+    pub fn sentence(&self, context: &AdviceContext<'_>) -> String {
         let best = format!(
             "{} led by {}, {:.1} ms a mean operation",
             self.best.plan.name(),
-            scene.name(self.best.leader),
+            context.name(self.best.leader),
             self.best.mean_ms
         );
         let Some(now) = self.now else {
             return format!("Best: {best}.");
         };
-        if self.in_force() {
+        if self.is_in_force() {
             return format!("Best is what is in force: {best}.");
         }
         let gain_ms = now.mean_ms - self.best.mean_ms;
@@ -62,27 +62,27 @@ impl Verdict<'_> {
         }
         let percent = gain_ms / now_ms.max(1e-9) * 100.0;
         let gained = format!("{gain_ms:.1} ms ({percent:.0}%)");
-        match self.worth_it() {
+        match self.is_worth_it() {
             true => format!("{found} {gained} are gained."),
             false => format!("{found} only {gained} would be gained: {WORTH}."),
         }
     }
 }
 
-fn worth_it(now_ms: f64, best_ms: f64) -> bool {
+fn is_worth_it(now_ms: f64, best_ms: f64) -> bool {
     let gain_ms = now_ms - best_ms;
     gain_ms >= GAIN_MIN_MS && gain_ms >= GAIN_MIN * now_ms
 }
 
 #[cfg(test)]
 mod tests {
-    use leasehold_leases::advice::Plan;
+    use leasehold_leases::advice::HolderPlan;
 
     use super::*;
 
     fn forecast(leader: u8, mean_ms: f64) -> Forecast {
         Forecast {
-            plan: Plan::Cost,
+            plan: HolderPlan::Cost,
             leader: ReplicaId(leader),
             mean_ms,
             read_ms: mean_ms,
@@ -96,38 +96,41 @@ mod tests {
 
     /// Whether `cost` at `mean_ms` under OR is set, while CA leads with 80 ms, and what is
     /// said, if that leader was asked for.
-    fn judged(mean_ms: f64, asked: Option<u8>) -> (bool, String) {
+    fn judged(mean_ms: f64, requested: Option<u8>) -> (bool, String) {
         let (now, best) = (forecast(0, 80.0), forecast(1, mean_ms));
-        let verdict = Verdict {
+        let verdict = AdviceVerdict {
             best: &best,
             now: Some(&now),
         };
-        let scene = Scene {
+        let context = AdviceContext {
             names: &["CA".to_owned(), "OR".to_owned()],
             now: None,
             stall_s: 0.0,
         };
-        let changed = verdict.change(asked.map(ReplicaId)).is_some();
-        (changed, verdict.sentence(&scene))
+        let changed = verdict.change(requested.map(ReplicaId)).is_some();
+        (changed, verdict.sentence(&context))
     }
 
     #[test]
     fn a_small_gain_changes_nothing_and_is_called_too_small() {
-        let (changed, said) = judged(79.5, None);
+        let (changed, sentence) = judged(79.5, None);
         assert!(!changed);
         let small = "so only 0.5 ms (1%) would be gained: a change is worth it from 2% and 1 ms.";
-        assert!(said.ends_with(small), "{said}");
-        let (changed, said) = judged(72.0, None);
+        assert!(sentence.ends_with(small), "{sentence}");
+        let (changed, sentence) = judged(72.0, None);
         assert!(changed);
-        assert!(said.ends_with("so 8.0 ms (10%) are gained."), "{said}");
+        assert!(
+            sentence.ends_with("so 8.0 ms (10%) are gained."),
+            "{sentence}"
+        );
     }
 
     #[test]
     fn a_leader_that_was_asked_for_leads_whatever_it_costs() {
         assert!(judged(79.5, Some(1)).0);
-        let (changed, said) = judged(81.0, Some(1));
+        let (changed, sentence) = judged(81.0, Some(1));
         assert!(changed);
-        assert!(said.ends_with("so 1.0 ms are lost."), "{said}");
+        assert!(sentence.ends_with("so 1.0 ms are lost."), "{sentence}");
     }
 
     #[test]
@@ -140,14 +143,14 @@ mod tests {
             (80.0, 80.0, false),
             (0.0, 0.0, false),
         ] {
-            assert_eq!(worth_it(now_ms, best_ms), worth, "{now_ms} to {best_ms}");
+            assert_eq!(is_worth_it(now_ms, best_ms), worth, "{now_ms} to {best_ms}");
         }
     }
 
     #[test]
     fn equal_leaders_do_not_take_turns() {
         let (one, other) = (80.0, 79.5);
-        assert!(!worth_it(one, other));
-        assert!(!worth_it(other, one));
+        assert!(!is_worth_it(one, other));
+        assert!(!is_worth_it(other, one));
     }
 }

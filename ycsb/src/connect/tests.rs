@@ -8,13 +8,13 @@ const ROUND_TRIPS: [(&str, [u64; 3]); 3] = [
     ("JP", [120, 100, 0]),
 ];
 
-fn found(name: &str) -> Result<Found, String> {
+fn found(name: &str) -> Result<ReplicaInfo, String> {
     let (_, row) = ROUND_TRIPS.iter().find(|(it, _)| *it == name).unwrap();
     let peers = ROUND_TRIPS
         .iter()
         .zip(row)
         .filter(|((peer, _), _)| *peer != name);
-    Ok(Found {
+    Ok(ReplicaInfo {
         cluster: "test".into(),
         replica: name.into(),
         peers: peers
@@ -23,13 +23,13 @@ fn found(name: &str) -> Result<Found, String> {
     })
 }
 
-fn dead() -> Result<Found, String> {
+fn dead() -> Result<ReplicaInfo, String> {
     Err("connection refused".into())
 }
 
-fn survey(found: Vec<Result<Found, String>>) -> Survey {
+fn survey(found: Vec<Result<ReplicaInfo, String>>) -> AddressSurvey {
     let address = |place| ReplicaName::from(format!("a:{place}"));
-    Survey::of((1..=found.len()).map(address).collect(), found)
+    AddressSurvey::of((1..=found.len()).map(address).collect(), found)
 }
 
 fn settings(addresses: usize, text: &str) -> Settings {
@@ -40,7 +40,7 @@ fn settings(addresses: usize, text: &str) -> Settings {
     Settings::new(&properties).unwrap()
 }
 
-fn names(sites: &[Site]) -> Vec<&str> {
+fn names(sites: &[ClientSite]) -> Vec<&str> {
     sites.iter().map(|site| site.name.as_str()).collect()
 }
 
@@ -62,9 +62,9 @@ fn the_name_of_another_replica_is_refused() {
         Ok(sites) => panic!("{sites:?}"),
         Err(error) => error.to_string(),
     };
-    let told = refusal("site=CA,JP,OR");
-    assert!(told.contains("a:2 is replica OR, not JP"), "{told}");
-    assert!(told.contains("CA,OR,JP, in this order"), "{told}");
+    let message = refusal("site=CA,JP,OR");
+    assert!(message.contains("a:2 is replica OR, not JP"), "{message}");
+    assert!(message.contains("CA,OR,JP, in this order"), "{message}");
     for good in ["CA,OR,JP", "west,north,east", "CA"] {
         let sites = here.sites(&settings(3, &format!("site={good}"))).unwrap();
         assert_eq!(sites[0].name, good.split(',').next().unwrap());
@@ -110,16 +110,16 @@ fn a_dead_replica_is_named_also_by_a_client_that_never_reached_it() {
     let change = ReplicaChange {
         address: "a:2".into(),
         replica: None,
-        liveness: Liveness::Dead {
-            said: "connection refused".into(),
+        liveness: LivenessChange::Dead {
+            reason: "connection refused".into(),
         },
     };
-    let told = words(&change, names.get("a:2").map(String::as_str));
+    let message = describe_change(&change, names.get("a:2").map(String::as_str));
     assert!(
-        told.starts_with("a:2 (OR) does not answer (connection"),
-        "{told}"
+        message.starts_with("a:2 (OR) does not answer (connection"),
+        "{message}"
     );
-    assert!(words(&change, None).starts_with("a:2 does not answer"));
+    assert!(describe_change(&change, None).starts_with("a:2 does not answer"));
 }
 
 #[test]
@@ -133,12 +133,17 @@ fn threads_ask_the_nearest_next() {
 
 #[test]
 fn nobody_and_two_clusters_are_errors() {
-    let error = survey(vec![dead(), dead()]).is_one_cluster().unwrap_err();
-    let told = error.to_string();
-    assert!(told.contains("a:1: connection refused; a:2: "), "{told}");
+    let error = survey(vec![dead(), dead()])
+        .ensure_one_cluster()
+        .unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("a:1: connection refused; a:2: "),
+        "{message}"
+    );
     let mut other = found("OR").unwrap();
     other.cluster = "prod".into();
-    let error = survey(vec![found("CA"), Ok(other)]).is_one_cluster();
-    let told = error.unwrap_err().to_string();
-    assert!(told.contains("a:2 of \"prod\""), "{told}");
+    let error = survey(vec![found("CA"), Ok(other)]).ensure_one_cluster();
+    let message = error.unwrap_err().to_string();
+    assert!(message.contains("a:2 of \"prod\""), "{message}");
 }

@@ -58,13 +58,13 @@ pub struct TooManyPending;
 #[derive(Debug)]
 pub struct AcknowledgedCounter {
     next: AtomicU64,
-    acknowledged: Mutex<Acknowledged>,
-    /// Copy of `Acknowledged::below`, read without the lock on every draw.
+    acknowledged: Mutex<AckWindow>,
+    /// Copy of `AckWindow::below`, read without the lock on every draw.
     below: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Acknowledged {
+struct AckWindow {
     /// Every number below this one has been acknowledged.
     below: u64,
     /// Bit `n % WINDOW`: `n` was acknowledged; only for `n` in `below..below + WINDOW`.
@@ -76,7 +76,7 @@ impl AcknowledgedCounter {
     pub fn new(first: u64) -> Self {
         AcknowledgedCounter {
             next: AtomicU64::new(first),
-            acknowledged: Mutex::new(Acknowledged {
+            acknowledged: Mutex::new(AckWindow {
                 below: first,
                 window: vec![0; (WINDOW / 64) as usize],
             }),
@@ -113,7 +113,7 @@ impl AcknowledgedCounter {
     }
 }
 
-impl Acknowledged {
+impl AckWindow {
     fn note(&mut self, number: u64) {
         let (word, bit) = position(number);
         self.window[word] |= bit;

@@ -26,4 +26,6 @@ pub use permutation::Permutation;
 pub use random::Random;
 pub use simple::{Exponential, Hotspot, Uniform};
 pub use zipf_exact::ZipfExact;
-pub use zipfian::{SCRAMBLED_ITEMS, SCRAMBLED_ZETAN, Scrambled, ZIPFIAN_CONSTANT, Zipfian, zeta};
+pub use zipfian::{
+    SCRAMBLED_ITEMS, SCRAMBLED_ZETAN, ScrambledZipfian, ZIPFIAN_CONSTANT, Zipfian, zeta,
+};

@@ -22,7 +22,7 @@ pub struct ZipfExact {
     /// Area where rank 1 begins, its bar being wider than the curve there.
     area_start: f64,
     /// Draws that are rounded up by at most this much need no further test.
-    sure: f64,
+    accept_margin: f64,
 }
 
 impl ZipfExact {
@@ -39,7 +39,7 @@ impl ZipfExact {
             theta,
             area_end: area(items as f64 + 0.5),
             area_start: area(1.5) - 1.0,
-            sure: 2.0 - area_inverse(area(2.5) - 2f64.powf(-theta), theta),
+            accept_margin: 2.0 - area_inverse(area(2.5) - 2f64.powf(-theta), theta),
         }
     }
 
@@ -52,7 +52,7 @@ impl ZipfExact {
             // The conversion saturates: rounding can only step over the ends.
             let rank = ((x + 0.5) as u64).clamp(1, self.items);
             let nearest = rank as f64;
-            if nearest - x <= self.sure
+            if nearest - x <= self.accept_margin
                 || u >= area(nearest + 0.5, self.theta) - nearest.powf(-self.theta)
             {
                 return rank - 1;

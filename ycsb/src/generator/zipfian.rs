@@ -11,7 +11,7 @@ pub const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 /// YCSB's precomputed zeta of [`SCRAMBLED_ITEMS`] and [`ZIPFIAN_CONSTANT`].
 pub const SCRAMBLED_ZETAN: f64 = 26.469_028_201_783_02;
 
-/// Most draws that [`Scrambled::draw_below`] makes of one number. Of a range a hundred times
+/// Most draws that [`ScrambledZipfian::draw_below`] makes of one number. Of a range a hundred times
 /// too large, one number in 10^17 needs more.
 const DRAWS_MAX: u32 = 1 << 12;
 
@@ -118,16 +118,16 @@ fn eta(items: u64, theta: f64, zetan: f64) -> f64 {
 /// modulo the record count. The popular records are scattered, and the hottest
 /// gets 3.8% of the requests however many records there are.
 #[derive(Clone, Debug)]
-pub struct Scrambled {
+pub struct ScrambledZipfian {
     first: u64,
     count: u64,
     zipfian: Zipfian,
 }
 
-impl Scrambled {
+impl ScrambledZipfian {
     /// Scatters over `first..first + count`; 0 counts as 1.
     pub fn new(first: u64, count: u64) -> Self {
-        Scrambled {
+        ScrambledZipfian {
             first,
             count: count.max(1),
             zipfian: Zipfian::with_zeta(0, SCRAMBLED_ITEMS + 1, ZIPFIAN_CONSTANT, SCRAMBLED_ZETAN),
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn the_hottest_scrambled_record_gets_3_8_percent_at_any_size() {
         for records in [1_000, 1_000_000] {
-            let scrambled = Scrambled::new(0, records);
+            let scrambled = ScrambledZipfian::new(0, records);
             let hottest = fnv_hash(0) % records;
             let mut random = Random::new(1, &[records]);
             let draws = 300_000;
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn scrambled_keeps_to_its_range() {
-        let scrambled = Scrambled::new(500, 10);
+        let scrambled = ScrambledZipfian::new(500, 10);
         let mut random = Random::new(2, &[]);
         assert!((0..1_000).all(|_| (500..510).contains(&scrambled.draw(&mut random))));
     }

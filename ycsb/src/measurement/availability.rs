@@ -13,19 +13,19 @@ pub type ReplicaName = Arc<str>;
 
 /// Reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
+pub enum OpClass {
     /// Reads and scans.
     Reads,
     /// Updates and insertions.
     Writes,
 }
 
-impl Class {
+impl OpClass {
     /// The class of a request; `None` for a read-modify-write, which is two of them.
-    pub fn of(kind: OpKind) -> Option<Class> {
+    pub fn of(kind: OpKind) -> Option<OpClass> {
         match kind {
-            OpKind::Read | OpKind::Scan => Some(Class::Reads),
-            OpKind::Update | OpKind::Insert => Some(Class::Writes),
+            OpKind::Read | OpKind::Scan => Some(OpClass::Reads),
+            OpKind::Update | OpKind::Insert => Some(OpClass::Writes),
             OpKind::ReadModifyWrite => None,
         }
     }
@@ -33,15 +33,15 @@ impl Class {
     /// The name that is reported.
     pub fn name(self) -> &'static str {
         match self {
-            Class::Reads => "READS",
-            Class::Writes => "WRITES",
+            OpClass::Reads => "READS",
+            OpClass::Writes => "WRITES",
         }
     }
 }
 
 /// A time without a successful answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gap {
+pub struct AvailabilityGap {
     /// When it began: at the last answer before it.
     pub began: Duration,
     /// Its duration.
@@ -52,15 +52,15 @@ pub struct Gap {
 #[derive(Clone, Copy, Debug, Default)]
 struct Answers {
     last: Duration,
-    longest: Gap,
+    longest: AvailabilityGap,
 }
 
 impl Answers {
-    fn heard(&mut self, at: Duration) {
+    fn record(&mut self, at: Duration) {
         let length = at.saturating_sub(self.last);
         if length > self.longest.length {
             let began = self.last;
-            self.longest = Gap { began, length };
+            self.longest = AvailabilityGap { began, length };
         }
         self.last = self.last.max(at);
     }
@@ -68,7 +68,7 @@ impl Answers {
 
 /// Outcomes of the requests that were sent to one replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replica {
+pub struct ReplicaAvailability {
     /// Index of the site with the threads that ask this replica.
     pub site: Option<u8>,
     /// Requests that it answered, be it with a refusal.
@@ -81,10 +81,10 @@ pub struct Replica {
     /// because of that.
     last_in_vain: Option<Duration>,
     /// Its longest silence that has ended.
-    silence: Gap,
+    silence: AvailabilityGap,
 }
 
-impl Replica {
+impl ReplicaAvailability {
     /// Since when it is silent: its last answer, if what was sent then or later was in
     /// vain.
     pub fn silent_since(&self) -> Option<Duration> {
@@ -96,22 +96,22 @@ impl Replica {
 
     /// The longest time between two answers of it, if what was sent in that time was in
     /// vain or went to another replica.
-    pub fn longest_silence(&self) -> Option<Gap> {
+    pub fn longest_silence(&self) -> Option<AvailabilityGap> {
         Some(self.silence).filter(|gap| !gap.length.is_zero())
     }
 
-    fn answers(&mut self, at: Duration) {
+    fn record_answer(&mut self, at: Duration) {
         if let Some(began) = self.silent_since() {
             let length = at.saturating_sub(began);
             if length > self.silence.length {
-                self.silence = Gap { began, length };
+                self.silence = AvailabilityGap { began, length };
             }
         }
         self.answered += 1;
         self.last_answer = self.last_answer.max(Some(at));
     }
 
-    fn is_missed(&mut self, sent: Duration) {
+    fn record_miss(&mut self, sent: Duration) {
         self.last_in_vain = self.last_in_vain.max(Some(sent));
     }
 }
@@ -120,10 +120,10 @@ impl Replica {
 #[derive(Clone, Debug, Default)]
 pub struct Availability {
     from: Duration,
-    classes: BTreeMap<(u8, Class), Answers>,
+    classes: BTreeMap<(u8, OpClass), Answers>,
     /// Until when each site made requests.
     until: BTreeMap<u8, Duration>,
-    replicas: BTreeMap<ReplicaName, Replica>,
+    replicas: BTreeMap<ReplicaName, ReplicaAvailability>,
 }
 
 impl Availability {
@@ -136,19 +136,19 @@ impl Availability {
     }
 
     /// Notes that a site was to make a request. A site without any has no gaps.
-    pub fn asked(&mut self, site: u8, kind: OpKind) {
+    pub fn requested(&mut self, site: u8, kind: OpKind) {
         self.answers(site, kind);
     }
 
     /// Notes a successful answer.
     pub fn succeeded(&mut self, site: u8, kind: OpKind, at: Duration) {
         if let Some(answers) = self.answers(site, kind) {
-            answers.heard(at);
+            answers.record(at);
         }
     }
 
     fn answers(&mut self, site: u8, kind: OpKind) -> Option<&mut Answers> {
-        let key = (site, Class::of(kind)?);
+        let key = (site, OpClass::of(kind)?);
         let fresh = Answers {
             last: self.from,
             ..Answers::default()
@@ -169,25 +169,26 @@ impl Availability {
 
     /// Notes that a replica answered, with success or not.
     pub fn answered(&mut self, replica: &ReplicaName, at: Duration) {
-        self.replica(replica).answers(at);
+        self.replica(replica).record_answer(at);
     }
 
     /// Notes that a request, which was sent to a replica at `sent`, has no answer of it.
     pub fn unanswered(&mut self, replica: &ReplicaName, sent: Duration) {
         let replica = self.replica(replica);
         replica.unanswered += 1;
-        replica.is_missed(sent);
+        replica.record_miss(sent);
     }
 
     /// Notes that another replica answered a request, sent at `sent`, of a thread that asks
     /// this one if it can.
-    pub fn passed_over(&mut self, replica: &ReplicaName, sent: Duration) {
-        self.replica(replica).is_missed(sent);
+    pub fn bypassed(&mut self, replica: &ReplicaName, sent: Duration) {
+        self.replica(replica).record_miss(sent);
     }
 
-    fn replica(&mut self, name: &ReplicaName) -> &mut Replica {
+    fn replica(&mut self, name: &ReplicaName) -> &mut ReplicaAvailability {
         if !self.replicas.contains_key(name) {
-            self.replicas.insert(Arc::clone(name), Replica::default());
+            self.replicas
+                .insert(Arc::clone(name), ReplicaAvailability::default());
         }
         self.replicas
             .get_mut(name)
@@ -196,16 +197,16 @@ impl Availability {
 
     /// The longest gap of each site and class, by the site's index. The time after the
     /// last answer counts, until the site's threads were done or the run ended.
-    pub fn gaps(&self) -> impl Iterator<Item = (u8, Class, Gap)> {
+    pub fn gaps(&self) -> impl Iterator<Item = (u8, OpClass, AvailabilityGap)> {
         self.classes.iter().map(|((site, class), answers)| {
             let mut answers = *answers;
-            answers.heard(self.until.get(site).copied().unwrap_or_default());
+            answers.record(self.until.get(site).copied().unwrap_or_default());
             (*site, *class, answers.longest)
         })
     }
 
     /// The replicas that were used, by name.
-    pub fn replicas(&self) -> impl Iterator<Item = (&ReplicaName, &Replica)> {
+    pub fn replicas(&self) -> impl Iterator<Item = (&ReplicaName, &ReplicaAvailability)> {
         self.replicas.iter()
     }
 }
@@ -218,8 +219,8 @@ mod tests {
         Duration::from_millis(time)
     }
 
-    fn gap(began: u64, length: u64) -> Gap {
-        Gap {
+    fn gap(began: u64, length: u64) -> AvailabilityGap {
+        AvailabilityGap {
             began: ms(began),
             length: ms(length),
         }
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_longest_gap_may_be_the_first_any_or_the_last() {
-        let cases: [(&[u64], Gap); 3] = [
+        let cases: [(&[u64], AvailabilityGap); 3] = [
             (&[600, 700, 1_000], gap(100, 500)),
             (&[200, 300, 800, 1_000], gap(300, 500)),
             (&[200, 400, 300], gap(400, 600)),
@@ -240,7 +241,7 @@ mod tests {
             seen.left(0, ms(900));
             seen.left(0, ms(1_000));
             let gaps: Vec<_> = seen.gaps().collect();
-            assert_eq!(gaps, [(0, Class::Reads, expected)], "{times:?}");
+            assert_eq!(gaps, [(0, OpClass::Reads, expected)], "{times:?}");
         }
     }
 
@@ -248,16 +249,16 @@ mod tests {
     fn reads_writes_and_sites_are_apart_and_what_was_not_asked_has_no_gap() {
         let mut seen = Availability::new(ms(0));
         seen.succeeded(0, OpKind::Scan, ms(400));
-        seen.asked(1, OpKind::Insert);
-        seen.asked(1, OpKind::ReadModifyWrite);
+        seen.requested(1, OpKind::Insert);
+        seen.requested(1, OpKind::ReadModifyWrite);
         seen.left(0, ms(500));
         seen.left(1, ms(1_000));
         let gaps: Vec<_> = seen.gaps().collect();
         assert_eq!(
             gaps,
             [
-                (0, Class::Reads, gap(0, 400)),
-                (1, Class::Writes, gap(0, 1_000))
+                (0, OpClass::Reads, gap(0, 400)),
+                (1, OpClass::Writes, gap(0, 1_000))
             ]
         );
     }
@@ -304,7 +305,7 @@ mod tests {
         seen.answered(&name, ms(1_900));
         assert_eq!(longest(&seen), None, "it answered after that was sent");
         // Its clients knew that it was dead, and asked another one.
-        seen.passed_over(&name, ms(2_000));
+        seen.bypassed(&name, ms(2_000));
         seen.answered(&name, ms(2_400));
         seen.unanswered(&name, ms(2_400));
         seen.answered(&name, ms(2_500));

@@ -13,7 +13,7 @@ pub enum Exporter {
 
 /// One figure of a report.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct ReportLine {
     /// Measured quantity: `OVERALL`, `READ`, `READ-FAILED` ...
     pub metric: String,
     /// Name of the figure, with its unit.
@@ -62,7 +62,7 @@ fn java_double(x: f64) -> String {
 }
 
 /// The report as text, in the form of `exporter`.
-pub fn format_lines(lines: &[Line], exporter: Exporter) -> String {
+pub fn format_lines(lines: &[ReportLine], exporter: Exporter) -> String {
     match exporter {
         Exporter::Text => lines.iter().map(text_line).collect(),
         Exporter::Json => lines.iter().map(|line| json_object(line) + "\n").collect(),
@@ -73,12 +73,12 @@ pub fn format_lines(lines: &[Line], exporter: Exporter) -> String {
     }
 }
 
-fn text_line(line: &Line) -> String {
+fn text_line(line: &ReportLine) -> String {
     let value = value_text(line.value);
     format!("[{}], {}, {value}\n", line.metric, line.measurement)
 }
 
-fn json_object(line: &Line) -> String {
+fn json_object(line: &ReportLine) -> String {
     format!(
         "{{\n  \"metric\" : {},\n  \"measurement\" : {},\n  \"value\" : {}\n}}",
         json_string(&line.metric),

@@ -13,7 +13,7 @@ use hdrhistogram::Histogram;
 
 use super::report::reported_name;
 use super::{
-    Basis, HlogError, HlogWriter, Interval, Key, Measurements, What, hlog, reported_names,
+    Basis, HlogError, HlogWriter, Interval, Measurements, Metric, SeriesKey, hlog, reported_names,
     write_hgrm,
 };
 
@@ -62,10 +62,15 @@ impl IntervalFiles {
     }
 
     /// Adds what was measured in one interval, which began `start` after the run.
-    pub fn write(&mut self, start: Duration, length: Duration, measured: &[(Key, Histogram<u64>)]) {
+    pub fn write(
+        &mut self,
+        start: Duration,
+        length: Duration,
+        measured: &[(SeriesKey, Histogram<u64>)],
+    ) {
         for (key, histogram) in measured {
             let Some(all) = &mut self.all else { break };
-            let name = reported_name(key.what, key.basis, self.interval);
+            let name = reported_name(key.metric, key.basis, self.interval);
             let unnamed = key.site.to_string();
             let site = self.sites.get(usize::from(key.site)).unwrap_or(&unnamed);
             let tag = hlog::tag("", site, &name, key);
@@ -129,7 +134,7 @@ impl IntervalFiles {
     }
 
     fn write_distributions(&mut self, measurements: &Measurements) {
-        let mut names: Vec<(What, Basis)> = measurements
+        let mut names: Vec<(Metric, Basis)> = measurements
             .keys()
             .flat_map(|key| key.reported_as().map(|what| (what, key.basis)))
             .collect();

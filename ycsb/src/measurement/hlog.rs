@@ -23,7 +23,7 @@ use hdrhistogram::serialization::interval_log::{
 
 pub use read::{LogInterval, each_interval};
 
-use super::{Key, add, new_histogram, observe, sample_key};
+use super::{SeriesKey, add, new_histogram, observe, sample_key};
 use crate::sample::Sample;
 
 const LEGEND: &str =
@@ -127,7 +127,7 @@ fn clean_tag(tag: &str) -> String {
 }
 
 /// `site:READ:local`; the path is left out where there is none.
-pub(super) fn tag(label: &str, site: &str, name: &str, key: &Key) -> String {
+pub(super) fn tag(label: &str, site: &str, name: &str, key: &SeriesKey) -> String {
     let parts = [Some(label), Some(site), Some(name), key.path_name()];
     let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
     parts.collect::<Vec<_>>().join(":")
@@ -199,7 +199,7 @@ fn write_runs<W: Write>(
 }
 
 fn part_histograms(run: &HlogRun<'_>, samples: &[&Sample]) -> BTreeMap<String, Histogram<u64>> {
-    let mut by_key: BTreeMap<Key, Histogram<u64>> = BTreeMap::new();
+    let mut by_key: BTreeMap<SeriesKey, Histogram<u64>> = BTreeMap::new();
     for sample in samples {
         let histogram = by_key
             .entry(sample_key(sample))
@@ -211,7 +211,7 @@ fn part_histograms(run: &HlogRun<'_>, samples: &[&Sample]) -> BTreeMap<String, H
         .map(|(key, histogram)| {
             let unnamed = key.site.to_string();
             let site = run.sites.get(usize::from(key.site)).unwrap_or(&unnamed);
-            (tag(run.label, site, &key.what.name(), &key), histogram)
+            (tag(run.label, site, &key.metric.name(), &key), histogram)
         })
         .collect()
 }

@@ -28,18 +28,18 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use leasehold_wire::Path;
 
-use crate::sample::{End, OpKind, Sample};
+use crate::sample::{OpKind, OpOutcome, Sample};
 
 pub use account::Account;
-pub use availability::{Availability, Class, Gap, Replica, ReplicaName};
-pub use export::{Exporter, Line, Number, format_lines};
+pub use availability::{Availability, AvailabilityGap, OpClass, ReplicaAvailability, ReplicaName};
+pub use export::{Exporter, Number, ReportLine, format_lines};
 pub use files::IntervalFiles;
 pub use hgrm::write_hgrm;
 pub use hlog::{
     HlogError, HlogRun, HlogWriter, LogInterval, each_interval, read_hlog, sum_hlog, write_hlog,
 };
-pub use names::{Return, kind_name, path_name};
-pub use report::Report;
+pub use names::{ReturnCode, kind_name, path_name};
+pub use report::WorkloadReport;
 
 /// Significant digits of every histogram.
 pub const DIGITS: u8 = 3;
@@ -51,7 +51,7 @@ pub fn new_histogram() -> Histogram<u64> {
 
 /// Operations that a histogram counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum What {
+pub enum Metric {
     /// Operations that did what was asked.
     Done(OpKind),
     /// Operations that did not.
@@ -68,17 +68,17 @@ pub enum What {
     All,
 }
 
-impl What {
+impl Metric {
     /// YCSB's name: `READ`, `READ-FAILED`, `VERIFY`.
     pub fn name(self) -> String {
         match self {
-            What::Done(kind) => kind_name(kind).to_owned(),
-            What::Failed(kind) => format!("{}-FAILED", kind_name(kind)),
-            What::Abandoned(kind) => format!("{}-ABANDONED", kind_name(kind)),
-            What::NeverSent(kind) => format!("{}-NEVER-SENT", kind_name(kind)),
-            What::PerRecord => "SCAN-LATENCY-PER-RECORD".to_owned(),
-            What::Verify => "VERIFY".to_owned(),
-            What::All => "ALL".to_owned(),
+            Metric::Done(kind) => kind_name(kind).to_owned(),
+            Metric::Failed(kind) => format!("{}-FAILED", kind_name(kind)),
+            Metric::Abandoned(kind) => format!("{}-ABANDONED", kind_name(kind)),
+            Metric::NeverSent(kind) => format!("{}-NEVER-SENT", kind_name(kind)),
+            Metric::PerRecord => "SCAN-LATENCY-PER-RECORD".to_owned(),
+            Metric::Verify => "VERIFY".to_owned(),
+            Metric::All => "ALL".to_owned(),
         }
     }
 }
@@ -105,11 +105,11 @@ pub enum Interval {
 
 /// Key that names a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct SeriesKey {
     /// From when latency counts.
     pub basis: Basis,
     /// Counted operations.
-    pub what: What,
+    pub metric: Metric,
     /// Index of the site.
     pub site: u8,
     /// Path on which it was served; `Unspecified` for failures.
@@ -118,12 +118,12 @@ pub struct Key {
     pub away: bool,
 }
 
-impl Key {
+impl SeriesKey {
     /// Key of operations that are not told apart by how they were served.
-    fn new(basis: Basis, what: What, site: u8) -> Self {
-        Key {
+    fn new(basis: Basis, metric: Metric, site: u8) -> Self {
+        SeriesKey {
             basis,
-            what,
+            metric,
             site,
             path: Path::Unspecified,
             away: false,
@@ -142,24 +142,24 @@ impl Key {
 
     /// Whether this histogram is part of what is reported under the name of `what`:
     /// latencies from the intended start include operations without an answer.
-    pub fn counts_as(&self, what: What) -> bool {
+    pub fn counts_as(&self, what: Metric) -> bool {
         self.reported_as().any(|name| name == what)
     }
 
-    fn reported_as(&self) -> impl Iterator<Item = What> {
-        let censored = match (self.basis, self.what) {
-            (Basis::Intended, What::Abandoned(kind) | What::NeverSent(kind)) => {
-                Some(What::Done(kind))
+    fn reported_as(&self) -> impl Iterator<Item = Metric> {
+        let censored = match (self.basis, self.metric) {
+            (Basis::Intended, Metric::Abandoned(kind) | Metric::NeverSent(kind)) => {
+                Some(Metric::Done(kind))
             }
             _ => None,
         };
-        std::iter::once(self.what).chain(censored)
+        std::iter::once(self.metric).chain(censored)
     }
 }
 
 /// One operation that ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured {
+pub struct OpMeasurement {
     /// Index of the site.
     pub site: u8,
     /// Kind of the operation.
@@ -169,7 +169,7 @@ pub struct Measured {
     /// Whether another replica served it than the site's own.
     pub away: bool,
     /// Its return status.
-    pub returned: Return,
+    pub returned: ReturnCode,
     /// Time from when it was sent.
     pub service: Duration,
     /// Time from when it should have been sent.
@@ -178,7 +178,7 @@ pub struct Measured {
 
 /// Operations that had no answer when the run ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Unanswered {
+pub struct UnansweredOps {
     /// Index of the site.
     pub site: u8,
     /// Kind of the operation, also if it was never sent.
@@ -203,8 +203,8 @@ struct Series {
 #[derive(Clone, Debug)]
 pub struct Measurements {
     interval: Interval,
-    series: BTreeMap<Key, Series>,
-    returns: BTreeMap<(What, Return), u64>,
+    series: BTreeMap<SeriesKey, Series>,
+    returns: BTreeMap<(Metric, ReturnCode), u64>,
 }
 
 impl Measurements {
@@ -222,7 +222,7 @@ impl Measurements {
         let mut measurements = Measurements::new(Interval::Op);
         for sample in samples {
             let latency = Duration::from_nanos(sample.latency_ns);
-            measurements.record(&Measured {
+            measurements.record(&OpMeasurement {
                 site: sample.site,
                 kind: sample.kind,
                 path: sample.path,
@@ -242,39 +242,39 @@ impl Measurements {
     }
 
     /// Adds an operation that ended, well or not.
-    pub fn record(&mut self, measured: &Measured) {
+    pub fn record(&mut self, measured: &OpMeasurement) {
         let (what, path) = match measured.returned {
-            Return::Ok => (What::Done(measured.kind), measured.path),
-            _ => (What::Failed(measured.kind), Path::Unspecified),
+            ReturnCode::Ok => (Metric::Done(measured.kind), measured.path),
+            _ => (Metric::Failed(measured.kind), Path::Unspecified),
         };
-        let away = measured.away && measured.returned == Return::Ok;
+        let away = measured.away && measured.returned == ReturnCode::Ok;
         let times = [
             (Basis::Service, Some(measured.service)),
             (Basis::Intended, Some(measured.intended)),
         ];
         for (basis, latency) in times {
-            let key = Key {
+            let key = SeriesKey {
                 path,
                 away,
-                ..Key::new(basis, what, measured.site)
+                ..SeriesKey::new(basis, what, measured.site)
             };
             self.observe(key, latency, 1);
         }
-        self.count(What::Done(measured.kind), measured.returned);
+        self.count(Metric::Done(measured.kind), measured.returned);
     }
 
     /// Adds operations that had no answer when the run ended.
-    pub fn record_unanswered(&mut self, unanswered: &Unanswered) {
+    pub fn record_unanswered(&mut self, unanswered: &UnansweredOps) {
         let what = match unanswered.service {
-            Some(_) => What::Abandoned(unanswered.kind),
-            None => What::NeverSent(unanswered.kind),
+            Some(_) => Metric::Abandoned(unanswered.kind),
+            None => Metric::NeverSent(unanswered.kind),
         };
         let times = [
             (Basis::Service, unanswered.service),
             (Basis::Intended, Some(unanswered.intended)),
         ];
         for (basis, latency) in times {
-            let key = Key::new(basis, what, unanswered.site);
+            let key = SeriesKey::new(basis, what, unanswered.site);
             self.observe(key, latency, unanswered.count);
         }
     }
@@ -282,18 +282,18 @@ impl Measurements {
     /// Adds so many operations that were due, whatever came of them, with the time from
     /// their intended start.
     pub fn record_due(&mut self, site: u8, intended: Duration, count: u64) {
-        let key = Key::new(Basis::Intended, What::All, site);
+        let key = SeriesKey::new(Basis::Intended, Metric::All, site);
         self.observe(key, Some(intended), count);
     }
 
     /// Adds a successful scan that found so many records.
     pub fn record_scan(&mut self, site: u8, found: u32, took: Duration) {
-        let key = Key::new(self.main_basis(), What::PerRecord, site);
+        let key = SeriesKey::new(self.main_basis(), Metric::PerRecord, site);
         self.observe(key, took.checked_div(found), 1);
     }
 
     /// Counts a latency, if its basis is kept.
-    fn observe(&mut self, key: Key, latency: Option<Duration>, count: u64) {
+    fn observe(&mut self, key: SeriesKey, latency: Option<Duration>, count: u64) {
         let kept = match self.interval {
             Interval::Op => key.basis == Basis::Service,
             Interval::Intended => key.basis == Basis::Intended,
@@ -305,10 +305,10 @@ impl Measurements {
     }
 
     /// Adds the check of a record that was read.
-    pub fn record_check(&mut self, site: u8, returned: Return, took: Duration) {
-        let key = Key::new(self.main_basis(), What::Verify, site);
+    pub fn record_check(&mut self, site: u8, returned: ReturnCode, took: Duration) {
+        let key = SeriesKey::new(self.main_basis(), Metric::Verify, site);
         self.observe(key, Some(took), 1);
-        self.count(What::Verify, returned);
+        self.count(Metric::Verify, returned);
     }
 
     /// Adds everything that another has measured.
@@ -324,7 +324,7 @@ impl Measurements {
     }
 
     /// Ends an interval: what was measured in it, by key. It stays in the totals.
-    pub fn end_interval(&mut self) -> Vec<(Key, Histogram<u64>)> {
+    pub fn end_interval(&mut self) -> Vec<(SeriesKey, Histogram<u64>)> {
         let mut ended = Vec::new();
         for (key, series) in &mut self.series {
             if !series.current.is_empty() {
@@ -339,7 +339,7 @@ impl Measurements {
     }
 
     /// Returns the sum of all histograms with a key that is asked for.
-    pub fn total(&self, wanted: impl Fn(&Key) -> bool) -> Histogram<u64> {
+    pub fn total(&self, wanted: impl Fn(&SeriesKey) -> bool) -> Histogram<u64> {
         let mut sum = new_histogram();
         for (_, series) in self.series.iter().filter(|(key, _)| wanted(key)) {
             add(&mut sum, &series.past);
@@ -349,13 +349,13 @@ impl Measurements {
     }
 
     /// The keys under which something was measured, in order.
-    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+    pub fn keys(&self) -> impl Iterator<Item = &SeriesKey> {
         self.series.keys()
     }
 
     /// Statuses that an operation returned, each with its number of times; failures are listed
     /// here under the operation itself.
-    pub fn returns(&self, what: What) -> impl Iterator<Item = (Return, u64)> {
+    pub fn returns(&self, what: Metric) -> impl Iterator<Item = (ReturnCode, u64)> {
         let all = self.returns.iter();
         all.filter(move |((of, _), _)| *of == what)
             .map(|((_, returned), count)| (*returned, *count))
@@ -369,23 +369,23 @@ impl Measurements {
         }
     }
 
-    fn series(&mut self, key: Key) -> &mut Series {
+    fn series(&mut self, key: SeriesKey) -> &mut Series {
         self.series.entry(key).or_insert_with(|| Series {
             past: new_histogram(),
             current: new_histogram(),
         })
     }
 
-    fn count(&mut self, what: What, returned: Return) {
+    fn count(&mut self, what: Metric, returned: ReturnCode) {
         *self.returns.entry((what, returned)).or_default() += 1;
     }
 }
 
 /// Adds up the histograms of the same key, in order.
 pub(crate) fn sum_of(
-    parts: impl Iterator<Item = Vec<(Key, Histogram<u64>)>>,
-) -> Vec<(Key, Histogram<u64>)> {
-    let mut sums: BTreeMap<Key, Histogram<u64>> = BTreeMap::new();
+    parts: impl Iterator<Item = Vec<(SeriesKey, Histogram<u64>)>>,
+) -> Vec<(SeriesKey, Histogram<u64>)> {
+    let mut sums: BTreeMap<SeriesKey, Histogram<u64>> = BTreeMap::new();
     for (key, histogram) in parts.flatten() {
         match sums.entry(key) {
             Entry::Vacant(sum) => {
@@ -399,10 +399,10 @@ pub(crate) fn sum_of(
 
 /// Adds up histograms by the names under which they are reported, in order.
 pub fn reported_names(
-    measured: &[(Key, Histogram<u64>)],
+    measured: &[(SeriesKey, Histogram<u64>)],
     interval: Interval,
 ) -> Vec<(String, Histogram<u64>)> {
-    let mut sums: BTreeMap<(Basis, What), Histogram<u64>> = BTreeMap::new();
+    let mut sums: BTreeMap<(Basis, Metric), Histogram<u64>> = BTreeMap::new();
     for (key, histogram) in measured {
         for what in key.reported_as() {
             let sum = sums.entry((key.basis, what)).or_insert_with(new_histogram);
@@ -414,14 +414,14 @@ pub fn reported_names(
 }
 
 /// The key of a sample, as an interval log tags it.
-fn sample_key(sample: &Sample) -> Key {
+fn sample_key(sample: &Sample) -> SeriesKey {
     let (what, path) = match sample.end {
-        End::Ok => (What::Done(sample.kind), sample.path),
-        End::Failed | End::TimedOut => (What::Failed(sample.kind), Path::Unspecified),
+        OpOutcome::Ok => (Metric::Done(sample.kind), sample.path),
+        OpOutcome::Failed | OpOutcome::TimedOut => (Metric::Failed(sample.kind), Path::Unspecified),
     };
-    Key {
+    SeriesKey {
         path,
-        ..Key::new(Basis::Service, what, sample.site)
+        ..SeriesKey::new(Basis::Service, what, sample.site)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use leasehold_wire::Path;
 
-use crate::sample::{End, OpKind};
+use crate::sample::{OpKind, OpOutcome};
 
 /// YCSB's name of an operation.
 pub fn kind_name(kind: OpKind) -> &'static str {
@@ -29,7 +29,7 @@ pub fn path_name(path: Path) -> &'static str {
 
 /// Return status of an operation, by YCSB's names of its statuses where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Return {
+pub enum ReturnCode {
     /// It did what was asked.
     Ok,
     /// There is no such record.
@@ -48,28 +48,28 @@ pub enum Return {
     Error,
 }
 
-impl Return {
+impl ReturnCode {
     /// The name that is reported.
     pub fn name(self) -> &'static str {
         match self {
-            Return::Ok => "OK",
-            Return::NotFound => "NOT_FOUND",
-            Return::Timeout => "TIMEOUT",
-            Return::ServiceUnavailable => "SERVICE_UNAVAILABLE",
-            Return::BadRequest => "BAD_REQUEST",
-            Return::Forbidden => "FORBIDDEN",
-            Return::UnexpectedState => "UNEXPECTED_STATE",
-            Return::Error => "ERROR",
+            ReturnCode::Ok => "OK",
+            ReturnCode::NotFound => "NOT_FOUND",
+            ReturnCode::Timeout => "TIMEOUT",
+            ReturnCode::ServiceUnavailable => "SERVICE_UNAVAILABLE",
+            ReturnCode::BadRequest => "BAD_REQUEST",
+            ReturnCode::Forbidden => "FORBIDDEN",
+            ReturnCode::UnexpectedState => "UNEXPECTED_STATE",
+            ReturnCode::Error => "ERROR",
         }
     }
 }
 
-impl From<End> for Return {
-    fn from(end: End) -> Self {
+impl From<OpOutcome> for ReturnCode {
+    fn from(end: OpOutcome) -> Self {
         match end {
-            End::Ok => Return::Ok,
-            End::Failed => Return::Error,
-            End::TimedOut => Return::Timeout,
+            OpOutcome::Ok => ReturnCode::Ok,
+            OpOutcome::Failed => ReturnCode::Error,
+            OpOutcome::TimedOut => ReturnCode::Timeout,
         }
     }
 }

@@ -3,12 +3,14 @@
 use hdrhistogram::Histogram;
 
 use super::export::ordinal;
-use super::{Account, Availability, Basis, Interval, Key, Line, Measurements, Number, What};
+use super::{
+    Account, Availability, Basis, Interval, Measurements, Metric, Number, ReportLine, SeriesKey,
+};
 use crate::sample::OpKind;
 
 /// Contents of a report.
 #[derive(Clone, Copy, Debug)]
-pub struct Report<'a> {
+pub struct WorkloadReport<'a> {
     /// Everything measured.
     pub measurements: &'a Measurements,
     /// Outcome of every operation.
@@ -17,15 +19,15 @@ pub struct Report<'a> {
     pub availability: &'a Availability,
     /// Names of the sites, by index. None if there is one site without a name.
     pub sites: &'a [String],
-    /// Percentiles to be told, in percent.
+    /// Percentiles to report, in percent.
     pub percentiles: &'a [f64],
 }
 
-impl Report<'_> {
+impl WorkloadReport<'_> {
     /// All figures: overall, then by operation, failures and paths, then those of each
     /// site and replica.
-    pub fn lines(&self) -> Vec<Line> {
-        let mut lines = Lines {
+    pub fn lines(&self) -> Vec<ReportLine> {
+        let mut lines = ReportBuilder {
             lines: Vec::new(),
             percentiles: self.percentiles,
         };
@@ -46,7 +48,7 @@ impl Report<'_> {
         lines.lines
     }
 
-    fn overall(&self, lines: &mut Lines<'_>) {
+    fn overall(&self, lines: &mut ReportBuilder<'_>) {
         let account = self.account;
         let runtime_ms = whole_ms(account.runtime);
         lines.push("OVERALL", "RunTime(ms)", Number::Whole(runtime_ms));
@@ -79,7 +81,7 @@ impl Report<'_> {
         }
     }
 
-    fn operation(&self, lines: &mut Lines<'_>, what: What, basis: Basis) {
+    fn operation(&self, lines: &mut ReportBuilder<'_>, what: Metric, basis: Basis) {
         let measurements = self.measurements;
         let histogram = measurements.total(|key| key.basis == basis && key.counts_as(what));
         let main = basis == measurements.main_basis();
@@ -97,12 +99,15 @@ impl Report<'_> {
 
     /// Operations that read, by path: what the leases are for. Those of one site if it
     /// is given, by its index and name.
-    fn read_paths(&self, lines: &mut Lines<'_>, site: Option<(u8, &str)>) {
+    fn read_paths(&self, lines: &mut ReportBuilder<'_>, site: Option<(u8, &str)>) {
         let basis = self.measurements.main_basis();
-        let here = |key: &Key| site.is_none_or(|(index, _)| key.site == index);
+        let here = |key: &SeriesKey| site.is_none_or(|(index, _)| key.site == index);
         for (what, path) in read_paths(self.measurements.keys().filter(|key| here(key))) {
-            let wanted = |key: &Key| {
-                here(key) && key.basis == basis && key.what == what && key.path_name() == Some(path)
+            let wanted = |key: &SeriesKey| {
+                here(key)
+                    && key.basis == basis
+                    && key.metric == what
+                    && key.path_name() == Some(path)
             };
             let histogram = self.measurements.total(wanted);
             let of = site.map(|(_, name)| format!("{name}:")).unwrap_or_default();
@@ -111,12 +116,12 @@ impl Report<'_> {
         }
     }
 
-    fn site(&self, lines: &mut Lines<'_>, site: u8, name: &str) {
+    fn site(&self, lines: &mut ReportBuilder<'_>, site: u8, name: &str) {
         let interval = self.measurements.interval();
         for basis in [Basis::Service, Basis::Intended] {
             for what in all_kinds() {
                 let wanted =
-                    |key: &Key| key.site == site && key.basis == basis && key.counts_as(what);
+                    |key: &SeriesKey| key.site == site && key.basis == basis && key.counts_as(what);
                 let histogram = self.measurements.total(wanted);
                 if !histogram.is_empty() {
                     let metric = format!("{}@{name}", reported_name(what, basis, interval));
@@ -128,7 +133,7 @@ impl Report<'_> {
         self.gaps(lines, site, &format!("@{name}"));
     }
 
-    fn gaps(&self, lines: &mut Lines<'_>, site: u8, at: &str) {
+    fn gaps(&self, lines: &mut ReportBuilder<'_>, site: u8, at: &str) {
         for (_, class, gap) in self.availability.gaps().filter(|(of, ..)| *of == site) {
             let metric = format!("{}{at}", class.name());
             lines.push(&metric, "LongestGap(ms)", in_ms(gap.length));
@@ -136,7 +141,7 @@ impl Report<'_> {
         }
     }
 
-    fn replicas(&self, lines: &mut Lines<'_>) {
+    fn replicas(&self, lines: &mut ReportBuilder<'_>) {
         for (name, replica) in self.availability.replicas() {
             let metric = format!("REPLICA@{name}");
             lines.push(&metric, "Answered", Number::Whole(replica.answered));
@@ -153,14 +158,14 @@ impl Report<'_> {
 }
 
 /// Lines to be added to.
-struct Lines<'a> {
-    lines: Vec<Line>,
+struct ReportBuilder<'a> {
+    lines: Vec<ReportLine>,
     percentiles: &'a [f64],
 }
 
-impl Lines<'_> {
+impl ReportBuilder<'_> {
     fn push(&mut self, metric: &str, measurement: &str, value: Number) {
-        self.lines.push(Line {
+        self.lines.push(ReportLine {
             metric: metric.to_owned(),
             measurement: measurement.to_owned(),
             value,
@@ -193,7 +198,7 @@ fn in_ms(time: std::time::Duration) -> Number {
     Number::Whole(whole_ms(time))
 }
 
-fn all_kinds() -> impl Iterator<Item = What> {
+fn all_kinds() -> impl Iterator<Item = Metric> {
     let kinds = [
         OpKind::Read,
         OpKind::Update,
@@ -203,33 +208,33 @@ fn all_kinds() -> impl Iterator<Item = What> {
     ];
     let of_kind = |kind| {
         [
-            What::Done(kind),
-            What::Failed(kind),
-            What::Abandoned(kind),
-            What::NeverSent(kind),
+            Metric::Done(kind),
+            Metric::Failed(kind),
+            Metric::Abandoned(kind),
+            Metric::NeverSent(kind),
         ]
     };
-    let rest = [What::PerRecord, What::Verify, What::All];
+    let rest = [Metric::PerRecord, Metric::Verify, Metric::All];
     kinds.into_iter().flat_map(of_kind).chain(rest)
 }
 
 /// The name under which a histogram is reported.
-pub(super) fn reported_name(what: What, basis: Basis, interval: Interval) -> String {
+pub(super) fn reported_name(what: Metric, basis: Basis, interval: Interval) -> String {
     match (basis, interval) {
         (Basis::Intended, Interval::Both) => format!("Intended-{}", what.name()),
         _ => what.name(),
     }
 }
 
-fn read_paths<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<(What, &'static str)> {
-    let mut found: Vec<(What, &Key)> = Vec::new();
-    let reads = [What::Done(OpKind::Read), What::Done(OpKind::Scan)];
-    for key in keys.filter(|key| reads.contains(&key.what)) {
-        found.push((key.what, key));
+fn read_paths<'a>(keys: impl Iterator<Item = &'a SeriesKey>) -> Vec<(Metric, &'static str)> {
+    let mut found: Vec<(Metric, &SeriesKey)> = Vec::new();
+    let reads = [Metric::Done(OpKind::Read), Metric::Done(OpKind::Scan)];
+    for key in keys.filter(|key| reads.contains(&key.metric)) {
+        found.push((key.metric, key));
     }
     // In the order of the paths; those of other replicas last.
     found.sort_unstable_by_key(|(what, key)| (*what, key.away, key.path));
-    let named = |(what, key): (What, &Key)| Some((what, key.path_name()?));
+    let named = |(what, key): (Metric, &SeriesKey)| Some((what, key.path_name()?));
     let mut names: Vec<_> = found.into_iter().filter_map(named).collect();
     names.dedup();
     names

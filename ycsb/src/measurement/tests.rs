@@ -5,26 +5,26 @@ fn ms(latency: u64) -> Duration {
     Duration::from_millis(latency)
 }
 
-fn read(path: Path, latency_ms: u64) -> Measured {
-    Measured {
+fn read(path: Path, latency_ms: u64) -> OpMeasurement {
+    OpMeasurement {
         site: 0,
         kind: OpKind::Read,
         path,
         away: false,
-        returned: Return::Ok,
+        returned: ReturnCode::Ok,
         service: ms(latency_ms),
         intended: ms(latency_ms + 10),
     }
 }
 
-fn failed(returned: Return) -> Measured {
-    Measured {
+fn failed(returned: ReturnCode) -> OpMeasurement {
+    OpMeasurement {
         returned,
         ..read(Path::Unspecified, 500)
     }
 }
 
-fn sample(site: u8, start_ms: u64, latency_us: u64, end: End) -> Sample {
+fn sample(site: u8, start_ms: u64, latency_us: u64, end: OpOutcome) -> Sample {
     Sample {
         site,
         kind: OpKind::Read,
@@ -36,14 +36,14 @@ fn sample(site: u8, start_ms: u64, latency_us: u64, end: End) -> Sample {
 }
 
 /// Lines of the report of a run of two seconds, in which three operations ended.
-fn lines(measurements: &Measurements, sites: &[String], percentiles: &[f64]) -> Vec<Line> {
+fn lines(measurements: &Measurements, sites: &[String], percentiles: &[f64]) -> Vec<ReportLine> {
     let account = Account {
         runtime: ms(2_000),
         succeeded: 2,
         failed: 1,
         ..Account::default()
     };
-    let report = Report {
+    let report = WorkloadReport {
         measurements,
         account: &account,
         availability: &Availability::default(),
@@ -64,8 +64,8 @@ fn the_report_has_ycsbs_lines() {
     let mut measurements = Measurements::new(Interval::Op);
     measurements.record(&read(Path::Local, 1));
     measurements.record(&read(Path::Forwarded, 3));
-    measurements.record(&failed(Return::Timeout));
-    measurements.record(&failed(Return::NotFound));
+    measurements.record(&failed(ReturnCode::Timeout));
+    measurements.record(&failed(ReturnCode::NotFound));
     assert_eq!(
         report(&measurements),
         "[OVERALL], RunTime(ms), 2000\n\
@@ -145,7 +145,7 @@ fn near(number: Number) -> u64 {
 #[test]
 fn all_failed_is_still_a_report() {
     let mut measurements = Measurements::new(Interval::Op);
-    measurements.record(&failed(Return::Error));
+    measurements.record(&failed(ReturnCode::Error));
     let report = report(&measurements);
     assert!(report.contains("[READ], Operations, 0\n"), "{report}");
     assert!(report.contains("[READ], Return=ERROR, 1\n"), "{report}");
@@ -158,8 +158,8 @@ fn all_failed_is_still_a_report() {
 #[test]
 fn checks_are_counted() {
     let mut measurements = Measurements::new(Interval::Op);
-    measurements.record_check(0, Return::Ok, Duration::from_micros(3));
-    measurements.record_check(0, Return::UnexpectedState, Duration::from_micros(3));
+    measurements.record_check(0, ReturnCode::Ok, Duration::from_micros(3));
+    measurements.record_check(0, ReturnCode::UnexpectedState, Duration::from_micros(3));
     let report = report(&measurements);
     assert!(report.contains("[VERIFY], Operations, 2\n"), "{report}");
     assert!(
@@ -207,8 +207,8 @@ fn merging_is_the_same_as_measuring_together() {
         both.record(&measured);
     }
     a.end_interval();
-    b.record(&failed(Return::Timeout));
-    both.record(&failed(Return::Timeout));
+    b.record(&failed(ReturnCode::Timeout));
+    both.record(&failed(ReturnCode::Timeout));
     a.merge(&b);
     assert_eq!(report(&a), report(&both));
 }
@@ -266,14 +266,14 @@ fn samples_become_a_log_that_can_be_read_back() {
     let path = folder.path().join("latency.hlog");
     let sites = ["CA".to_owned(), "New York, NY".to_owned()];
     let quorum = [
-        sample(0, 100, 400, End::Ok),
-        sample(0, 2_500, 600, End::Ok),
-        sample(1, 1_200, 700, End::Ok),
-        sample(1, 1_300, 9_000_000, End::TimedOut),
+        sample(0, 100, 400, OpOutcome::Ok),
+        sample(0, 2_500, 600, OpOutcome::Ok),
+        sample(1, 1_200, 700, OpOutcome::Ok),
+        sample(1, 1_300, 9_000_000, OpOutcome::TimedOut),
     ];
     let leader = [
-        sample(0, 1_500, 800, End::Ok),
-        sample(7, 0, 900, End::Failed),
+        sample(0, 1_500, 800, OpOutcome::Ok),
+        sample(7, 0, 900, OpOutcome::Failed),
     ];
     let runs = [
         HlogRun {
@@ -398,7 +398,7 @@ fn what_has_no_answer_is_told_and_counts_in_the_intended_latency() {
     let mut measurements = Measurements::new(Interval::Both);
     measurements.record(&read(Path::Local, 1));
     for service in [Some(ms(400)), None] {
-        measurements.record_unanswered(&Unanswered {
+        measurements.record_unanswered(&UnansweredOps {
             site: 0,
             kind: OpKind::Read,
             service,
@@ -433,7 +433,7 @@ fn sites_and_replicas_have_lines_of_their_own() {
     let mut measurements = Measurements::new(Interval::Op);
     let mut availability = Availability::new(ms(0));
     for (site, latency, path) in [(0, 1, Path::Local), (0, 3, Path::Held), (1, 9, Path::Local)] {
-        measurements.record(&Measured {
+        measurements.record(&OpMeasurement {
             site,
             away: latency == 9,
             ..read(path, latency)
@@ -444,7 +444,7 @@ fn sites_and_replicas_have_lines_of_their_own() {
     }
     availability.unanswered(&"a:1".into(), ms(950));
     availability.used(&"b:2".into(), 1);
-    let report = Report {
+    let report = WorkloadReport {
         measurements: &measurements,
         account: &Account {
             target: Some(100.0),
@@ -483,7 +483,7 @@ fn sites_and_replicas_have_lines_of_their_own() {
     assert!(!text.contains("[REPLICA@b:2], SilentSince"), "{text}");
     assert!(!text.contains("[READ@CA:local]"), "{text}");
     // One site without a name is the whole.
-    let unnamed = Report {
+    let unnamed = WorkloadReport {
         sites: &[],
         ..report
     };

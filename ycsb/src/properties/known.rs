@@ -3,7 +3,7 @@
 
 /// Effect of a property here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum PropertyUse {
     /// It has this default.
     Default(&'static str),
     /// It has no default.
@@ -12,7 +12,7 @@ pub(super) enum Use {
     Ignored(&'static str),
 }
 
-use Use::{Default, Ignored, Optional};
+use PropertyUse::{Default, Ignored, Optional};
 
 const NO_TABLES: &str = "there is one key space";
 const ONE_KIND: &str = "measurements are always HdrHistograms";
@@ -21,7 +21,7 @@ const ONE_FAILURE: &str =
     "failures are counted by status, with one histogram for an operation's failures";
 
 /// Sorted by subject, as they are echoed.
-pub(super) const KNOWN: &[(&str, Use)] = &[
+pub(super) const KNOWN: &[(&str, PropertyUse)] = &[
     ("workload", Default("site.ycsb.workloads.CoreWorkload")),
     ("recordcount", Optional),
     ("operationcount", Default("0")),
@@ -106,7 +106,7 @@ pub(super) const KNOWN: &[(&str, Use)] = &[
     ("dotransactions", Ignored("the phase is `load` or `run`")),
 ];
 
-pub(super) fn lookup(name: &str) -> Option<Use> {
+pub(super) fn lookup(name: &str) -> Option<PropertyUse> {
     let found = KNOWN.iter().find(|(known, _)| *known == name);
     found.map(|(_, what)| *what)
 }

@@ -12,7 +12,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use known::{KNOWN, Use};
+use known::{KNOWN, PropertyUse};
 
 /// The workload files that ship with the program, by name.
 const EMBEDDED: [(&str, &str); 6] = [
@@ -213,8 +213,8 @@ impl Properties {
         match self.entries.get(name) {
             Some(entry) => Some(entry.value.trim()),
             None => match known::lookup(name)? {
-                Use::Default(value) => Some(value),
-                Use::Optional | Use::Ignored(_) => None,
+                PropertyUse::Default(value) => Some(value),
+                PropertyUse::Optional | PropertyUse::Ignored(_) => None,
             },
         }
     }
@@ -321,7 +321,9 @@ impl Properties {
     pub fn warnings(&self) -> Vec<String> {
         let warning = |(name, entry): (&String, &Entry)| match known::lookup(name) {
             None => Some(format!("{}: unknown property {name}", entry.origin)),
-            Some(Use::Ignored(why)) => Some(format!("{}: {name} is ignored: {why}", entry.origin)),
+            Some(PropertyUse::Ignored(why)) => {
+                Some(format!("{}: {name} is ignored: {why}", entry.origin))
+            }
             Some(_) => None,
         };
         let of_entries = self.entries.iter().filter_map(warning);
@@ -333,7 +335,7 @@ impl Properties {
     pub fn effective(&self) -> Vec<(&str, &str)> {
         KNOWN
             .iter()
-            .filter(|(_, what)| !matches!(what, Use::Ignored(_)))
+            .filter(|(_, what)| !matches!(what, PropertyUse::Ignored(_)))
             .filter_map(|(name, _)| Some((*name, self.text(name)?)))
             .collect()
     }

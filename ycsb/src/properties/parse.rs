@@ -2,7 +2,7 @@
 
 /// One `key=value` of a file and the line (from 1) on which it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct PropertyLine {
     pub number: usize,
     pub key: String,
     pub value: String,
@@ -16,13 +16,13 @@ pub(super) struct BadEscape {
 
 /// Splits a file into its properties, in order. The only thing that can be wrong
 /// is a `\u` without four hexadecimal digits, or half of a surrogate pair.
-pub(super) fn parse(text: &str) -> Result<Vec<Line>, BadEscape> {
+pub(super) fn parse(text: &str) -> Result<Vec<PropertyLine>, BadEscape> {
     logical_lines(text)
         .into_iter()
         .map(|(number, line)| {
             let (key, value) = split(&line);
             let decode = |raw| unescape(raw).ok_or(BadEscape { line: number });
-            Ok(Line {
+            Ok(PropertyLine {
                 number,
                 key: decode(key)?,
                 value: decode(value)?,

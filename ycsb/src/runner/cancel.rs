@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 /// Clones are the same flag; once raised it stays so.
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<Flag>);
+pub struct CancellationToken(Arc<Flag>);
 
 #[derive(Debug, Default)]
 struct Flag {
@@ -15,10 +15,10 @@ struct Flag {
     changed: Notify,
 }
 
-impl Cancel {
+impl CancellationToken {
     /// A flag that is not raised.
     pub fn new() -> Self {
-        Cancel::default()
+        CancellationToken::default()
     }
 
     /// Raises it.

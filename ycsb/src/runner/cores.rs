@@ -74,7 +74,7 @@ impl Cores {
     }
 
     /// Returns the thread for this turn: round-robin.
-    pub fn in_turn(&self, turn: usize) -> &Core {
+    pub fn round_robin(&self, turn: usize) -> &Core {
         &self.cores[turn % self.cores.len()]
     }
 }

@@ -30,17 +30,17 @@ use hdrhistogram::Histogram;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 
-use crate::measurement::{Interval, Key, ReplicaName};
+use crate::measurement::{Interval, ReplicaName, SeriesKey};
 use crate::store::Store;
 use crate::workload::CoreWorkload;
 use pace::Pacer;
-use shared::Shared;
-use watch::{Ending, Watch};
+use shared::RunState;
+use watch::{Ending, RunWatcher};
 use worker::Worker;
 
-pub use outcome::{Outcome, Shortfall};
+pub use outcome::{BenchmarkOutcome, Shortfall};
 
-pub use cancel::Cancel;
+pub use cancel::CancellationToken;
 pub use cores::{Core, Cores};
 
 /// Time that a run that was stopped waits for the operations in flight.
@@ -118,7 +118,7 @@ pub struct Tick<'a> {
     /// Operations that are left; 0 if there is no end.
     pub todo: u64,
     /// Histograms that were measured in it.
-    pub measured: &'a [(Key, Histogram<u64>)],
+    pub measured: &'a [(SeriesKey, Histogram<u64>)],
     /// Times that are kept.
     pub interval: Interval,
     /// Whether the run has ended.
@@ -127,7 +127,7 @@ pub struct Tick<'a> {
 
 /// The state of a run, at any moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Live {
+pub struct RunProgress {
     /// Time since the start of the run.
     pub elapsed: Duration,
     /// Operations that ended.
@@ -145,7 +145,7 @@ pub trait Observer {
     /// An interval has ended. The last one ends with the run.
     fn interval(&mut self, tick: &Tick<'_>);
     /// It is time to show the state of the run.
-    fn refresh(&mut self, live: &Live);
+    fn refresh(&mut self, progress: &RunProgress);
 }
 
 /// Carries out a workload, its threads spread over `stores` in turn, until its
@@ -162,8 +162,8 @@ pub async fn run<S: Store>(
     stores: &[SiteStore<S>],
     options: &RunOptions,
     observer: &mut dyn Observer,
-    cancel: &Cancel,
-) -> io::Result<Outcome> {
+    cancel: &CancellationToken,
+) -> io::Result<BenchmarkOutcome> {
     assert!(!stores.is_empty(), "a run needs a store");
     let operations = match options.phase {
         Phase::Load => workload.insert_count(),
@@ -171,7 +171,7 @@ pub async fn run<S: Store>(
     };
     let pacer = pacer(options)?;
     let cores = stores.iter().map(|store| store.core.number + 1);
-    let shared = Arc::new(Shared::new(options, operations, cores.max().unwrap_or(1)));
+    let shared = Arc::new(RunState::new(options, operations, cores.max().unwrap_or(1)));
     let mut workers = JoinSet::new();
     for thread in 0..shared.threads {
         let store = stores[(thread % stores.len() as u64) as usize].clone();
@@ -189,7 +189,7 @@ pub async fn run<S: Store>(
         };
         core.spawn_into(&mut workers, worker.work());
     }
-    let mut watch = Watch::new(&shared, options, operations);
+    let mut watch = RunWatcher::new(&shared, options, operations);
     let ending = watch.until_done(&mut workers, observer, cancel).await;
     // A thread that has no operation left is done before the phase ends; the others stop by its
     // end.
@@ -197,9 +197,9 @@ pub async fn run<S: Store>(
         (Ending::TimeOver, Some(deadline)) => deadline,
         _ => Instant::now(),
     });
-    settle(&mut workers, &shared).await;
+    drain(&mut workers, &shared).await;
     watch.end_last_interval(observer);
-    Ok(Outcome::new(&shared, ending == Ending::Cancelled))
+    Ok(BenchmarkOutcome::new(&shared, ending == Ending::Cancelled))
 }
 
 fn pacer(options: &RunOptions) -> io::Result<Option<Pacer>> {
@@ -211,10 +211,10 @@ fn pacer(options: &RunOptions) -> io::Result<Option<Pacer>> {
 }
 
 /// More threads than operations would be idle; 0 operations are without end.
-fn thread_count(asked: u64, operations: u64) -> u64 {
+fn thread_count(requested: u64, operations: u64) -> u64 {
     match operations {
-        0 => asked.max(1),
-        _ => asked.clamp(1, operations),
+        0 => requested.max(1),
+        _ => requested.clamp(1, operations),
     }
 }
 
@@ -225,9 +225,9 @@ fn share(operations: u64, threads: u64, thread: u64) -> Option<u64> {
 }
 
 /// Waits for the operations in flight, within bounds; then they are abandoned.
-async fn settle(workers: &mut JoinSet<()>, shared: &Shared) {
+async fn drain(workers: &mut JoinSet<()>, shared: &RunState) {
     let _ = timeout(GRACE, join_all(workers)).await;
-    shared.give_up.cancel();
+    shared.abandon.cancel();
     join_all(workers).await;
 }
 

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use super::shared::Shared;
+use super::shared::RunState;
 use crate::measurement::{Account, Availability, Measurements};
 
 /// Results of a run.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct BenchmarkOutcome {
     /// Everything measured.
     pub measurements: Measurements,
     /// Outcome of every operation that was due in the measured phase.
@@ -72,14 +72,14 @@ impl fmt::Display for Shortfall {
     }
 }
 
-impl Outcome {
+impl BenchmarkOutcome {
     /// Outcome of a run that has ended.
-    pub(super) fn new(shared: &Shared, cancelled: bool) -> Self {
+    pub(super) fn new(shared: &RunState, cancelled: bool) -> Self {
         let book = shared.whole();
         let length = shared.end().map_or_else(Default::default, |end| {
             end.saturating_duration_since(shared.measured_from)
         });
-        Outcome {
+        BenchmarkOutcome {
             measurements: book.measurements,
             account: Account {
                 runtime: length,

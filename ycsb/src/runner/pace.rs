@@ -51,9 +51,9 @@ impl Schedule {
     }
 }
 
-/// A wish to be woken.
+/// A request to be woken.
 #[derive(Debug)]
-pub(super) struct Wake {
+pub(super) struct WakeRequest {
     at: std::time::Instant,
     waiter: oneshot::Sender<()>,
 }
@@ -62,7 +62,7 @@ pub(super) struct Wake {
 #[derive(Clone, Debug)]
 pub(super) enum Pacer {
     /// Precise. Its thread ends when the last clone is gone.
-    Thread(Sender<Wake>),
+    Thread(Sender<WakeRequest>),
     /// The runtime's timers: coarse, and able to keep virtual time.
     Runtime,
 }
@@ -91,13 +91,13 @@ impl Pacer {
         let (waiter, woken) = oneshot::channel();
         let at = at.into_std();
         // The thread ends only when all senders are gone, and this is one.
-        if thread.send(Wake { at, waiter }).is_ok() {
+        if thread.send(WakeRequest { at, waiter }).is_ok() {
             let _ = woken.await;
         }
     }
 }
 
-fn serve(requests: &Receiver<Wake>) {
+fn serve(requests: &Receiver<WakeRequest>) {
     // By time, then by arrival: two may be due at the same moment.
     let mut waiting: BTreeMap<(std::time::Instant, u64), oneshot::Sender<()>> = BTreeMap::new();
     let mut arrivals = 0;
@@ -112,7 +112,7 @@ fn serve(requests: &Receiver<Wake>) {
             None => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match request {
-            Ok(Wake { at, waiter }) => {
+            Ok(WakeRequest { at, waiter }) => {
                 waiting.insert((at, arrivals), waiter);
                 arrivals += 1;
             }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Cancel, RunOptions};
+use super::{CancellationToken, RunOptions};
 use crate::measurement::{Account, Availability, Measurements};
 
-pub(super) struct Shared {
+pub(super) struct RunState {
     /// Number of threads.
     pub threads: u64,
     pub start: Instant,
@@ -26,9 +26,9 @@ pub(super) struct Shared {
     pub done: AtomicU64,
     end: OnceLock<Instant>,
     /// Raised when no further operation may start.
-    pub stop: Cancel,
+    pub stop: CancellationToken,
     /// Raised when nobody waits any longer for what has no answer.
-    pub give_up: Cancel,
+    pub abandon: CancellationToken,
 }
 
 /// Measurements and counts that are kept of a run.
@@ -42,7 +42,7 @@ pub(super) struct Book {
     pub failure: Option<String>,
 }
 
-impl Shared {
+impl RunState {
     /// For a run that begins now, of so many operations (0: without end), on so many threads
     /// of the operating system.
     pub fn new(options: &RunOptions, operations: u64, cores: usize) -> Self {
@@ -63,7 +63,7 @@ impl Shared {
             let due_s = (operations - 1) as f64 / rate;
             after(Duration::try_from_secs_f64(due_s).ok()?)
         });
-        Shared {
+        RunState {
             threads: account.threads,
             start,
             measured_from: after(options.warmup).unwrap_or(start),
@@ -73,8 +73,8 @@ impl Shared {
             availability: Mutex::new(Availability::new(options.warmup)),
             done: AtomicU64::new(0),
             end: OnceLock::new(),
-            stop: Cancel::new(),
-            give_up: Cancel::new(),
+            stop: CancellationToken::new(),
+            abandon: CancellationToken::new(),
         }
     }
 

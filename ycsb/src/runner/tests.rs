@@ -1,8 +1,8 @@
 use super::*;
-use crate::measurement::{Return, What};
+use crate::measurement::{Metric, ReturnCode};
 use crate::properties::Properties;
 use crate::sample::OpKind;
-use crate::store::{Answer, Failure};
+use crate::store::{Answer, OpFailure};
 use bytes::Bytes;
 use leasehold_client::Reply;
 use leasehold_wire::{Entry, Field, Outcome as Reached, Path, Record, Version, command::Op};
@@ -53,7 +53,7 @@ impl Store for Memory {
         state.operations.push(op.clone());
         let nth = state.fail_every > 0 && state.operations.len().is_multiple_of(state.fail_every);
         if nth || state.reads_fail && matches!(op, Op::Get(_)) {
-            return unanswered(Return::Timeout);
+            return unanswered(ReturnCode::Timeout);
         }
         answered(state.answer(op))
     }
@@ -69,9 +69,9 @@ fn answered(reply: Reply) -> Answer {
 }
 
 /// Answer when a replica "here" does not answer.
-fn unanswered(returned: Return) -> Answer {
+fn unanswered(returned: ReturnCode) -> Answer {
     Answer {
-        result: Err(Failure {
+        result: Err(OpFailure {
             returned,
             message: "out of patience".into(),
         }),
@@ -141,8 +141,8 @@ impl Observer for Seen {
             .push((tick.done_in_interval, measured, tick.todo));
     }
 
-    fn refresh(&mut self, live: &Live) {
-        assert!(live.done <= live.all || live.all == 0);
+    fn refresh(&mut self, progress: &RunProgress) {
+        assert!(progress.done <= progress.all || progress.all == 0);
         self.refreshes += 1;
     }
 }
@@ -173,16 +173,20 @@ fn workload(text: &str) -> CoreWorkload {
     CoreWorkload::new(&properties).unwrap()
 }
 
-async fn go(store: &Memory, workload: &CoreWorkload, options: &RunOptions) -> (Outcome, Seen) {
-    go_until(store, workload, options, &Cancel::new()).await
+async fn go(
+    store: &Memory,
+    workload: &CoreWorkload,
+    options: &RunOptions,
+) -> (BenchmarkOutcome, Seen) {
+    go_until(store, workload, options, &CancellationToken::new()).await
 }
 
 async fn go_until(
     store: &Memory,
     workload: &CoreWorkload,
     options: &RunOptions,
-    cancel: &Cancel,
-) -> (Outcome, Seen) {
+    cancel: &CancellationToken,
+) -> (BenchmarkOutcome, Seen) {
     let mut seen = Seen::default();
     let stores = [site_store(store.clone())];
     let outcome = run(workload, &stores, options, &mut seen, cancel)
@@ -202,14 +206,14 @@ fn site_store<S>(store: S) -> SiteStore<S> {
     }
 }
 
-fn done(outcome: &Outcome, kind: OpKind) -> u64 {
+fn done(outcome: &BenchmarkOutcome, kind: OpKind) -> u64 {
     outcome
         .measurements
-        .total(|key| key.what == What::Done(kind))
+        .total(|key| key.metric == Metric::Done(kind))
         .len()
 }
 
-fn returned(outcome: &Outcome, what: What, returned: Return) -> u64 {
+fn returned(outcome: &BenchmarkOutcome, what: Metric, returned: ReturnCode) -> u64 {
     let mut all = outcome.measurements.returns(what);
     all.find(|(of, _)| *of == returned)
         .map_or(0, |(_, count)| count)
@@ -231,7 +235,7 @@ async fn load_then_run_finds_every_record() {
     let (outcome, seen) = go(&store, &workload, &options(Phase::Run)).await;
     let (reads, updates) = (done(&outcome, OpKind::Read), done(&outcome, OpKind::Update));
     assert_eq!((outcome.account.ended(), reads + updates), (400, 400));
-    assert_eq!(returned(&outcome, What::Verify, Return::Ok), reads);
+    assert_eq!(returned(&outcome, Metric::Verify, ReturnCode::Ok), reads);
     assert_eq!(store.state().records.len(), 50, "updates make no records");
     assert_eq!(
         seen.intervals,
@@ -257,14 +261,14 @@ async fn paths_are_kept_apart() {
     let paths: Vec<_> = outcome
         .measurements
         .keys()
-        .map(|key| (key.what, key.path))
+        .map(|key| (key.metric, key.path))
         .collect();
     assert_eq!(
         paths,
         [
-            (What::Done(OpKind::Read), Path::Local),
-            (What::Done(OpKind::Scan), Path::ReadIndex),
-            (What::PerRecord, Path::Unspecified)
+            (Metric::Done(OpKind::Read), Path::Local),
+            (Metric::Done(OpKind::Scan), Path::ReadIndex),
+            (Metric::PerRecord, Path::Unspecified)
         ]
     );
 }
@@ -285,11 +289,11 @@ async fn damage_is_found() {
         state.records.remove(&last);
     }
     let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
-    let damaged = returned(&outcome, What::Verify, Return::UnexpectedState);
-    let missing = returned(&outcome, What::Verify, Return::Error);
+    let damaged = returned(&outcome, Metric::Verify, ReturnCode::UnexpectedState);
+    let missing = returned(&outcome, Metric::Verify, ReturnCode::Error);
     assert!(damaged > 0 && missing > 0, "{damaged} {missing}");
     assert_eq!(
-        returned(&outcome, What::Done(OpKind::Read), Return::NotFound),
+        returned(&outcome, Metric::Done(OpKind::Read), ReturnCode::NotFound),
         missing
     );
 }
@@ -317,7 +321,7 @@ async fn a_read_modify_write_updates_whatever_the_read_returned() {
     go(&store, &workload, &options(Phase::Load)).await;
     store.state().reads_fail = true;
     let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
-    let failed = |kind| returned(&outcome, What::Done(kind), Return::Timeout);
+    let failed = |kind| returned(&outcome, Metric::Done(kind), ReturnCode::Timeout);
     assert_eq!(
         (failed(OpKind::Read), done(&outcome, OpKind::Read)),
         (400, 0)
@@ -343,7 +347,7 @@ async fn scans_are_also_reported_by_the_record() {
     let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
     let by_record = outcome
         .measurements
-        .total(|key| key.what == What::PerRecord);
+        .total(|key| key.metric == Metric::PerRecord);
     assert_eq!(by_record.len(), done(&outcome, OpKind::Scan));
     assert_eq!(by_record.len(), 400);
 }
@@ -389,11 +393,11 @@ async fn failures_are_counted_with_their_latency_and_never_dropped() {
     go(&store, &workload, &options(Phase::Load)).await;
     store.state().fail_every = 10;
     let (outcome, _) = go(&store, &workload, &options(Phase::Run)).await;
-    let failed = |key: &Key| matches!(key.what, What::Failed(_));
+    let failed = |key: &SeriesKey| matches!(key.metric, Metric::Failed(_));
     assert_eq!(outcome.account.ended(), 400);
     assert_eq!(outcome.measurements.total(failed).len(), 40);
     let timeouts = [OpKind::Read, OpKind::Update]
-        .map(|kind| returned(&outcome, What::Done(kind), Return::Timeout));
+        .map(|kind| returned(&outcome, Metric::Done(kind), ReturnCode::Timeout));
     assert_eq!(timeouts.iter().sum::<u64>(), 40);
 }
 
@@ -419,7 +423,7 @@ async fn failed_insertions_are_tried_again_if_asked() {
         (50, 50)
     );
     assert_eq!(
-        returned(&outcome, What::Done(OpKind::Insert), Return::Timeout),
+        returned(&outcome, Metric::Done(OpKind::Insert), ReturnCode::Timeout),
         24
     );
 }
@@ -442,7 +446,8 @@ async fn a_target_rate_is_kept_and_measured_from_the_intended_start() {
         outcome.account.runtime
     );
     let of = |basis| {
-        let reads = |key: &Key| key.basis == basis && key.what == What::Done(OpKind::Read);
+        let reads =
+            |key: &SeriesKey| key.basis == basis && key.metric == Metric::Done(OpKind::Read);
         outcome.measurements.total(reads)
     };
     let (service, intended) = (
@@ -476,7 +481,7 @@ async fn a_stopped_run_reports_what_it_has() {
     let workload = workload("operationcount=0");
     go(&store, &workload, &options(Phase::Load)).await;
     store.state().stalled = true;
-    let cancel = Cancel::new();
+    let cancel = CancellationToken::new();
     cancel.cancel();
     let (outcome, _) = go_until(&store, &workload, &options(Phase::Run), &cancel).await;
     assert!(outcome.cancelled);
@@ -488,7 +493,7 @@ async fn a_stopped_run_reports_what_it_has() {
 #[derive(Clone, Default)]
 struct Immediate {
     executed: Arc<AtomicU64>,
-    cancel: Cancel,
+    cancel: CancellationToken,
 }
 
 impl Store for Immediate {
@@ -498,7 +503,7 @@ impl Store for Immediate {
         if executed == 100 {
             self.cancel.cancel();
         }
-        unanswered(Return::ServiceUnavailable)
+        unanswered(ReturnCode::ServiceUnavailable)
     }
 }
 
@@ -550,7 +555,7 @@ async fn stores_are_used_in_turn() {
         .collect();
     let mut seen = Seen::default();
     let (workload, options) = (workload(""), options(Phase::Load));
-    let cancel = Cancel::new();
+    let cancel = CancellationToken::new();
     let outcome = run(&workload, &stores, &options, &mut seen, &cancel)
         .await
         .unwrap();

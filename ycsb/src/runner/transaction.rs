@@ -8,17 +8,17 @@ use bytes::Bytes;
 use leasehold_wire::{Path, command::Op, outcome};
 use tokio::time::Instant;
 
-use crate::measurement::{ReplicaName, Return};
+use crate::measurement::{ReplicaName, ReturnCode};
 use crate::sample::OpKind;
 use crate::store::Store;
-use crate::workload::{CoreWorkload, Operation, Verdict, Write};
+use crate::workload::{CoreWorkload, Integrity, Operation, WritePayload};
 
 /// One thing to be measured.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Step {
     pub kind: OpKind,
     pub path: Path,
-    pub returned: Return,
+    pub returned: ReturnCode,
     pub started: Instant,
     pub ended: Instant,
     pub from: Option<ReplicaName>,
@@ -27,15 +27,15 @@ pub(super) struct Step {
 
 /// Something that has no answer yet.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Open {
+pub(super) struct PendingStep {
     pub kind: OpKind,
     pub started: Instant,
 }
 
-impl Open {
-    fn now(kind: OpKind) -> Option<Open> {
+impl PendingStep {
+    fn now(kind: OpKind) -> Option<PendingStep> {
         let started = Instant::now();
-        Some(Open { kind, started })
+        Some(PendingStep { kind, started })
     }
 }
 
@@ -45,10 +45,10 @@ impl Open {
 pub(super) struct Transaction {
     pub steps: Vec<Step>,
     /// The read-modify-write that is under way.
-    whole: Option<Open>,
+    whole: Option<PendingStep>,
     /// The request that is under way.
-    request: Option<Open>,
-    pub check: Option<(Return, Duration)>,
+    request: Option<PendingStep>,
+    pub check: Option<(ReturnCode, Duration)>,
     /// Records that a scan found, and how long it took.
     pub scanned: Option<(u32, Duration)>,
     /// Why the last request that failed has no result.
@@ -57,19 +57,19 @@ pub(super) struct Transaction {
 
 impl Transaction {
     /// Returns the requests that have no answer yet.
-    pub fn open(&self) -> impl Iterator<Item = Open> {
+    pub fn pending(&self) -> impl Iterator<Item = PendingStep> {
         [self.request, self.whole].into_iter().flatten()
     }
 
     /// Whether there is no answer yet.
-    pub fn is_open(&self) -> bool {
-        self.open().next().is_some()
+    pub fn is_pending(&self) -> bool {
+        self.pending().next().is_some()
     }
 
     /// Whether the operation ended, and did what was asked.
     pub fn succeeded(&self) -> bool {
         let last = self.steps.last();
-        !self.is_open() && last.is_some_and(|step| step.returned == Return::Ok)
+        !self.is_pending() && last.is_some_and(|step| step.returned == ReturnCode::Ok)
     }
 }
 
@@ -96,9 +96,13 @@ pub(super) async fn perform<S: Store>(
 }
 
 /// Whether there was an answer, and the value in it.
-type Found = Option<Option<Bytes>>;
+type ReadResult = Option<Option<Bytes>>;
 
-async fn read<S: Store>(store: &S, operation: &Operation, transaction: &mut Transaction) -> Found {
+async fn read<S: Store>(
+    store: &S,
+    operation: &Operation,
+    transaction: &mut Transaction,
+) -> ReadResult {
     let op = Op::get(operation.key.clone());
     let found = request(store, OpKind::Read, op, transaction).await;
     match found {
@@ -112,7 +116,7 @@ async fn read<S: Store>(store: &S, operation: &Operation, transaction: &mut Tran
 fn examine(
     workload: &CoreWorkload,
     operation: &Operation,
-    found: Found,
+    found: ReadResult,
     transaction: &mut Transaction,
 ) {
     let Some(value) = found else { return };
@@ -142,13 +146,13 @@ async fn read_modify_write<S: Store>(
     operation: &Operation,
     transaction: &mut Transaction,
 ) {
-    transaction.whole = Open::now(OpKind::ReadModifyWrite);
+    transaction.whole = PendingStep::now(OpKind::ReadModifyWrite);
     let value = read(store, operation, transaction).await;
     write(store, operation, OpKind::Update, transaction).await;
     transaction.whole = None;
     if let [.., read, update] = transaction.steps.as_slice() {
         let returned = match read.returned {
-            Return::Ok => update.returned,
+            ReturnCode::Ok => update.returned,
             failed => failed,
         };
         let whole = Step {
@@ -174,8 +178,8 @@ async fn write<S: Store>(
 ) {
     let key = operation.key.clone();
     let op = match &operation.write {
-        Some(Write::Record(value)) => Op::put(key, value.clone()),
-        Some(Write::Field(field)) => Op::put_fields(key, vec![field.clone()]),
+        Some(WritePayload::Record(value)) => Op::put(key, value.clone()),
+        Some(WritePayload::Field(field)) => Op::put_fields(key, vec![field.clone()]),
         None => unreachable!("the workload gives every write something to write"),
     };
     request(store, kind, op, transaction).await;
@@ -189,7 +193,7 @@ async fn request<S: Store>(
     transaction: &mut Transaction,
 ) -> Option<outcome::Result> {
     let started = Instant::now();
-    transaction.request = Some(Open { kind, started });
+    transaction.request = Some(PendingStep { kind, started });
     let answer = store.execute(op).await;
     let ended = Instant::now();
     transaction.request = None;
@@ -216,24 +220,24 @@ async fn request<S: Store>(
     result
 }
 
-fn judge(kind: OpKind, result: Option<&outcome::Result>) -> Return {
+fn judge(kind: OpKind, result: Option<&outcome::Result>) -> ReturnCode {
     use outcome::Result as Is;
     match (kind, result) {
-        (OpKind::Read, Some(Is::Value(_))) => Return::Ok,
-        (OpKind::Read, Some(Is::Missing(_))) => Return::NotFound,
-        (OpKind::Scan, Some(Is::Entries(_))) => Return::Ok,
-        (OpKind::Update | OpKind::Insert, Some(Is::Written(_))) => Return::Ok,
-        (_, Some(Is::Error(_))) => Return::Error,
-        _ => Return::UnexpectedState,
+        (OpKind::Read, Some(Is::Value(_))) => ReturnCode::Ok,
+        (OpKind::Read, Some(Is::Missing(_))) => ReturnCode::NotFound,
+        (OpKind::Scan, Some(Is::Entries(_))) => ReturnCode::Ok,
+        (OpKind::Update | OpKind::Insert, Some(Is::Written(_))) => ReturnCode::Ok,
+        (_, Some(Is::Error(_))) => ReturnCode::Error,
+        _ => ReturnCode::UnexpectedState,
     }
 }
 
-fn check(workload: &CoreWorkload, key: &[u8], value: Option<&Bytes>) -> (Return, Duration) {
+fn check(workload: &CoreWorkload, key: &[u8], value: Option<&Bytes>) -> (ReturnCode, Duration) {
     let started = std::time::Instant::now();
     let returned = match workload.verify(key, value) {
-        Verdict::Intact => Return::Ok,
-        Verdict::Damaged => Return::UnexpectedState,
-        Verdict::Empty => Return::Error,
+        Integrity::Intact => ReturnCode::Ok,
+        Integrity::Damaged => ReturnCode::UnexpectedState,
+        Integrity::Empty => ReturnCode::Error,
     };
     (returned, started.elapsed())
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
-use super::shared::Shared;
-use super::{Cancel, Live, Observer, RunOptions, Tick, pass_on_panic};
-use crate::measurement::{What, sum_of};
+use super::shared::RunState;
+use super::{CancellationToken, Observer, RunOptions, RunProgress, Tick, pass_on_panic};
+use crate::measurement::{Metric, sum_of};
 use crate::sample::OpKind;
 
 /// A time that no run reaches.
@@ -28,17 +28,17 @@ pub(super) enum Ending {
 }
 
 /// Watcher of a run: handles its intervals, its deadlines and its cancellation.
-pub(super) struct Watch<'a> {
-    shared: &'a Shared,
+pub(super) struct RunWatcher<'a> {
+    shared: &'a RunState,
     options: &'a RunOptions,
     operations: u64,
     interval_start: Duration,
     done_before: u64,
 }
 
-impl<'a> Watch<'a> {
-    pub fn new(shared: &'a Shared, options: &'a RunOptions, operations: u64) -> Self {
-        Watch {
+impl<'a> RunWatcher<'a> {
+    pub fn new(shared: &'a RunState, options: &'a RunOptions, operations: u64) -> Self {
+        RunWatcher {
             shared,
             options,
             operations,
@@ -52,7 +52,7 @@ impl<'a> Watch<'a> {
         &mut self,
         workers: &mut JoinSet<()>,
         observer: &mut dyn Observer,
-        cancel: &Cancel,
+        cancel: &CancellationToken,
     ) -> Ending {
         let mut ticks = self.timer(Some(self.options.interval_every));
         let mut refreshes = self.timer(self.options.refresh_every);
@@ -71,7 +71,7 @@ impl<'a> Watch<'a> {
                 () = &mut time_over => return Ending::TimeOver,
                 () = cancel.cancelled() => return Ending::Cancelled,
                 _ = ticks.tick() => self.end_interval(observer, Instant::now(), false),
-                _ = refreshes.tick() => observer.refresh(&self.live()),
+                _ = refreshes.tick() => observer.refresh(&self.progress()),
             }
         }
     }
@@ -108,17 +108,20 @@ impl<'a> Watch<'a> {
         self.done_before = done;
     }
 
-    fn live(&self) -> Live {
+    fn progress(&self) -> RunProgress {
         let measurements = self.shared.whole().measurements;
         let basis = measurements.main_basis();
         let all = measurements.total(|key| {
             let part = matches!(
-                key.what,
-                What::Done(OpKind::ReadModifyWrite) | What::Verify | What::PerRecord | What::All
+                key.metric,
+                Metric::Done(OpKind::ReadModifyWrite)
+                    | Metric::Verify
+                    | Metric::PerRecord
+                    | Metric::All
             );
             key.basis == basis && !part
         });
-        Live {
+        RunProgress {
             elapsed: self.shared.start.elapsed(),
             done: self.shared.done.load(Ordering::Relaxed),
             all: self.operations,

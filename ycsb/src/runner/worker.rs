@@ -9,11 +9,11 @@ use leasehold_wire::{command::Op, outcome};
 use tokio::time::Instant;
 
 use super::pace::{Pacer, Schedule};
-use super::shared::{Book, Shared};
-use super::transaction::{Open, Step, Transaction, perform};
+use super::shared::{Book, RunState};
+use super::transaction::{PendingStep, Step, Transaction, perform};
 use super::{Phase, RunOptions, SiteStore};
 use crate::generator::Random;
-use crate::measurement::{Availability, Measured, ReplicaName, Return, Unanswered};
+use crate::measurement::{Availability, OpMeasurement, ReplicaName, ReturnCode, UnansweredOps};
 use crate::sample::OpKind;
 use crate::store::Store;
 use crate::workload::{CoreWorkload, Operation, ThreadWorkload};
@@ -31,7 +31,7 @@ pub(super) struct Worker<S> {
     pub store: SiteStore<S>,
     pub options: RunOptions,
     pub pacer: Option<Pacer>,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<RunState>,
 }
 
 impl<S: Store> Worker<S> {
@@ -49,8 +49,8 @@ impl<S: Store> Worker<S> {
     /// Carries out operations until there is none left or the run ends. Returns how many
     /// were sent.
     async fn issue(&self, stream: &mut ThreadWorkload) -> u64 {
-        let give_up = self.shared.give_up.cancelled();
-        tokio::pin!(give_up);
+        let abandon = self.shared.abandon.cancelled();
+        tokio::pin!(abandon);
         let mut issued = 0;
         while self.operations.is_none_or(|all| issued < all) {
             let Some(due) = self.wait_until_due(issued).await else {
@@ -67,9 +67,9 @@ impl<S: Store> Worker<S> {
             tokio::select! {
                 biased;
                 () = self.carry_out(&operation, stream, &mut transaction) => {}
-                () = &mut give_up => {}
+                () = &mut abandon => {}
             }
-            self.write_down(&transaction, due, late);
+            self.record(&transaction, due, late);
         }
         issued
     }
@@ -175,17 +175,17 @@ impl<S: Store> Worker<S> {
 
     /// Records what came of an operation that was due at `due`. `late`: it was sent after
     /// the last operation of the run was due.
-    fn write_down(&self, transaction: &Transaction, due: Instant, late: bool) {
+    fn record(&self, transaction: &Transaction, due: Instant, late: bool) {
         let end = self.shared.end();
         let mut availability = self.shared.availability();
         for step in &transaction.steps {
             self.note_answer(&mut availability, step, end);
         }
-        for open in transaction.open() {
+        for open in transaction.pending() {
             self.note_silence(&mut availability, open);
         }
         drop(availability);
-        let ended = u64::from(!transaction.is_open());
+        let ended = u64::from(!transaction.is_pending());
         self.shared.done.fetch_add(ended, Ordering::Relaxed);
         if due < self.shared.measured_from {
             return;
@@ -193,13 +193,13 @@ impl<S: Store> Worker<S> {
         let mut book = self.book();
         self.count(&mut book, transaction, late);
         self.measure(&mut book, transaction, due);
-        let gave_up = end.unwrap_or_else(Instant::now);
-        for Open { kind, started } in transaction.open() {
-            book.measurements.record_unanswered(&Unanswered {
+        let abandoned_at = end.unwrap_or_else(Instant::now);
+        for PendingStep { kind, started } in transaction.pending() {
+            book.measurements.record_unanswered(&UnansweredOps {
                 site: self.store.site,
                 kind,
-                service: Some(gave_up.saturating_duration_since(started)),
-                intended: gave_up.saturating_duration_since(due),
+                service: Some(abandoned_at.saturating_duration_since(started)),
+                intended: abandoned_at.saturating_duration_since(due),
                 count: 1,
             });
         }
@@ -212,8 +212,8 @@ impl<S: Store> Worker<S> {
         let ended = self
             .shared
             .since_start(end.map_or(step.ended, |end| step.ended.min(end)));
-        seen.asked(site, step.kind);
-        if step.returned == Return::Ok {
+        seen.requested(site, step.kind);
+        if step.returned == ReturnCode::Ok {
             seen.succeeded(site, step.kind, ended);
         }
         let sent = self.shared.since_start(step.started);
@@ -228,7 +228,7 @@ impl<S: Store> Worker<S> {
         {
             seen.answered(replica, ended);
             if self.is_away(replica) {
-                seen.passed_over(&self.store.address, sent);
+                seen.bypassed(&self.store.address, sent);
             }
         }
     }
@@ -238,8 +238,8 @@ impl<S: Store> Worker<S> {
         !self.store.routed && *replica != self.store.address
     }
 
-    fn note_silence(&self, seen: &mut Availability, open: Open) {
-        seen.asked(self.store.site, open.kind);
+    fn note_silence(&self, seen: &mut Availability, open: PendingStep) {
+        seen.requested(self.store.site, open.kind);
         if open.kind != OpKind::ReadModifyWrite && !self.store.routed {
             let sent = self.shared.since_start(open.started);
             seen.unanswered(&self.store.address, sent);
@@ -248,7 +248,7 @@ impl<S: Store> Worker<S> {
 
     fn count(&self, book: &mut Book, transaction: &Transaction, late: bool) {
         let account = &mut book.account;
-        if transaction.is_open() {
+        if transaction.is_pending() {
             account.abandoned += 1;
             return;
         }
@@ -267,7 +267,7 @@ impl<S: Store> Worker<S> {
     fn measure(&self, book: &mut Book, transaction: &Transaction, due: Instant) {
         let (site, measurements) = (self.store.site, &mut book.measurements);
         for step in &transaction.steps {
-            measurements.record(&Measured {
+            measurements.record(&OpMeasurement {
                 site,
                 kind: step.kind,
                 path: step.path,
@@ -278,7 +278,7 @@ impl<S: Store> Worker<S> {
             });
         }
         let ended = match transaction.steps.last() {
-            Some(last) if !transaction.is_open() => last.ended,
+            Some(last) if !transaction.is_pending() => last.ended,
             _ => self.shared.end().unwrap_or_else(Instant::now),
         };
         measurements.record_due(site, ended.saturating_duration_since(due), 1);
@@ -323,8 +323,8 @@ impl<S: Store> Worker<S> {
         book.account.never_sent += count;
         book.measurements.record_due(site, waited, count);
         for part in parts(kind) {
-            self.shared.availability().asked(site, *part);
-            book.measurements.record_unanswered(&Unanswered {
+            self.shared.availability().requested(site, *part);
+            book.measurements.record_unanswered(&UnansweredOps {
                 site,
                 kind: *part,
                 service: None,

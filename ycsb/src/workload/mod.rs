@@ -12,8 +12,8 @@ use leasehold_wire::{Field, Record};
 use prost::Message;
 
 use crate::generator::{
-    AcknowledgedCounter, Counter, Exponential, Hotspot, Latest, Permutation, Random, Scrambled,
-    Sequential, TooManyPending, Uniform, ZipfExact,
+    AcknowledgedCounter, Counter, Exponential, Hotspot, Latest, Permutation, Random,
+    ScrambledZipfian, Sequential, TooManyPending, Uniform, ZipfExact,
 };
 use crate::properties::{Properties, PropertyError};
 use crate::sample::OpKind;
@@ -34,12 +34,12 @@ pub struct Operation {
     /// The one field to keep of what is read; `None`: all.
     pub read_field: Option<u32>,
     /// Data that an update, insertion or read-modify-write writes.
-    pub write: Option<Write>,
+    pub write: Option<WritePayload>,
 }
 
 /// Data to write.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Write {
+pub enum WritePayload {
     /// All fields: the encoded record replaces what is there.
     Record(Bytes),
     /// One field of several: the others stay.
@@ -48,7 +48,7 @@ pub enum Write {
 
 /// Result of the check of a record that was read (`dataintegrity=true`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum Integrity {
     /// The record holds what was written.
     Intact,
     /// Something else.
@@ -61,11 +61,11 @@ pub enum Verdict {
 #[derive(Clone, Debug)]
 pub struct CoreWorkload {
     config: Arc<Config>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedCounters>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedCounters {
     load: Counter,
     inserted: AcknowledgedCounter,
     sequential: Sequential,
@@ -82,7 +82,7 @@ impl CoreWorkload {
     /// If a property is missing, does not parse, or contradicts another.
     pub fn new(properties: &Properties) -> Result<Self, PropertyError> {
         let config = Config::read(properties)?;
-        let shared = Shared {
+        let shared = SharedCounters {
             load: Counter::new(config.insert_start),
             inserted: AcknowledgedCounter::new(config.records),
             sequential: Sequential::new(config.insert_start, config.insert_count),
@@ -141,21 +141,21 @@ impl CoreWorkload {
     }
 
     /// Checks a stored record; `None` stands for a key that is not there.
-    pub fn verify(&self, key: &[u8], value: Option<&Bytes>) -> Verdict {
+    pub fn verify(&self, key: &[u8], value: Option<&Bytes>) -> Integrity {
         let Some(value) = value else {
-            return Verdict::Empty;
+            return Integrity::Empty;
         };
         let Ok(record) = Record::decode(value.clone()) else {
-            return Verdict::Damaged;
+            return Integrity::Damaged;
         };
         let intact = |field: &Field| {
             std::str::from_utf8(&field.name)
                 .is_ok_and(|name| field.value == self.expected_value(key, name))
         };
         match record.fields.as_slice() {
-            [] => Verdict::Empty,
-            fields if fields.iter().all(intact) => Verdict::Intact,
-            _ => Verdict::Damaged,
+            [] => Integrity::Empty,
+            fields if fields.iter().all(intact) => Integrity::Intact,
+            _ => Integrity::Damaged,
         }
     }
 
@@ -279,16 +279,16 @@ impl ThreadWorkload {
             .below(self.workload.config.field_names.len() as u64) as u32
     }
 
-    fn whole_record(&mut self, key: &Bytes) -> Write {
+    fn whole_record(&mut self, key: &Bytes) -> WritePayload {
         let count = self.workload.config.field_names.len();
-        Write::Record(record::encode(
+        WritePayload::Record(record::encode(
             (0..count).map(|i| self.field(i, key)).collect(),
         ))
     }
 
-    fn one_field(&mut self, key: &Bytes) -> Write {
+    fn one_field(&mut self, key: &Bytes) -> WritePayload {
         let index = self.any_field();
-        Write::Field(self.field(index as usize, key))
+        WritePayload::Field(self.field(index as usize, key))
     }
 
     fn field(&mut self, index: usize, key: &Bytes) -> Field {
@@ -324,7 +324,7 @@ const EXPECTED_PER_RECORD_MAX: u64 = 100;
 #[derive(Clone, Debug)]
 enum Chooser {
     Uniform(Uniform),
-    Zipfian(Scrambled),
+    Zipfian(ScrambledZipfian),
     ZipfianExact(u64, ZipfExact),
     Latest(Latest),
     Hotspot(Hotspot),
@@ -344,7 +344,7 @@ impl Chooser {
                 let expected = (config.operations as f64 * config.insert_share * 2.0) as u64;
                 let expected = expected.min(count.saturating_mul(EXPECTED_PER_RECORD_MAX));
                 let count = count.saturating_add(expected).saturating_add(1);
-                Chooser::Zipfian(Scrambled::new(first, count.min(u64::MAX - first)))
+                Chooser::Zipfian(ScrambledZipfian::new(first, count.min(u64::MAX - first)))
             }
             Distribution::ZipfianExact { theta } => {
                 Chooser::ZipfianExact(first, ZipfExact::new(count, theta))
@@ -366,7 +366,7 @@ impl Chooser {
 
     /// A record that has been inserted. It takes about as long at any number of
     /// operations and records.
-    fn draw(&mut self, shared: &Shared, random: &mut Random) -> u64 {
+    fn draw(&mut self, shared: &SharedCounters, random: &mut Random) -> u64 {
         match self {
             Chooser::Uniform(uniform) => uniform.draw(random),
             Chooser::Zipfian(scrambled) => scrambled.draw_below(shared.inserted.below(), random),

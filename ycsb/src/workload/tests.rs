@@ -128,13 +128,13 @@ fn inserts_write_all_fields_and_updates_one() {
     let workload = workload("updateproportion=0.5\ninsertproportion=0.5\nreadproportion=0");
     for operation in draw(&workload, 100) {
         match (operation.kind, operation.write.unwrap()) {
-            (OpKind::Insert, Write::Record(value)) => {
+            (OpKind::Insert, WritePayload::Record(value)) => {
                 let record = Record::decode(value).unwrap();
                 assert_eq!(record.fields.len(), 10);
                 assert_eq!(record.fields[9].name, "field9");
                 assert!(record.fields.iter().all(|f| f.value.len() == 100));
             }
-            (OpKind::Update, Write::Field(field)) => assert_eq!(field.value.len(), 100),
+            (OpKind::Update, WritePayload::Field(field)) => assert_eq!(field.value.len(), 100),
             other => panic!("{other:?}"),
         }
     }
@@ -146,7 +146,7 @@ fn write_all_and_read_one() {
     let mut fields = HashSet::new();
     for operation in draw(&workload(text), 200) {
         match operation.kind {
-            OpKind::Update => assert!(matches!(operation.write, Some(Write::Record(_)))),
+            OpKind::Update => assert!(matches!(operation.write, Some(WritePayload::Record(_)))),
             _ => {
                 fields.insert(operation.read_field.unwrap());
             }
@@ -158,7 +158,7 @@ fn write_all_and_read_one() {
 #[test]
 fn one_field_is_cut_out_of_a_record() {
     let workload = workload("fieldcount=2\nfieldlength=5");
-    let Some(Write::Record(value)) = workload.thread(0, 0).next_load().write else {
+    let Some(WritePayload::Record(value)) = workload.thread(0, 0).next_load().write else {
         panic!("a load writes records");
     };
     let record = Record::decode(value.clone()).unwrap();
@@ -330,7 +330,7 @@ fn field_lengths_follow_their_distribution() {
     let lengths = |text: &str| -> Vec<usize> {
         let text = format!("updateproportion=1\nreadproportion=0\n{text}");
         let lengths = draw(&workload(&text), 2_000).into_iter().map(|operation| {
-            let Some(Write::Field(field)) = operation.write else {
+            let Some(WritePayload::Field(field)) = operation.write else {
                 panic!("an update of one field");
             };
             field.value.len()
@@ -362,28 +362,28 @@ fn data_integrity_notices_what_is_wrong() {
     let workload =
         workload("dataintegrity=true\nfieldlength=60\nupdateproportion=1\nreadproportion=0");
     let operation = workload.thread(0, 0).next_load();
-    let Some(Write::Record(value)) = operation.write else {
+    let Some(WritePayload::Record(value)) = operation.write else {
         panic!("a load writes records");
     };
     assert_eq!(
         workload.verify(&operation.key, Some(&value)),
-        Verdict::Intact
+        Integrity::Intact
     );
-    assert_eq!(workload.verify(b"user1", Some(&value)), Verdict::Damaged);
-    assert_eq!(workload.verify(&operation.key, None), Verdict::Empty);
+    assert_eq!(workload.verify(b"user1", Some(&value)), Integrity::Damaged);
+    assert_eq!(workload.verify(&operation.key, None), Integrity::Empty);
     assert_eq!(
         workload.verify(&operation.key, Some(&Bytes::new())),
-        Verdict::Empty
+        Integrity::Empty
     );
     let garbage = Bytes::from_static(b"\xFF\xFF");
     assert_eq!(
         workload.verify(&operation.key, Some(&garbage)),
-        Verdict::Damaged
+        Integrity::Damaged
     );
     // A partial update keeps a record intact.
     let mut record = Record::decode(value).unwrap();
     let update = draw(&workload, 1).remove(0);
-    let Some(Write::Field(field)) = update.write else {
+    let Some(WritePayload::Field(field)) = update.write else {
         panic!("an update of one field");
     };
     assert_eq!(
@@ -394,7 +394,7 @@ fn data_integrity_notices_what_is_wrong() {
     let tampered = Bytes::from(record.encode_to_vec());
     assert_eq!(
         workload.verify(&operation.key, Some(&tampered)),
-        Verdict::Damaged
+        Integrity::Damaged
     );
 }
 

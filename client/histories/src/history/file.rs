@@ -14,7 +14,7 @@
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::{Action, Event, History, ValueId};
+use super::{History, HistoryAction, HistoryEvent, ValueId};
 
 const MAGIC: [u8; 8] = *b"LHSHIST\0";
 const FORMAT: u32 = 1;
@@ -176,7 +176,7 @@ fn header_fields(header: &[u8; HEADER_BYTES]) -> (u32, u64) {
 
 /// Kind of an event, without its values: the low bits of the event's first byte.
 #[derive(Clone, Copy)]
-enum Kind {
+enum EventKind {
     ReadValue,
     ReadAbsent,
     Write,
@@ -185,18 +185,18 @@ enum Kind {
     CasAbsent,
 }
 
-const KINDS: [Kind; 6] = [
-    Kind::ReadValue,
-    Kind::ReadAbsent,
-    Kind::Write,
-    Kind::Delete,
-    Kind::CasValue,
-    Kind::CasAbsent,
+const KINDS: [EventKind; 6] = [
+    EventKind::ReadValue,
+    EventKind::ReadAbsent,
+    EventKind::Write,
+    EventKind::Delete,
+    EventKind::CasValue,
+    EventKind::CasAbsent,
 ];
 const SWAPPED: u8 = 0x40;
 const ANSWERED: u8 = 0x80;
 
-fn put_event(bytes: &mut Vec<u8>, event: &Event, before_ns: u64) {
+fn put_event(bytes: &mut Vec<u8>, event: &HistoryEvent, before_ns: u64) {
     let (head, values) = put_action(event.action);
     let answered = event.return_ns.map_or(0, |_| ANSWERED);
     bytes.push(head | answered);
@@ -212,25 +212,27 @@ fn put_event(bytes: &mut Vec<u8>, event: &Event, before_ns: u64) {
 }
 
 /// The kind of an action, with `SWAPPED` if it swapped, and the values that follow.
-fn put_action(action: Action) -> (u8, [Option<ValueId>; 2]) {
+fn put_action(action: HistoryAction) -> (u8, [Option<ValueId>; 2]) {
     match action {
-        Action::Read { value: Some(value) } => (Kind::ReadValue as u8, [Some(value), None]),
-        Action::Read { value: None } => (Kind::ReadAbsent as u8, [None, None]),
-        Action::Write { value } => (Kind::Write as u8, [Some(value), None]),
-        Action::Delete => (Kind::Delete as u8, [None, None]),
-        Action::Cas {
+        HistoryAction::Read { value: Some(value) } => {
+            (EventKind::ReadValue as u8, [Some(value), None])
+        }
+        HistoryAction::Read { value: None } => (EventKind::ReadAbsent as u8, [None, None]),
+        HistoryAction::Write { value } => (EventKind::Write as u8, [Some(value), None]),
+        HistoryAction::Delete => (EventKind::Delete as u8, [None, None]),
+        HistoryAction::Cas {
             expected,
             new,
             swapped,
         } => {
-            let kind = expected.map_or(Kind::CasAbsent, |_| Kind::CasValue) as u8;
+            let kind = expected.map_or(EventKind::CasAbsent, |_| EventKind::CasValue) as u8;
             let flag = if swapped { SWAPPED } else { 0 };
             (kind | flag, [Some(new), expected])
         }
     }
 }
 
-fn take_event(input: &mut Input, before_ns: u64) -> Option<Event> {
+fn take_event(input: &mut Input, before_ns: u64) -> Option<HistoryEvent> {
     let head = input.byte()?;
     let kind = *KINDS.get(usize::from(head & !(SWAPPED | ANSWERED)))?;
     let process = u32::try_from(input.varint()?).ok()?;
@@ -242,7 +244,7 @@ fn take_event(input: &mut Input, before_ns: u64) -> Option<Event> {
     } else {
         None
     };
-    Some(Event {
+    Some(HistoryEvent {
         process,
         key,
         action,
@@ -251,22 +253,22 @@ fn take_event(input: &mut Input, before_ns: u64) -> Option<Event> {
     })
 }
 
-fn take_action(input: &mut Input, kind: Kind, swapped: bool) -> Option<Action> {
+fn take_action(input: &mut Input, kind: EventKind, swapped: bool) -> Option<HistoryAction> {
     Some(match kind {
-        Kind::ReadValue => Action::Read {
+        EventKind::ReadValue => HistoryAction::Read {
             value: Some(input.value()?),
         },
-        Kind::ReadAbsent => Action::Read { value: None },
-        Kind::Write => Action::Write {
+        EventKind::ReadAbsent => HistoryAction::Read { value: None },
+        EventKind::Write => HistoryAction::Write {
             value: input.value()?,
         },
-        Kind::Delete => Action::Delete,
-        Kind::CasValue => Action::Cas {
+        EventKind::Delete => HistoryAction::Delete,
+        EventKind::CasValue => HistoryAction::Cas {
             new: input.value()?,
             expected: Some(input.value()?),
             swapped,
         },
-        Kind::CasAbsent => Action::Cas {
+        EventKind::CasAbsent => HistoryAction::Cas {
             new: input.value()?,
             expected: None,
             swapped,
@@ -331,14 +333,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn action() -> impl Strategy<Value = Action> {
+    fn action() -> impl Strategy<Value = HistoryAction> {
         let value = || any::<u64>().prop_map(ValueId);
         prop_oneof![
-            proptest::option::of(value()).prop_map(|value| Action::Read { value }),
-            value().prop_map(|value| Action::Write { value }),
-            Just(Action::Delete),
+            proptest::option::of(value()).prop_map(|value| HistoryAction::Read { value }),
+            value().prop_map(|value| HistoryAction::Write { value }),
+            Just(HistoryAction::Delete),
             (proptest::option::of(value()), value(), any::<bool>()).prop_map(
-                |(expected, new, swapped)| Action::Cas {
+                |(expected, new, swapped)| HistoryAction::Cas {
                     expected,
                     new,
                     swapped
@@ -347,7 +349,7 @@ mod tests {
         ]
     }
 
-    fn event() -> impl Strategy<Value = Event> {
+    fn event() -> impl Strategy<Value = HistoryEvent> {
         let time = prop_oneof![any::<u64>(), 0..1000_u64];
         (
             any::<u32>(),
@@ -356,20 +358,22 @@ mod tests {
             time.clone(),
             proptest::option::of(time),
         )
-            .prop_map(|(process, key, action, invoke_ns, return_ns)| Event {
-                process,
-                key,
-                action,
-                invoke_ns,
-                return_ns,
-            })
+            .prop_map(
+                |(process, key, action, invoke_ns, return_ns)| HistoryEvent {
+                    process,
+                    key,
+                    action,
+                    invoke_ns,
+                    return_ns,
+                },
+            )
     }
 
-    fn write(value: u64) -> Event {
-        Event {
+    fn write(value: u64) -> HistoryEvent {
+        HistoryEvent {
             process: 1,
             key: 2,
-            action: Action::Write {
+            action: HistoryAction::Write {
                 value: ValueId(value),
             },
             invoke_ns: 1_000_000 * value,

@@ -18,20 +18,20 @@ use std::collections::HashMap;
 
 use super::Flaw;
 use super::explain::operation;
-use super::prepare::{Held, Key, Kind, Moment, NEVER, Op, moment};
+use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue, describe_time};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
     /// The first value of the chain, and the last, which stays until something else
     /// is written.
-    pub head: Held,
-    pub last: Held,
+    pub head: RegisterValue,
+    pub last: RegisterValue,
     /// It can begin only where there is no key.
     pub is_create: bool,
-    pub first_end: Moment,
-    pub last_begin: Moment,
+    pub first_end: OpTime,
+    pub last_begin: OpTime,
     /// In a forward block, the latest moment at which `last` can be written.
-    pub last_from: Moment,
+    pub last_from: OpTime,
     /// The operations that `first_end` and `last_begin` are from; the initial absence
     /// has none.
     first: Option<u32>,
@@ -55,7 +55,7 @@ pub(super) struct Blocks {
 impl Blocks {
     /// Every block of a key. The absence before the first write counts as one if the
     /// key cannot be absent again.
-    pub fn of(key: &Key) -> Result<Blocks, Flaw> {
+    pub fn of(key: &PreparedKey) -> Result<Blocks, Flaw> {
         let all = Chains::new(key).blocks()?;
         let mut forward: Vec<Block> = all.iter().copied().filter(Block::is_forward).collect();
         forward.sort_unstable_by_key(|block| block.first_end);
@@ -77,8 +77,8 @@ impl Blocks {
     ///
     /// # Errors
     /// The forward block that all of it lies inside.
-    pub fn fit(&self, begin: Moment, end: Moment) -> Result<(Moment, Moment), &Block> {
-        let around = |at: Moment| {
+    pub fn fit(&self, begin: OpTime, end: OpTime) -> Result<(OpTime, OpTime), &Block> {
+        let around = |at: OpTime| {
             let begun = self.forward.partition_point(|block| block.first_end < at);
             let last = self.forward[..begun].last();
             last.filter(|block| at < block.last_begin)
@@ -97,8 +97,8 @@ impl Blocks {
 /// A value with its write and its reads.
 #[derive(Debug, Clone, Copy)]
 struct Cluster {
-    first_end: Moment,
-    last_begin: Moment,
+    first_end: OpTime,
+    last_begin: OpTime,
     first: Option<u32>,
     latest: Option<u32>,
     writer: Option<u32>,
@@ -107,14 +107,14 @@ struct Cluster {
 }
 
 struct Chains<'k, 'a> {
-    key: &'k Key<'a>,
+    key: &'k PreparedKey<'a>,
     clusters: Vec<Cluster>,
     /// By value, when swaps failed that expected it: begin, end and operation.
-    failures: HashMap<Held, Vec<(Moment, Moment, u32)>, foldhash::fast::FixedState>,
+    failures: HashMap<RegisterValue, Vec<(OpTime, OpTime, u32)>, foldhash::fast::FixedState>,
 }
 
 impl<'k, 'a> Chains<'k, 'a> {
-    fn new(key: &'k Key<'a>) -> Self {
+    fn new(key: &'k PreparedKey<'a>) -> Self {
         let empty = Cluster {
             first_end: NEVER,
             last_begin: 0,
@@ -129,7 +129,7 @@ impl<'k, 'a> Chains<'k, 'a> {
             failures: HashMap::default(),
         };
         // Absence is written before anything begins.
-        chains.clusters[Held::ABSENT.index()].first_end = 0;
+        chains.clusters[RegisterValue::ABSENT.index()].first_end = 0;
         for index in 0..key.ops.len() {
             chains.add(index as u32);
         }
@@ -143,24 +143,24 @@ impl<'k, 'a> Chains<'k, 'a> {
     fn add(&mut self, index: u32) {
         let op = self.op(index);
         let value = match op.kind {
-            Kind::Read(value) | Kind::Write(value) => value,
-            Kind::Swap { expected, new } if op.end != NEVER => {
-                if expected != Held::ABSENT {
+            OpKind::Read(value) | OpKind::Write(value) => value,
+            OpKind::Swap { expected, new } if op.end != NEVER => {
+                if expected != RegisterValue::ABSENT {
                     self.clusters[expected.index()].successor = Some(index);
                 }
                 new
             }
-            Kind::Fail { expected } => {
+            OpKind::Fail { expected } => {
                 let of_value = self.failures.entry(expected).or_default();
                 return of_value.push((op.begin, op.end, index));
             }
-            Kind::Swap { .. } | Kind::Delete => return,
+            OpKind::Swap { .. } | OpKind::Delete => return,
         };
         let cluster = &mut self.clusters[value.index()];
-        if !matches!(op.kind, Kind::Read(_)) {
+        if !matches!(op.kind, OpKind::Read(_)) {
             cluster.writer = Some(index);
         }
-        if op.end < cluster.first_end || cluster.first.is_none() && value != Held::ABSENT {
+        if op.end < cluster.first_end || cluster.first.is_none() && value != RegisterValue::ABSENT {
             (cluster.first_end, cluster.first) = (op.end, Some(index));
         }
         if op.begin >= cluster.last_begin {
@@ -173,18 +173,22 @@ impl<'k, 'a> Chains<'k, 'a> {
         let mut chain = Vec::new();
         let mut chained = 0;
         if self.key.is_plain() {
-            blocks.push(self.block(&[Held::ABSENT])?);
+            blocks.push(self.block(&[RegisterValue::ABSENT])?);
         }
         for op in &self.key.ops {
             let head = match op.kind {
-                Kind::Write(value) => value,
-                Kind::Swap { expected, new } if expected == Held::ABSENT && op.end != NEVER => new,
+                OpKind::Write(value) => value,
+                OpKind::Swap { expected, new }
+                    if expected == RegisterValue::ABSENT && op.end != NEVER =>
+                {
+                    new
+                }
                 _ => continue,
             };
             chain.clear();
             chain.push(head);
             while let Some(swap) = self.clusters[chain[chain.len() - 1].index()].successor {
-                let Kind::Swap { new, .. } = self.op(swap).kind else {
+                let OpKind::Swap { new, .. } = self.op(swap).kind else {
                     unreachable!("only swaps succeed");
                 };
                 chain.push(new);
@@ -203,12 +207,12 @@ impl<'k, 'a> Chains<'k, 'a> {
     }
 
     /// Checks the order within a chain, and that the swaps which failed in it could.
-    fn block(&self, chain: &[Held]) -> Result<Block, Flaw> {
-        let of = |value: Held| &self.clusters[value.index()];
+    fn block(&self, chain: &[RegisterValue]) -> Result<Block, Flaw> {
+        let of = |value: RegisterValue| &self.clusters[value.index()];
         let ends = self.first_ends_from(chain);
         let (first_end, first) = ends[0];
         let mut from = first_end;
-        let mut latest: (Moment, Option<u32>) = (0, None);
+        let mut latest: (OpTime, Option<u32>) = (0, None);
         for (position, &value) in chain.iter().enumerate() {
             let cluster = of(value);
             if position > 0 {
@@ -229,7 +233,7 @@ impl<'k, 'a> Chains<'k, 'a> {
         Ok(Block {
             head,
             last,
-            is_create: matches!(writer, Some(Kind::Swap { .. })),
+            is_create: matches!(writer, Some(OpKind::Swap { .. })),
             first_end,
             last_begin: latest.0,
             last_from: from,
@@ -239,7 +243,7 @@ impl<'k, 'a> Chains<'k, 'a> {
     }
 
     /// By position in a chain: the first end of an operation there or later.
-    fn first_ends_from(&self, chain: &[Held]) -> Vec<(Moment, Option<u32>)> {
+    fn first_ends_from(&self, chain: &[RegisterValue]) -> Vec<(OpTime, Option<u32>)> {
         let mut earliest = (NEVER, None);
         let mut ends = vec![earliest; chain.len()];
         for (end, value) in ends.iter_mut().zip(chain).rev() {
@@ -257,11 +261,11 @@ impl<'k, 'a> Chains<'k, 'a> {
     /// later a value comes the better, so this is best for those that follow too.
     fn write_late(
         &self,
-        old: Held,
-        from: Moment,
-        until: Moment,
-        earliest: Moment,
-    ) -> Result<Moment, Flaw> {
+        old: RegisterValue,
+        from: OpTime,
+        until: OpTime,
+        earliest: OpTime,
+    ) -> Result<OpTime, Flaw> {
         let failures = self.failures.get(&old).map_or(&[][..], Vec::as_slice);
         let mut late = until;
         for &(begin, end, index) in failures {
@@ -275,13 +279,13 @@ impl<'k, 'a> Chains<'k, 'a> {
         Ok(late)
     }
 
-    fn was_there(&self, value: Held, from: Moment, until: Moment, failure: u32) -> Flaw {
+    fn was_there(&self, value: RegisterValue, from: OpTime, until: OpTime, failure: u32) -> Flaw {
         let failure = self.op(failure).event;
         let explanation = format!(
             "the key must have held {} from {} to {}, but {}",
             self.key.describe(value),
-            moment(from),
-            moment(until),
+            describe_time(from),
+            describe_time(until),
             operation(failure),
         );
         let cluster = &self.clusters[value.index()];
@@ -295,7 +299,7 @@ impl<'k, 'a> Chains<'k, 'a> {
         Flaw::violation(explanation, events.chain([failure]))
     }
 
-    fn disorder(&self, value: Held, ended: Option<u32>, begun: Option<u32>) -> Flaw {
+    fn disorder(&self, value: RegisterValue, ended: Option<u32>, begun: Option<u32>) -> Flaw {
         let writer = self.clusters[value.index()].writer;
         let ops = [writer, ended, begun].into_iter().flatten();
         let explanation = format!(
@@ -311,14 +315,14 @@ impl<'k, 'a> Chains<'k, 'a> {
             let mut value = block.head;
             reached[value.index()] = true;
             while let Some(swap) = self.clusters[value.index()].successor
-                && let Kind::Swap { new, .. } = self.op(swap).kind
+                && let OpKind::Swap { new, .. } = self.op(swap).kind
             {
                 value = new;
                 reached[value.index()] = true;
             }
         }
         let is_circular = |index: &u32| match self.op(*index).kind {
-            Kind::Swap { new, .. } => !reached[new.index()],
+            OpKind::Swap { new, .. } => !reached[new.index()],
             _ => false,
         };
         let swaps = self.successors().filter(is_circular);
@@ -328,7 +332,7 @@ impl<'k, 'a> Chains<'k, 'a> {
 }
 
 /// As `value 7`, or, of a chain, `value 7 and then up to value 9 what replaced it`.
-pub(super) fn describe(key: &Key, block: &Block) -> String {
+pub(super) fn describe(key: &PreparedKey, block: &Block) -> String {
     let head = key.describe(block.head);
     if block.head == block.last {
         return head;
@@ -339,11 +343,11 @@ pub(super) fn describe(key: &Key, block: &Block) -> String {
     )
 }
 
-fn overlap(key: &Key, one: &Block, two: &Block) -> Flaw {
+fn overlap(key: &PreparedKey, one: &Block, two: &Block) -> Flaw {
     let explanation = format!(
         "the key must have held {}, and {}",
-        span(key, one),
-        span(key, two),
+        describe_with_times(key, one),
+        describe_with_times(key, two),
     );
     let events = [one, two]
         .into_iter()
@@ -351,13 +355,13 @@ fn overlap(key: &Key, one: &Block, two: &Block) -> Flaw {
     Flaw::violation(explanation, events)
 }
 
-fn inside(key: &Key, outer: &Block, inner: &Block) -> Flaw {
+fn inside(key: &PreparedKey, outer: &Block, inner: &Block) -> Flaw {
     let explanation = format!(
         "the key must have held {}, so it cannot have held {} at any moment from {} to {}",
-        span(key, outer),
+        describe_with_times(key, outer),
         describe(key, inner),
-        moment(inner.last_begin),
-        moment(inner.first_end),
+        describe_time(inner.last_begin),
+        describe_time(inner.first_end),
     );
     let events = [outer, inner]
         .into_iter()
@@ -366,20 +370,20 @@ fn inside(key: &Key, outer: &Block, inner: &Block) -> Flaw {
 }
 
 /// Describes the claim of a forward block, with its times.
-pub(super) fn span(key: &Key, block: &Block) -> String {
+pub(super) fn describe_with_times(key: &PreparedKey, block: &Block) -> String {
     format!(
         "{} from {} to {}",
         describe(key, block),
-        moment(block.first_end),
-        moment(block.last_begin),
+        describe_time(block.first_end),
+        describe_time(block.last_begin),
     )
 }
 
 /// The operations that say where a block begins and ends.
 pub(super) fn events_of<'a>(
-    key: &Key<'a>,
+    key: &PreparedKey<'a>,
     block: &Block,
-) -> impl Iterator<Item = &'a crate::history::Event> {
+) -> impl Iterator<Item = &'a crate::history::HistoryEvent> {
     let ops = [block.first, block.latest].into_iter().flatten();
     let events: Vec<_> = ops.map(|index| key.ops[index as usize].event).collect();
     let writers = [key.writer(block.head), key.writer(block.last)];

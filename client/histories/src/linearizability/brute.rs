@@ -3,9 +3,9 @@
 
 use std::collections::HashSet;
 
-use crate::history::{Action, Event, ValueId};
+use crate::history::{HistoryAction, HistoryEvent, ValueId};
 
-pub(super) fn is_linearizable(events: &[Event]) -> bool {
+pub(super) fn is_linearizable(events: &[HistoryEvent]) -> bool {
     assert!(events.len() <= 16, "that would take too long");
     let mut seen = HashSet::new();
     extend(events, 0, None, &mut seen)
@@ -14,7 +14,7 @@ pub(super) fn is_linearizable(events: &[Event]) -> bool {
 /// Whether the order chosen so far, which took effect with `done` and left
 /// `held`, can be completed.
 fn extend(
-    events: &[Event],
+    events: &[HistoryEvent],
     done: u32,
     held: Option<ValueId>,
     seen: &mut HashSet<(u32, Option<ValueId>)>,
@@ -34,18 +34,18 @@ fn extend(
     })
 }
 
-fn precedes(one: &Event, two: &Event) -> bool {
+fn precedes(one: &HistoryEvent, two: &HistoryEvent) -> bool {
     one.return_ns.is_some_and(|end| end < two.invoke_ns)
 }
 
 /// Returns the value that the register holds after the operation; the outer `None` if its answer is
 /// wrong.
-fn effect(event: &Event, held: Option<ValueId>) -> Option<Option<ValueId>> {
+fn effect(event: &HistoryEvent, held: Option<ValueId>) -> Option<Option<ValueId>> {
     match event.action {
-        Action::Read { value } => (value == held).then_some(held),
-        Action::Write { value } => Some(Some(value)),
-        Action::Delete => Some(None),
-        Action::Cas {
+        HistoryAction::Read { value } => (value == held).then_some(held),
+        HistoryAction::Write { value } => Some(Some(value)),
+        HistoryAction::Delete => Some(None),
+        HistoryAction::Cas {
             expected,
             new,
             swapped,

@@ -1,22 +1,22 @@
 //! Sentences that help people to find out what went wrong.
 
-use crate::history::{Action, Event, ValueId};
+use crate::history::{HistoryAction, HistoryEvent, ValueId};
 use crate::serializability::Transaction;
 
 /// As `process 3 read value 7 (1.500000 ms to 2.250000 ms)`.
-pub(crate) fn operation(event: &Event) -> String {
-    let what = what(&event.action, event.return_ns.is_none());
-    let when = when(event.invoke_ns, event.return_ns);
+pub(crate) fn operation(event: &HistoryEvent) -> String {
+    let what = describe_action(&event.action, event.return_ns.is_none());
+    let when = describe_interval(event.invoke_ns, event.return_ns);
     format!("process {} {what} {when}", event.process)
 }
 
-fn what(action: &Action, open: bool) -> String {
+fn describe_action(action: &HistoryAction, open: bool) -> String {
     match *action {
-        Action::Read { value: Some(value) } => format!("read value {}", value.0),
-        Action::Read { value: None } => "found no such key".to_owned(),
-        Action::Write { value } => format!("wrote value {}", value.0),
-        Action::Delete => "deleted the key".to_owned(),
-        Action::Cas {
+        HistoryAction::Read { value: Some(value) } => format!("read value {}", value.0),
+        HistoryAction::Read { value: None } => "found no such key".to_owned(),
+        HistoryAction::Write { value } => format!("wrote value {}", value.0),
+        HistoryAction::Delete => "deleted the key".to_owned(),
+        HistoryAction::Cas {
             expected,
             new,
             swapped,
@@ -24,7 +24,7 @@ fn what(action: &Action, open: bool) -> String {
     }
 }
 
-fn when(invoke_ns: u64, return_ns: Option<u64>) -> String {
+fn describe_interval(invoke_ns: u64, return_ns: Option<u64>) -> String {
     let begin = time(invoke_ns);
     let end = return_ns.map_or("never answered".to_owned(), |end| {
         format!("to {}", time(end))
@@ -43,7 +43,7 @@ fn swap(expected: Option<ValueId>, new: ValueId, swapped: bool) -> String {
 }
 
 /// Several operations, each on a line of its own.
-pub(crate) fn list<'a>(events: impl IntoIterator<Item = &'a Event>) -> String {
+pub(crate) fn list<'a>(events: impl IntoIterator<Item = &'a HistoryEvent>) -> String {
     let line = |event| format!("\n  {}", operation(event));
     events.into_iter().map(line).collect()
 }
@@ -56,9 +56,11 @@ pub(crate) fn time(ns: u64) -> String {
 /// As [`operation`], for one on several keys.
 pub(crate) fn transaction(transaction: &Transaction) -> String {
     let open = transaction.return_ns.is_none();
-    let part = |(key, action): &(u64, Action)| format!("{} (key {key})", what(action, open));
+    let part = |(key, action): &(u64, HistoryAction)| {
+        format!("{} (key {key})", describe_action(action, open))
+    };
     let parts: Vec<String> = transaction.parts.iter().map(part).collect();
-    let when = when(transaction.invoke_ns, transaction.return_ns);
+    let when = describe_interval(transaction.invoke_ns, transaction.return_ns);
     format!(
         "process {} {} {when}",
         transaction.process,

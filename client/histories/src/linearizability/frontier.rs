@@ -19,7 +19,7 @@ pub(crate) const TOO_MANY: &str = "too many orders are possible to follow them a
 
 /// Values that the keys may hold at a moment, and operations that have taken effect for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct State<H> {
+pub(crate) struct SearchState<H> {
     /// Value that the register holds, or the values that each of several registers holds.
     pub held: H,
     /// By slot: the operations in flight that have taken effect.
@@ -38,12 +38,12 @@ pub(crate) struct Bounds<'a> {
 /// in which it just has, or `None` if there are too many states. `follow` adds the
 /// states that may come next after a state.
 pub(crate) fn develop<H: Clone + Eq + Hash>(
-    states: impl IntoIterator<Item = State<H>>,
+    states: impl IntoIterator<Item = SearchState<H>>,
     bit: u128,
     unanswered: u128,
     bounds: Bounds<'_>,
-    mut follow: impl FnMut(&State<H>, &mut Frontier<H>),
-) -> Option<Vec<State<H>>> {
+    mut follow: impl FnMut(&SearchState<H>, &mut Frontier<H>),
+) -> Option<Vec<SearchState<H>>> {
     let mut developed = Vec::new();
     let mut frontier = Frontier::of(states, unanswered);
     while let Some(state) = frontier.pop() {
@@ -62,14 +62,17 @@ pub(crate) fn develop<H: Clone + Eq + Hash>(
 
 /// Drops superfluous states among those that differ only in which unanswered operations took
 /// effect.
-pub(crate) fn drop_wasteful<H: Clone + Eq + Hash>(states: &mut Vec<State<H>>, unanswered: u128) {
+pub(crate) fn drop_wasteful<H: Clone + Eq + Hash>(
+    states: &mut Vec<SearchState<H>>,
+    unanswered: u128,
+) {
     let mut frontier = Frontier::of(states.drain(..), unanswered);
     states.extend(std::iter::from_fn(|| frontier.pop()));
 }
 
 /// Unanswered operations that have taken effect in every state.
-pub(crate) fn settled<H>(states: &[State<H>], unanswered: u128) -> u128 {
-    let done = |all, state: &State<H>| all & state.done;
+pub(crate) fn completed_in_all<H>(states: &[SearchState<H>], unanswered: u128) -> u128 {
+    let done = |all, state: &SearchState<H>| all & state.done;
     states.iter().fold(unanswered, done)
 }
 
@@ -89,16 +92,16 @@ pub(crate) struct Frontier<H> {
     /// The slots of unanswered operations.
     unanswered: u128,
     /// By the number of these that took effect in a state.
-    waiting: Vec<Vec<State<H>>>,
+    waiting: Vec<Vec<SearchState<H>>>,
     /// All below this are empty.
     fewest: usize,
     /// The states given, without unanswered operations, and for each of them the sets of
     /// unanswered operations with which it was given.
-    given: HashMap<State<H>, SmallVec<[u128; 1]>, foldhash::fast::FixedState>,
+    given: HashMap<SearchState<H>, SmallVec<[u128; 1]>, foldhash::fast::FixedState>,
 }
 
 impl<H: Clone + Eq + Hash> Frontier<H> {
-    fn of(states: impl IntoIterator<Item = State<H>>, unanswered: u128) -> Self {
+    fn of(states: impl IntoIterator<Item = SearchState<H>>, unanswered: u128) -> Self {
         let mut frontier = Frontier {
             unanswered,
             waiting: Vec::new(),
@@ -109,7 +112,7 @@ impl<H: Clone + Eq + Hash> Frontier<H> {
         frontier
     }
 
-    pub fn push(&mut self, state: State<H>) {
+    pub fn push(&mut self, state: SearchState<H>) {
         if self.is_superfluous(&state) {
             return;
         }
@@ -121,7 +124,7 @@ impl<H: Clone + Eq + Hash> Frontier<H> {
         self.fewest = self.fewest.min(used);
     }
 
-    fn pop(&mut self) -> Option<State<H>> {
+    fn pop(&mut self) -> Option<SearchState<H>> {
         loop {
             let state = self.pop_any()?;
             if !self.is_superfluous(&state) {
@@ -132,7 +135,7 @@ impl<H: Clone + Eq + Hash> Frontier<H> {
         }
     }
 
-    fn pop_any(&mut self) -> Option<State<H>> {
+    fn pop_any(&mut self) -> Option<SearchState<H>> {
         loop {
             match self.waiting.get_mut(self.fewest)?.pop() {
                 Some(state) => return Some(state),
@@ -142,15 +145,15 @@ impl<H: Clone + Eq + Hash> Frontier<H> {
     }
 
     /// The state without its unanswered operations.
-    fn rest(&self, state: &State<H>) -> State<H> {
+    fn rest(&self, state: &SearchState<H>) -> SearchState<H> {
         let done = state.done & !self.unanswered;
-        State {
+        SearchState {
             done,
             held: state.held.clone(),
         }
     }
 
-    fn is_superfluous(&self, state: &State<H>) -> bool {
+    fn is_superfluous(&self, state: &SearchState<H>) -> bool {
         let alike = self.given.get(&self.rest(state));
         alike.is_some_and(|alike| {
             alike

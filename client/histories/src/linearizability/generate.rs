@@ -5,11 +5,11 @@
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::history::{Action, Event, History, ValueId};
+use crate::history::{History, HistoryAction, HistoryEvent, ValueId};
 
 /// Parameters of a generated history.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct HistoryShape {
     pub seed: u64,
     pub ops: usize,
     pub keys: u64,
@@ -26,14 +26,14 @@ pub(super) struct Shape {
 }
 
 /// An operation and the moment at which it takes effect.
-struct Planned {
+struct PlannedOp {
     effect_ns: u64,
-    event: Event,
+    event: HistoryEvent,
     lost: bool,
 }
 
 /// Returns the history of a register that behaves: always linearizable.
-pub(super) fn honest(shape: &Shape) -> History {
+pub(super) fn honest(shape: &HistoryShape) -> History {
     let mut rng = Pcg64Mcg::seed_from_u64(shape.seed);
     let mut planned = plan(shape, &mut rng);
     planned.sort_by_key(|op| op.effect_ns);
@@ -44,46 +44,46 @@ pub(super) fn honest(shape: &Shape) -> History {
     planned.into_iter().map(|op| op.event).collect()
 }
 
-fn plan(shape: &Shape, rng: &mut Pcg64Mcg) -> Vec<Planned> {
+fn plan(shape: &HistoryShape, rng: &mut Pcg64Mcg) -> Vec<PlannedOp> {
     let mut processes = Processes::new(shape.processes, shape.duration_ns, shape.unanswered);
     let mut planned = Vec::with_capacity(shape.ops);
     for value in 1..=shape.ops as u64 {
-        let turn = processes.next(rng);
-        let event = Event {
-            process: turn.process,
+        let invocation = processes.next(rng);
+        let event = HistoryEvent {
+            process: invocation.process,
             key: rng.random_range(0..shape.keys),
             action: action(shape, rng, ValueId(value)),
-            invoke_ns: turn.invoke_ns,
-            return_ns: turn.return_ns,
+            invoke_ns: invocation.invoke_ns,
+            return_ns: invocation.return_ns,
         };
-        planned.push(Planned {
-            effect_ns: rng.random_range(turn.invoke_ns..=turn.latest_ns),
+        planned.push(PlannedOp {
+            effect_ns: rng.random_range(invocation.invoke_ns..=invocation.latest_ns),
             event,
-            lost: turn.return_ns.is_none() && rng.random_bool(0.5),
+            lost: invocation.return_ns.is_none() && rng.random_bool(0.5),
         });
     }
     planned
 }
 
-fn action(shape: &Shape, rng: &mut Pcg64Mcg, value: ValueId) -> Action {
+fn action(shape: &HistoryShape, rng: &mut Pcg64Mcg, value: ValueId) -> HistoryAction {
     let kind = rng.random_range(0..100);
     if kind < shape.reads {
-        Action::Read { value: None }
+        HistoryAction::Read { value: None }
     } else if kind < shape.reads + shape.deletes {
-        Action::Delete
+        HistoryAction::Delete
     } else if kind < shape.reads + shape.deletes + shape.swaps {
-        Action::Cas {
+        HistoryAction::Cas {
             expected: None,
             new: value,
             swapped: false,
         }
     } else {
-        Action::Write { value }
+        HistoryAction::Write { value }
     }
 }
 
 /// Changes one operation: what it found, or when it was.
-pub(super) fn disturb(events: &mut [Event], rng: &mut impl Rng) {
+pub(super) fn disturb(events: &mut [HistoryEvent], rng: &mut impl Rng) {
     let values: Vec<Option<ValueId>> = events.iter().map(|e| value_of(&e.action)).collect();
     let other = any_of(&values, rng);
     let shift_ns = rng.random_range(0..6);
@@ -110,7 +110,7 @@ pub(crate) struct Processes {
 }
 
 /// Next operation of a process, with its times.
-pub(crate) struct Turn {
+pub(crate) struct Invocation {
     pub process: u32,
     pub invoke_ns: u64,
     pub return_ns: Option<u64>,
@@ -130,14 +130,14 @@ impl Processes {
         }
     }
 
-    pub fn next(&mut self, rng: &mut Pcg64Mcg) -> Turn {
+    pub fn next(&mut self, rng: &mut Pcg64Mcg) -> Invocation {
         let process = rng.random_range(0..self.free_at_ns.len() as u32);
         let free_at_ns = &mut self.free_at_ns[process as usize];
         let invoke_ns = *free_at_ns + rng.random_range(1..=self.duration_ns);
         let end_ns = invoke_ns + rng.random_range(0..=self.duration_ns);
         *free_at_ns = end_ns;
         let answered = rng.random_range(0..100) >= self.unanswered;
-        Turn {
+        Invocation {
             process,
             invoke_ns,
             return_ns: answered.then_some(end_ns),
@@ -156,13 +156,13 @@ pub(crate) struct Register {
 
 impl Register {
     /// Fills in the answer; and, of a swap, what it expects.
-    pub fn perform(&mut self, action: &mut Action, rng: &mut Pcg64Mcg) {
+    pub fn perform(&mut self, action: &mut HistoryAction, rng: &mut Pcg64Mcg) {
         let was = self.held;
         match action {
-            Action::Read { value } => *value = was,
-            Action::Write { value } => self.held = Some(*value),
-            Action::Delete => self.held = None,
-            Action::Cas {
+            HistoryAction::Read { value } => *value = was,
+            HistoryAction::Write { value } => self.held = Some(*value),
+            HistoryAction::Delete => self.held = None,
+            HistoryAction::Cas {
                 expected,
                 new,
                 swapped,
@@ -187,16 +187,16 @@ impl Register {
 /// Changes what an operation found, to `other` if it is a value, or moves its times, its
 /// begin and its end, by `shift_ns`.
 pub(crate) fn disturb_one(
-    action: &mut Action,
+    action: &mut HistoryAction,
     (invoke_ns, return_ns): (&mut u64, &mut Option<u64>),
     other: Option<ValueId>,
     shift_ns: u64,
     rng: &mut impl Rng,
 ) {
     match action {
-        Action::Read { value } if rng.random_bool(0.6) => *value = other,
-        Action::Cas { expected, .. } if rng.random_bool(0.3) => *expected = other,
-        Action::Cas { swapped, .. } if rng.random_bool(0.5) => *swapped = !*swapped,
+        HistoryAction::Read { value } if rng.random_bool(0.6) => *value = other,
+        HistoryAction::Cas { expected, .. } if rng.random_bool(0.3) => *expected = other,
+        HistoryAction::Cas { swapped, .. } if rng.random_bool(0.5) => *swapped = !*swapped,
         _ => {
             let later = rng.random_bool(0.5);
             for at_ns in std::iter::once(invoke_ns).chain(return_ns) {
@@ -211,10 +211,10 @@ pub(crate) fn disturb_one(
 }
 
 /// Returns the value that it left behind or found.
-pub(crate) fn value_of(action: &Action) -> Option<ValueId> {
+pub(crate) fn value_of(action: &HistoryAction) -> Option<ValueId> {
     match *action {
-        Action::Read { value } => value,
-        Action::Write { value } | Action::Cas { new: value, .. } => Some(value),
-        Action::Delete => None,
+        HistoryAction::Read { value } => value,
+        HistoryAction::Write { value } | HistoryAction::Cas { new: value, .. } => Some(value),
+        HistoryAction::Delete => None,
     }
 }

@@ -33,11 +33,11 @@ pub(crate) mod generate;
 #[cfg(test)]
 mod tests;
 
-use crate::history::{Event, History};
+use crate::history::{History, HistoryEvent};
 
 /// Result of a check: the conclusion that a history allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LinearizabilityVerdict {
     /// Some order of the operations explains every answer.
     Linearizable {
         /// Operations judged.
@@ -52,7 +52,7 @@ pub enum Verdict {
         /// Operations that contradict each other, with their times.
         explanation: String,
         /// Those operations, in the order in which they began.
-        events: Vec<Event>,
+        events: Vec<HistoryEvent>,
     },
     /// No violation was found, but not every key could be judged.
     Unknown {
@@ -63,10 +63,10 @@ pub enum Verdict {
     },
 }
 
-impl Verdict {
+impl LinearizabilityVerdict {
     /// Whether it is `Linearizable`.
     pub fn is_linearizable(&self) -> bool {
-        matches!(self, Verdict::Linearizable { .. })
+        matches!(self, LinearizabilityVerdict::Linearizable { .. })
     }
 }
 
@@ -75,7 +75,7 @@ impl Verdict {
 enum Flaw {
     Violation {
         explanation: String,
-        events: Vec<Event>,
+        events: Vec<HistoryEvent>,
     },
     Unknown {
         reason: String,
@@ -84,8 +84,11 @@ enum Flaw {
 
 impl Flaw {
     /// `concerned` are appended to the explanation, each on a line of its own.
-    fn violation<'a>(explanation: String, concerned: impl IntoIterator<Item = &'a Event>) -> Flaw {
-        let mut events: Vec<Event> = concerned.into_iter().copied().collect();
+    fn violation<'a>(
+        explanation: String,
+        concerned: impl IntoIterator<Item = &'a HistoryEvent>,
+    ) -> Flaw {
+        let mut events: Vec<HistoryEvent> = concerned.into_iter().copied().collect();
         events.sort_by_key(|event| (event.invoke_ns, event.return_ns, event.process));
         events.dedup();
         let explanation = explanation + ":" + &explain::list(&events);
@@ -95,25 +98,25 @@ impl Flaw {
         }
     }
 
-    fn at(self, key: u64) -> Verdict {
+    fn at(self, key: u64) -> LinearizabilityVerdict {
         match self {
             Flaw::Violation {
                 explanation,
                 events,
-            } => Verdict::Violation {
+            } => LinearizabilityVerdict::Violation {
                 key,
                 explanation,
                 events,
             },
-            Flaw::Unknown { reason } => Verdict::Unknown { key, reason },
+            Flaw::Unknown { reason } => LinearizabilityVerdict::Unknown { key, reason },
         }
     }
 }
 
 /// Judges a whole history. The first violation found is returned at once; a key
 /// that could not be judged does not hide one at another key.
-pub fn check(history: &History) -> Verdict {
-    let mut events: Vec<&Event> = history.events().iter().collect();
+pub fn check(history: &History) -> LinearizabilityVerdict {
+    let mut events: Vec<&HistoryEvent> = history.events().iter().collect();
     events.sort_by_cached_key(|event| (event.key, event.invoke_ns, event.return_ns));
     let mut budget = search::Budget::for_ops(events.len());
     let mut keys = 0;
@@ -124,23 +127,23 @@ pub fn check(history: &History) -> Verdict {
             continue;
         };
         let verdict = flaw.at(of_key[0].key);
-        if matches!(verdict, Verdict::Violation { .. }) {
+        if matches!(verdict, LinearizabilityVerdict::Violation { .. }) {
             return verdict;
         }
         unknown.get_or_insert(verdict);
     }
     let ops = events.len();
-    unknown.unwrap_or(Verdict::Linearizable { ops, keys })
+    unknown.unwrap_or(LinearizabilityVerdict::Linearizable { ops, keys })
 }
 
 /// Judges the operations of one key, sorted by their begin.
-fn check_key(events: &[&Event], budget: &mut search::Budget) -> Result<(), Flaw> {
+fn check_key(events: &[&HistoryEvent], budget: &mut search::Budget) -> Result<(), Flaw> {
     let key = prepare::prepare(events)?;
     if key.is_plain() {
         return blocks::Blocks::of(&key).map(drop);
     }
     match sweep::check(&key)? {
-        sweep::Outcome::Ordered => Ok(()),
-        sweep::Outcome::NotFound => search::check(&key, budget),
+        sweep::SweepOutcome::Ordered => Ok(()),
+        sweep::SweepOutcome::NotFound => search::check(&key, budget),
     }
 }

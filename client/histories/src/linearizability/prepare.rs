@@ -8,16 +8,16 @@ use foldhash::fast::FixedState;
 
 use super::Flaw;
 use super::explain::{list, operation, time};
-use crate::history::{Action, Event, ValueId};
+use crate::history::{HistoryAction, HistoryEvent, ValueId};
 
 /// Content of a register: nothing, or the value of one write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Held(u32);
+pub(super) struct RegisterValue(u32);
 
-impl Held {
-    pub const ABSENT: Held = Held(0);
+impl RegisterValue {
+    pub const ABSENT: RegisterValue = RegisterValue(0);
     /// A value that was expected, but that nobody wrote.
-    pub const NEVER_WRITTEN: Held = Held(u32::MAX);
+    pub const NEVER_WRITTEN: RegisterValue = RegisterValue(u32::MAX);
 
     /// Counts from 0 without a gap. `NEVER_WRITTEN` is no index.
     pub fn index(self) -> usize {
@@ -26,76 +26,77 @@ impl Held {
 }
 
 /// Knowledge of values, by their names.
-type ByValue<T> = HashMap<ValueId, T, FixedState>;
+type ValueMap<T> = HashMap<ValueId, T, FixedState>;
 
 /// A moment of the history, moved by one so that 0 is before everything.
-pub(super) type Moment = u64;
+pub(super) type OpTime = u64;
 /// The end of an operation that may take effect at any time, or never.
-pub(super) const NEVER: Moment = u64::MAX;
+pub(super) const NEVER: OpTime = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Read(Held),
-    Write(Held),
+pub(super) enum OpKind {
+    Read(RegisterValue),
+    Write(RegisterValue),
     Delete,
     /// A compare-and-swap that took effect.
     Swap {
-        expected: Held,
-        new: Held,
+        expected: RegisterValue,
+        new: RegisterValue,
     },
     /// A compare-and-swap that found something else.
     Fail {
-        expected: Held,
+        expected: RegisterValue,
     },
 }
 
 #[derive(Debug)]
 pub(super) struct Op<'a> {
-    pub event: &'a Event,
-    pub kind: Kind,
-    pub begin: Moment,
+    pub event: &'a HistoryEvent,
+    pub kind: OpKind,
+    pub begin: OpTime,
     /// `NEVER` for an operation that may or may not have taken effect.
-    pub end: Moment,
+    pub end: OpTime,
 }
 
 #[derive(Debug)]
-pub(super) struct Key<'a> {
+pub(super) struct PreparedKey<'a> {
     /// By their begin.
     pub ops: Vec<Op<'a>>,
-    /// By [`Held::index`], the operation that wrote the value; `None` for absence.
-    pub writers: Vec<Option<&'a Event>>,
+    /// By [`RegisterValue::index`], the operation that wrote the value; `None` for absence.
+    pub writers: Vec<Option<&'a HistoryEvent>>,
     /// Whether some operation saw, or would need, that there is no such key.
     pub absence_observed: bool,
 }
 
-impl<'a> Key<'a> {
+impl<'a> PreparedKey<'a> {
     pub fn is_plain(&self) -> bool {
-        let plain = |op: &Op| matches!(op.kind, Kind::Read(_) | Kind::Write(_));
+        let plain = |op: &Op| matches!(op.kind, OpKind::Read(_) | OpKind::Write(_));
         self.ops.iter().all(plain)
     }
 
     /// The value in words, for explanations.
-    pub fn describe(&self, held: Held) -> String {
+    pub fn describe(&self, held: RegisterValue) -> String {
         let writer = self.writer(held).and_then(written_by);
         writer.map_or("nothing".to_owned(), |value| format!("value {}", value.0))
     }
 
     /// The operation that wrote this value; `None` for absence.
-    pub fn writer(&self, held: Held) -> Option<&'a Event> {
+    pub fn writer(&self, held: RegisterValue) -> Option<&'a HistoryEvent> {
         self.writers.get(held.index()).copied().flatten()
     }
 }
 
-pub(super) fn prepare<'a>(events: &[&'a Event]) -> Result<Key<'a>, Flaw> {
+pub(super) fn prepare<'a>(events: &[&'a HistoryEvent]) -> Result<PreparedKey<'a>, Flaw> {
     check_times(events)?;
     let writers = find_writers(events)?;
-    let ends = settle_open(events, &writers)?;
+    let ends = complete_open(events, &writers)?;
     check_swaps(events, &ends)?;
-    Ok(Builder::new(events, &writers, &ends).build())
+    Ok(PreparedKeyBuilder::new(events, &writers, &ends).build())
 }
 
-fn check_times(events: &[&Event]) -> Result<(), Flaw> {
-    let backwards = |event: &&&Event| event.return_ns.is_some_and(|end| end < event.invoke_ns);
+fn check_times(events: &[&HistoryEvent]) -> Result<(), Flaw> {
+    let backwards =
+        |event: &&&HistoryEvent| event.return_ns.is_some_and(|end| end < event.invoke_ns);
     let Some(event) = events.iter().find(backwards) else {
         return Ok(());
     };
@@ -104,31 +105,33 @@ fn check_times(events: &[&Event]) -> Result<(), Flaw> {
 }
 
 /// The value that an operation wrote or may have written.
-fn written_by(event: &Event) -> Option<ValueId> {
+fn written_by(event: &HistoryEvent) -> Option<ValueId> {
     match event.action {
-        Action::Write { value } => Some(value),
-        Action::Cas { new, swapped, .. } if swapped || event.return_ns.is_none() => Some(new),
+        HistoryAction::Write { value } => Some(value),
+        HistoryAction::Cas { new, swapped, .. } if swapped || event.return_ns.is_none() => {
+            Some(new)
+        }
         _ => None,
     }
 }
 
 /// The value that an operation must have found, if it took effect.
-fn found_by(event: &Event) -> Option<ValueId> {
+fn found_by(event: &HistoryEvent) -> Option<ValueId> {
     match event.action {
-        Action::Read { value } => value,
-        Action::Cas {
+        HistoryAction::Read { value } => value,
+        HistoryAction::Cas {
             expected, swapped, ..
         } if swapped || event.return_ns.is_none() => expected,
         _ => None,
     }
 }
 
-fn is_failed_swap(event: &Event) -> bool {
-    event.return_ns.is_some() && matches!(event.action, Action::Cas { swapped: false, .. })
+fn is_failed_swap(event: &HistoryEvent) -> bool {
+    event.return_ns.is_some() && matches!(event.action, HistoryAction::Cas { swapped: false, .. })
 }
 
-fn find_writers(events: &[&Event]) -> Result<ByValue<usize>, Flaw> {
-    let mut writers = ByValue::default();
+fn find_writers(events: &[&HistoryEvent]) -> Result<ValueMap<usize>, Flaw> {
+    let mut writers = ValueMap::default();
     for (index, event) in events.iter().enumerate() {
         let Some(value) = written_by(event) else {
             continue;
@@ -144,9 +147,9 @@ fn find_writers(events: &[&Event]) -> Result<ByValue<usize>, Flaw> {
 
 /// The end of each operation. An open one that somebody saw has taken effect by
 /// the time that somebody was done; one that nobody saw never ends.
-fn settle_open(events: &[&Event], writers: &ByValue<usize>) -> Result<Vec<Moment>, Flaw> {
-    let end = |event: &&Event| event.return_ns.map_or(NEVER, |end| end.saturating_add(1));
-    let mut ends: Vec<Moment> = events.iter().map(end).collect();
+fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<Vec<OpTime>, Flaw> {
+    let end = |event: &&HistoryEvent| event.return_ns.map_or(NEVER, |end| end.saturating_add(1));
+    let mut ends: Vec<OpTime> = events.iter().map(end).collect();
     let answered = |&index: &usize| events[index].return_ns.is_some();
     let mut finders: Vec<usize> = (0..events.len()).filter(answered).collect();
     // The earliest first, so that each open write gets its end only once.
@@ -160,9 +163,9 @@ fn settle_open(events: &[&Event], writers: &ByValue<usize>) -> Result<Vec<Moment
 /// Checks that what `finder` found was written in time, and settles open writes
 /// from it backwards: an open swap that was seen has itself found something.
 fn follow(
-    events: &[&Event],
-    writers: &ByValue<usize>,
-    ends: &mut [Moment],
+    events: &[&HistoryEvent],
+    writers: &ValueMap<usize>,
+    ends: &mut [OpTime],
     mut finder: usize,
 ) -> Result<(), Flaw> {
     while let Some(value) = found_by(events[finder]) {
@@ -181,9 +184,9 @@ fn follow(
     Ok(())
 }
 
-fn from_nowhere(events: &[&Event], finder: usize, value: ValueId) -> Flaw {
-    let offered = |event: &&&Event| match event.action {
-        Action::Cas { new, .. } => is_failed_swap(event) && new == value,
+fn from_nowhere(events: &[&HistoryEvent], finder: usize, value: ValueId) -> Flaw {
+    let offered = |event: &&&HistoryEvent| match event.action {
+        HistoryAction::Cas { new, .. } => is_failed_swap(event) && new == value,
         _ => false,
     };
     let refused = events.iter().find(offered);
@@ -201,16 +204,16 @@ fn from_nowhere(events: &[&Event], finder: usize, value: ValueId) -> Flaw {
     Flaw::violation(explanation, concerned.copied())
 }
 
-fn from_the_future(finder: &Event, writer: &Event, value: ValueId) -> Flaw {
+fn from_the_future(finder: &HistoryEvent, writer: &HistoryEvent, value: ValueId) -> Flaw {
     let explanation = format!("value {} was found before it was written", value.0);
     Flaw::violation(explanation, [finder, writer])
 }
 
 /// A value can be replaced only once.
-fn check_swaps(events: &[&Event], ends: &[Moment]) -> Result<(), Flaw> {
-    let mut swaps: ByValue<&Event> = ByValue::default();
+fn check_swaps(events: &[&HistoryEvent], ends: &[OpTime]) -> Result<(), Flaw> {
+    let mut swaps: ValueMap<&HistoryEvent> = ValueMap::default();
     for (event, &end) in events.iter().zip(ends) {
-        let Action::Cas {
+        let HistoryAction::Cas {
             expected: Some(value),
             ..
         } = event.action
@@ -230,28 +233,28 @@ fn check_swaps(events: &[&Event], ends: &[Moment]) -> Result<(), Flaw> {
 
 /// Turns events into operations, and leaves out those that may not have taken
 /// effect and whose effect could not help to explain anything.
-struct Builder<'a, 'b> {
-    events: &'b [&'a Event],
-    ends: &'b [Moment],
-    held: ByValue<Held>,
-    writers: Vec<Option<&'a Event>>,
+struct PreparedKeyBuilder<'a, 'b> {
+    events: &'b [&'a HistoryEvent],
+    ends: &'b [OpTime],
+    held: ValueMap<RegisterValue>,
+    writers: Vec<Option<&'a HistoryEvent>>,
     any_failed_swap: bool,
     absence_observed: bool,
 }
 
-impl<'a, 'b> Builder<'a, 'b> {
-    fn new(events: &'b [&'a Event], found: &ByValue<usize>, ends: &'b [Moment]) -> Self {
-        let mut builder = Builder {
+impl<'a, 'b> PreparedKeyBuilder<'a, 'b> {
+    fn new(events: &'b [&'a HistoryEvent], found: &ValueMap<usize>, ends: &'b [OpTime]) -> Self {
+        let mut builder = PreparedKeyBuilder {
             events,
             ends,
-            held: ByValue::with_capacity_and_hasher(found.len(), FixedState::default()),
+            held: ValueMap::with_capacity_and_hasher(found.len(), FixedState::default()),
             writers: vec![None],
             any_failed_swap: events.iter().any(|event| is_failed_swap(event)),
             absence_observed: false,
         };
         for event in events {
             if let Some(value) = written_by(event) {
-                let held = Held(builder.writers.len() as u32);
+                let held = RegisterValue(builder.writers.len() as u32);
                 builder.held.insert(value, held);
                 builder.writers.push(Some(event));
             }
@@ -260,12 +263,12 @@ impl<'a, 'b> Builder<'a, 'b> {
         builder
     }
 
-    fn build(self) -> Key<'a> {
+    fn build(self) -> PreparedKey<'a> {
         let ops = (0..self.events.len())
             .filter(|&index| self.is_needed(index))
             .map(|index| self.op(index))
             .collect();
-        Key {
+        PreparedKey {
             ops,
             absence_observed: self.absence_observed,
             writers: self.writers,
@@ -278,23 +281,23 @@ impl<'a, 'b> Builder<'a, 'b> {
             return true;
         }
         match self.events[index].action {
-            Action::Read { .. } => false,
+            HistoryAction::Read { .. } => false,
             // Only a failed swap is helped by a value that nobody found.
-            Action::Write { .. } | Action::Cas { .. } => self.any_failed_swap,
-            Action::Delete => self.any_failed_swap || self.absence_observed,
+            HistoryAction::Write { .. } | HistoryAction::Cas { .. } => self.any_failed_swap,
+            HistoryAction::Delete => self.any_failed_swap || self.absence_observed,
         }
     }
 
     fn op(&self, index: usize) -> Op<'a> {
         let event = self.events[index];
         let kind = match event.action {
-            Action::Read { value } => Kind::Read(self.held(value)),
-            Action::Write { value } => Kind::Write(self.held(Some(value))),
-            Action::Delete => Kind::Delete,
-            Action::Cas { expected, .. } if is_failed_swap(event) => Kind::Fail {
+            HistoryAction::Read { value } => OpKind::Read(self.held(value)),
+            HistoryAction::Write { value } => OpKind::Write(self.held(Some(value))),
+            HistoryAction::Delete => OpKind::Delete,
+            HistoryAction::Cas { expected, .. } if is_failed_swap(event) => OpKind::Fail {
                 expected: self.held(expected),
             },
-            Action::Cas { expected, new, .. } => Kind::Swap {
+            HistoryAction::Cas { expected, new, .. } => OpKind::Swap {
                 expected: self.held(expected),
                 new: self.held(Some(new)),
             },
@@ -307,26 +310,26 @@ impl<'a, 'b> Builder<'a, 'b> {
         }
     }
 
-    fn held(&self, value: Option<ValueId>) -> Held {
+    fn held(&self, value: Option<ValueId>) -> RegisterValue {
         let Some(value) = value else {
-            return Held::ABSENT;
+            return RegisterValue::ABSENT;
         };
         let held = self.held.get(&value).copied();
-        held.unwrap_or(Held::NEVER_WRITTEN)
+        held.unwrap_or(RegisterValue::NEVER_WRITTEN)
     }
 }
 
-fn observes_absence(event: &Event) -> bool {
+fn observes_absence(event: &HistoryEvent) -> bool {
     match event.action {
-        Action::Read { value } => value.is_none(),
-        Action::Cas { expected, .. } => expected.is_none() && !is_failed_swap(event),
+        HistoryAction::Read { value } => value.is_none(),
+        HistoryAction::Cas { expected, .. } => expected.is_none() && !is_failed_swap(event),
         _ => false,
     }
 }
 
 /// For explanations: a moment as it is in the history.
-pub(super) fn moment(moment: Moment) -> String {
-    match moment {
+pub(super) fn describe_time(at: OpTime) -> String {
+    match at {
         0 => "the beginning".to_owned(),
         NEVER => "the end".to_owned(),
         other => time(other - 1),

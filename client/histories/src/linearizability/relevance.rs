@@ -4,35 +4,35 @@
 //! Most often that is certain from the times alone. Where it is not, some write
 //! has to be current at the right moment, and the search must not hide it.
 
-use super::prepare::{Held, Key, Kind, Moment, NEVER, Op};
+use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue};
 
 pub(super) struct Relevance {
     /// By begin: of each mutation the begin, and the earliest end among it and
     /// all that begin later.
-    ends_from: Vec<(Moment, Moment)>,
+    ends_from: Vec<(OpTime, OpTime)>,
     /// By value, begin and end of its write. Absence comes before everything,
     /// unless it can come again.
-    writes: Vec<Option<(Moment, Moment)>>,
+    writes: Vec<Option<(OpTime, OpTime)>>,
 }
 
 impl Relevance {
-    pub fn new(key: &Key) -> Self {
+    pub fn new(key: &PreparedKey) -> Self {
         let mutations = key.ops.iter().filter(|op| is_mutation(op));
-        let mut ends_from: Vec<(Moment, Moment)> = mutations.map(|op| (op.begin, op.end)).collect();
+        let mut ends_from: Vec<(OpTime, OpTime)> = mutations.map(|op| (op.begin, op.end)).collect();
         let mut earliest = NEVER;
         for (_, end) in ends_from.iter_mut().rev() {
             earliest = earliest.min(*end);
             *end = earliest;
         }
         let mut writes = vec![None; key.writers.len()];
-        writes[Held::ABSENT.index()] = Some((0, 0));
+        writes[RegisterValue::ABSENT.index()] = Some((0, 0));
         for op in &key.ops {
             match op.kind {
-                Kind::Write(value) | Kind::Swap { new: value, .. } => {
+                OpKind::Write(value) | OpKind::Swap { new: value, .. } => {
                     writes[value.index()] = Some((op.begin, op.end));
                 }
-                Kind::Delete => writes[Held::ABSENT.index()] = None,
-                Kind::Read(_) | Kind::Fail { .. } => {}
+                OpKind::Delete => writes[RegisterValue::ABSENT.index()] = None,
+                OpKind::Read(_) | OpKind::Fail { .. } => {}
             }
         }
         Relevance { ends_from, writes }
@@ -40,7 +40,7 @@ impl Relevance {
 
     /// The earliest moment by which something else has certainly been written
     /// after an operation that ended at `end`.
-    fn overwritten(&self, end: Moment) -> Moment {
+    fn overwritten(&self, end: OpTime) -> OpTime {
         let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)
     }
@@ -48,10 +48,10 @@ impl Relevance {
     /// Whether a failed swap's expectation was certainly wrong at some moment: the
     /// value was not written yet, or overwritten, and it has only one write.
     pub fn is_explained(&self, op: &Op) -> bool {
-        let Kind::Fail { expected } = op.kind else {
+        let OpKind::Fail { expected } = op.kind else {
             return false;
         };
-        if expected == Held::NEVER_WRITTEN {
+        if expected == RegisterValue::NEVER_WRITTEN {
             return true;
         }
         self.writes[expected.index()]
@@ -61,11 +61,11 @@ impl Relevance {
     /// By operation: whether it might be what a failed swap found that is not
     /// explained otherwise. An operation that is overwritten before the swap
     /// begins, or begins after it ends, is not.
-    pub fn of_unexplained(&self, key: &Key, explained: &[bool]) -> Vec<bool> {
+    pub fn of_unexplained(&self, key: &PreparedKey, explained: &[bool]) -> Vec<bool> {
         let mut latest = 0;
-        let mut ends_to: Vec<(Moment, Moment)> = Vec::new();
+        let mut ends_to: Vec<(OpTime, OpTime)> = Vec::new();
         for (op, explained) in key.ops.iter().zip(explained) {
-            if matches!(op.kind, Kind::Fail { .. }) && !explained {
+            if matches!(op.kind, OpKind::Fail { .. }) && !explained {
                 latest = latest.max(op.end);
                 ends_to.push((op.begin, latest));
             }
@@ -80,5 +80,5 @@ impl Relevance {
 }
 
 fn is_mutation(op: &Op) -> bool {
-    !matches!(op.kind, Kind::Read(_) | Kind::Fail { .. })
+    !matches!(op.kind, OpKind::Read(_) | OpKind::Fail { .. })
 }

@@ -1,7 +1,7 @@
 //! Keys on which a compare-and-swap failed and `sweep` found no reason: follows all
 //! orders at once.
 //!
-//! Time passes from event to event. A [`State`] is one way in which things may
+//! Time passes from event to event. An [`OpState`] is one way in which things may
 //! stand: what the register holds, and which of the operations in flight have
 //! taken effect. When an operation ends, every state in which it has not taken
 //! effect is developed, by letting operations in flight take effect one after
@@ -24,9 +24,9 @@
 
 use super::Flaw;
 use super::frontier::{self, Bounds, SLOTS, bits};
-use super::prepare::{Held, Key, Kind, Moment, NEVER, Op};
+use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue};
 use super::relevance::Relevance;
-use crate::history::Event;
+use crate::history::HistoryEvent;
 
 /// States that may be developed for a history: so many, and so many more for each
 /// of its operations.
@@ -38,12 +38,12 @@ const STATES_DEVELOPED: usize = 1 << 20;
 /// Operations in flight that an explanation names.
 const EXPLAINED: usize = 12;
 
-type State = frontier::State<Held>;
+type OpState = frontier::SearchState<RegisterValue>;
 
 /// Judges one key, and takes the states that it developed off `budget`.
-pub(super) fn check(key: &Key, budget: &mut Budget) -> Result<(), Flaw> {
+pub(super) fn check(key: &PreparedKey, budget: &mut Budget) -> Result<(), Flaw> {
     let allowance = budget.steps / 2;
-    let mut search = Search::new(key, allowance);
+    let mut search = OpSearch::new(key, allowance);
     let result = search.run();
     budget.steps -= allowance - search.steps;
     result
@@ -67,7 +67,7 @@ impl Budget {
 
 /// Limits on the orders that follow from a value's readers and successor.
 #[derive(Debug, Clone, Copy, Default)]
-struct Uses {
+struct OpValueUses {
     /// The position in time of the last begin of a read that found it.
     last_read: usize,
     /// The swap that certainly replaced it.
@@ -77,17 +77,17 @@ struct Uses {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Tick {
-    at: Moment,
+struct OpTick {
+    at: OpTime,
     /// At one moment begins come before ends: what touches overlaps.
     is_end: bool,
     op: u32,
 }
 
-struct Search<'k, 'a> {
-    key: &'k Key<'a>,
-    ticks: Vec<Tick>,
-    uses: Vec<Uses>,
+struct OpSearch<'k, 'a> {
+    key: &'k PreparedKey<'a>,
+    ticks: Vec<OpTick>,
+    uses: Vec<OpValueUses>,
     /// By operation: it is not needed by a failed swap.
     hidable: Vec<bool>,
     /// The operations in flight, and which slots they take.
@@ -97,22 +97,22 @@ struct Search<'k, 'a> {
     unanswered: u128,
     /// By value: it cannot be written any more.
     written: Vec<bool>,
-    states: Vec<State>,
+    states: Vec<OpState>,
     /// Position in `ticks`.
     now: usize,
     /// Number of states that may still be developed.
     steps: usize,
 }
 
-impl<'k, 'a> Search<'k, 'a> {
-    fn new(key: &'k Key<'a>, steps: usize) -> Self {
+impl<'k, 'a> OpSearch<'k, 'a> {
+    fn new(key: &'k PreparedKey<'a>, steps: usize) -> Self {
         let relevance = Relevance::new(key);
         let explained: Vec<bool> = (key.ops.iter())
             .map(|op| relevance.is_explained(op))
             .collect();
         let relevant = relevance.of_unexplained(key, &explained);
         let ticks = ticks(&key.ops);
-        Search {
+        OpSearch {
             key,
             uses: uses(key, &ticks, &explained),
             ticks,
@@ -121,8 +121,8 @@ impl<'k, 'a> Search<'k, 'a> {
             taken: 0,
             unanswered: 0,
             written: vec![false; key.writers.len()],
-            states: vec![State {
-                held: Held::ABSENT,
+            states: vec![OpState {
+                held: RegisterValue::ABSENT,
                 done: 0,
             }],
             now: 0,
@@ -176,7 +176,7 @@ impl<'k, 'a> Search<'k, 'a> {
         }
         self.forget(bit);
         if self.unanswered != 0 {
-            self.forget(frontier::settled(&self.states, self.unanswered));
+            self.forget(frontier::completed_in_all(&self.states, self.unanswered));
             self.forget(self.hopeless());
             frontier::drop_wasteful(&mut self.states, self.unanswered);
         }
@@ -189,8 +189,8 @@ impl<'k, 'a> Search<'k, 'a> {
     /// Unanswered swaps of what will not come again.
     fn hopeless(&self) -> u128 {
         let is_hopeless = |&slot: &usize| match self.op(slot).kind {
-            Kind::Swap { expected, .. } => {
-                expected == Held::NEVER_WRITTEN
+            OpKind::Swap { expected, .. } => {
+                expected == RegisterValue::NEVER_WRITTEN
                     || self.written[expected.index()]
                         && self.states.iter().all(|state| state.held != expected)
             }
@@ -202,7 +202,7 @@ impl<'k, 'a> Search<'k, 'a> {
     /// Gives slots free, and makes one of states that differ no more.
     fn forget(&mut self, slots: u128) {
         for slot in bits(slots) {
-            if let Kind::Write(value) | Kind::Swap { new: value, .. } = self.op(slot).kind {
+            if let OpKind::Write(value) | OpKind::Swap { new: value, .. } = self.op(slot).kind {
                 self.written[value.index()] = true;
             }
         }
@@ -217,7 +217,7 @@ impl<'k, 'a> Search<'k, 'a> {
 
     /// All states, as early as possible, in which the operation of `bit` has
     /// taken effect.
-    fn develop(&mut self, bit: u128) -> Result<Vec<State>, Flaw> {
+    fn develop(&mut self, bit: u128) -> Result<Vec<OpState>, Flaw> {
         let mut steps = self.steps;
         let bounds = Bounds {
             steps: &mut steps,
@@ -234,7 +234,7 @@ impl<'k, 'a> Search<'k, 'a> {
     }
 
     /// The operations that could take effect next and change something.
-    fn choices(&self, state: &State) -> impl Iterator<Item = usize> {
+    fn choices(&self, state: &OpState) -> impl Iterator<Item = usize> {
         let waiting = self.taken & !state.done;
         let mut possible: u128 = 0;
         // Of those that are alike, the one that has to end first.
@@ -243,15 +243,15 @@ impl<'k, 'a> Search<'k, 'a> {
         let mut unwanted: Option<usize> = None;
         for slot in bits(waiting) {
             match self.op(slot).kind {
-                Kind::Read(_) | Kind::Fail { .. } => {}
+                OpKind::Read(_) | OpKind::Fail { .. } => {}
                 _ if !self.may_leave(state.held, self.slots[slot]) => {}
-                Kind::Swap { expected, .. } if expected != state.held => {}
-                Kind::Delete => deletion = self.earlier(deletion, slot),
-                Kind::Write(_) if self.is_hidable(slot) => hidden = self.earlier(hidden, slot),
-                Kind::Write(value) if !self.uses[value.index()].is_wanted => {
+                OpKind::Swap { expected, .. } if expected != state.held => {}
+                OpKind::Delete => deletion = self.earlier(deletion, slot),
+                OpKind::Write(_) if self.is_hidable(slot) => hidden = self.earlier(hidden, slot),
+                OpKind::Write(value) if !self.uses[value.index()].is_wanted => {
                     unwanted = self.earlier(unwanted, slot);
                 }
-                Kind::Write(_) | Kind::Swap { .. } => possible |= 1 << slot,
+                OpKind::Write(_) | OpKind::Swap { .. } => possible |= 1 << slot,
             }
         }
         for slot in [deletion, hidden, unwanted].into_iter().flatten() {
@@ -268,14 +268,14 @@ impl<'k, 'a> Search<'k, 'a> {
         }
     }
 
-    fn apply(&self, state: &State, slot: usize) -> State {
+    fn apply(&self, state: &OpState, slot: usize) -> OpState {
         let mut done = state.done | (1 << slot);
         let held = match self.op(slot).kind {
-            Kind::Write(value) => value,
-            Kind::Swap { new, .. } => new,
-            _ => Held::ABSENT,
+            OpKind::Write(value) => value,
+            OpKind::Swap { new, .. } => new,
+            _ => RegisterValue::ABSENT,
         };
-        if !matches!(self.op(slot).kind, Kind::Swap { .. }) {
+        if !matches!(self.op(slot).kind, OpKind::Swap { .. }) {
             done |= self.hidden_before(done);
         }
         for other in bits(self.taken & !done) {
@@ -283,7 +283,7 @@ impl<'k, 'a> Search<'k, 'a> {
                 done |= 1 << other;
             }
         }
-        State { held, done }
+        OpState { held, done }
     }
 
     /// Returns the operations that can take effect unseen just before a write, by slot.
@@ -294,15 +294,15 @@ impl<'k, 'a> Search<'k, 'a> {
                 continue;
             }
             hidden |= 1 << slot;
-            if let Kind::Write(value) = self.op(slot).kind {
+            if let OpKind::Write(value) = self.op(slot).kind {
                 hidden |= self.readers(value);
             }
         }
         hidden
     }
 
-    fn readers(&self, value: Held) -> u128 {
-        set(bits(self.taken).filter(|&slot| self.op(slot).kind == Kind::Read(value)))
+    fn readers(&self, value: RegisterValue) -> u128 {
+        set(bits(self.taken).filter(|&slot| self.op(slot).kind == OpKind::Read(value)))
     }
 
     /// Whether no one will miss the operation if it is hidden before another.
@@ -311,17 +311,17 @@ impl<'k, 'a> Search<'k, 'a> {
             return false;
         }
         match self.op(slot).kind {
-            Kind::Write(value) => {
+            OpKind::Write(value) => {
                 let uses = self.uses[value.index()];
                 uses.successor.is_none() && uses.last_read <= self.now
             }
-            Kind::Delete => !self.key.absence_observed,
+            OpKind::Delete => !self.key.absence_observed,
             _ => false,
         }
     }
 
     /// Whether `op` may replace what is held.
-    fn may_leave(&self, held: Held, op: usize) -> bool {
+    fn may_leave(&self, held: RegisterValue, op: usize) -> bool {
         let uses = self.uses[held.index()];
         uses.last_read <= self.now && uses.successor.is_none_or(|successor| successor == op)
     }
@@ -331,12 +331,12 @@ impl<'k, 'a> Search<'k, 'a> {
     }
 
     fn violation(&self, op: usize) -> Flaw {
-        let mut held: Vec<Held> = self.states.iter().map(|state| state.held).collect();
+        let mut held: Vec<RegisterValue> = self.states.iter().map(|state| state.held).collect();
         held.sort_unstable();
         held.dedup();
         held.truncate(EXPLAINED);
         let ended = &self.key.ops[op];
-        let mut concerned: Vec<&Event> = vec![ended.event];
+        let mut concerned: Vec<&HistoryEvent> = vec![ended.event];
         let mut possible = Vec::new();
         for held in held {
             let still_needed = self.still_needed(held);
@@ -356,7 +356,7 @@ impl<'k, 'a> Search<'k, 'a> {
     }
 
     /// Returns the last read that finds this value, if it begins after now.
-    fn still_needed(&self, held: Held) -> Option<&'a Event> {
+    fn still_needed(&self, held: RegisterValue) -> Option<&'a HistoryEvent> {
         let last_read = self.uses[held.index()].last_read;
         let op = self.ticks[last_read].op as usize;
         (last_read > self.now).then(|| self.key.ops[op].event)
@@ -365,11 +365,11 @@ impl<'k, 'a> Search<'k, 'a> {
 
 impl Op<'_> {
     /// Whether it takes effect on this without changing it.
-    fn happens_by_itself(&self, held: Held) -> bool {
+    fn happens_by_itself(&self, held: RegisterValue) -> bool {
         match self.kind {
-            Kind::Read(value) => value == held,
-            Kind::Fail { expected } => expected != held,
-            Kind::Write(_) | Kind::Delete | Kind::Swap { .. } => false,
+            OpKind::Read(value) => value == held,
+            OpKind::Fail { expected } => expected != held,
+            OpKind::Write(_) | OpKind::Delete | OpKind::Swap { .. } => false,
         }
     }
 }
@@ -383,10 +383,10 @@ fn set(slots: impl Iterator<Item = usize>) -> u128 {
     slots.fold(0, |set, slot| set | (1 << slot))
 }
 
-fn ticks(ops: &[Op]) -> Vec<Tick> {
+fn ticks(ops: &[Op]) -> Vec<OpTick> {
     let mut ticks = Vec::with_capacity(ops.len() * 2);
     for (index, op) in ops.iter().enumerate() {
-        let tick = |at, is_end| Tick {
+        let tick = |at, is_end| OpTick {
             at,
             is_end,
             op: index as u32,
@@ -400,31 +400,34 @@ fn ticks(ops: &[Op]) -> Vec<Tick> {
     ticks
 }
 
-fn uses(key: &Key, ticks: &[Tick], explained: &[bool]) -> Vec<Uses> {
-    let mut uses = vec![Uses::default(); key.writers.len()];
+fn uses(key: &PreparedKey, ticks: &[OpTick], explained: &[bool]) -> Vec<OpValueUses> {
+    let mut uses = vec![OpValueUses::default(); key.writers.len()];
     for (index, op) in key.ops.iter().enumerate() {
         let found = match op.kind {
-            Kind::Read(found)
-            | Kind::Swap {
+            OpKind::Read(found)
+            | OpKind::Swap {
                 expected: found, ..
             } => found,
-            Kind::Fail { expected } if !explained[index] => expected,
+            OpKind::Fail { expected } if !explained[index] => expected,
             _ => continue,
         };
-        if found == Held::NEVER_WRITTEN {
+        if found == RegisterValue::NEVER_WRITTEN {
             continue;
         }
         let of_found = &mut uses[found.index()];
         of_found.is_wanted = true;
         // Absence is not the work of one write, so it may be replaced often.
-        if matches!(op.kind, Kind::Swap { .. }) && op.end != NEVER && found != Held::ABSENT {
+        if matches!(op.kind, OpKind::Swap { .. })
+            && op.end != NEVER
+            && found != RegisterValue::ABSENT
+        {
             of_found.successor = Some(index);
         }
     }
-    let absence_returns = key.ops.iter().any(|op| op.kind == Kind::Delete);
+    let absence_returns = key.ops.iter().any(|op| op.kind == OpKind::Delete);
     for (position, tick) in ticks.iter().enumerate().filter(|(_, tick)| !tick.is_end) {
-        if let Kind::Read(found) = key.ops[tick.op as usize].kind
-            && !(found == Held::ABSENT && absence_returns)
+        if let OpKind::Read(found) = key.ops[tick.op as usize].kind
+            && !(found == RegisterValue::ABSENT && absence_returns)
         {
             uses[found.index()].last_read = position;
         }

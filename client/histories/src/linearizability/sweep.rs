@@ -32,16 +32,16 @@ use std::collections::{BTreeSet, HashMap};
 use super::Flaw;
 use super::blocks::{self, Block, Blocks};
 use super::explain::operation;
-use super::prepare::{Held, Key, Kind, Moment, NEVER, Op, moment};
-use crate::history::Event;
-use ticks::{Tick, What, ticks};
+use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue, describe_time};
+use crate::history::HistoryEvent;
+use ticks::{SweepStep, SweepTick, ticks};
 
 /// Deletions that an explanation names.
 const EXPLAINED: usize = 6;
 
 /// Result of a pass.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum SweepOutcome {
     /// An order was found.
     Ordered,
     /// The pass found none with the failed swaps; there may be one.
@@ -52,62 +52,67 @@ pub(super) enum Outcome {
 ///
 /// # Errors
 /// A violation that does not depend on failed swaps.
-pub(super) fn check(key: &Key) -> Result<Outcome, Flaw> {
+pub(super) fn check(key: &PreparedKey) -> Result<SweepOutcome, Flaw> {
     let blocks = Blocks::of(key)?;
     let ticks = ticks(key, &blocks)?;
     if Sweep::new(key, &blocks, &ticks, true).run().is_ok() {
-        return Ok(Outcome::Ordered);
+        return Ok(SweepOutcome::Ordered);
     }
     let has_failures = key
         .ops
         .iter()
-        .any(|op| matches!(op.kind, Kind::Fail { .. }));
+        .any(|op| matches!(op.kind, OpKind::Fail { .. }));
     match Sweep::new(key, &blocks, &ticks, false).run() {
-        Ok(()) if has_failures => Ok(Outcome::NotFound),
-        Ok(()) => Ok(Outcome::Ordered),
+        Ok(()) if has_failures => Ok(SweepOutcome::NotFound),
+        Ok(()) => Ok(SweepOutcome::Ordered),
         Err(flaw) => Err(flaw),
     }
 }
 
 /// Content of the key, and since when.
 #[derive(Debug, Clone, Copy)]
-enum Now {
+enum KeyState {
     Absent,
-    Holds { value: Held, since: Moment },
+    Holds { value: RegisterValue, since: OpTime },
 }
 
 struct Sweep<'k, 'a> {
-    key: &'k Key<'a>,
+    key: &'k PreparedKey<'a>,
     blocks: &'k Blocks,
     /// Begins and ends in order of time, and the position of the current one.
-    ticks: &'k [Tick],
+    ticks: &'k [SweepTick],
     position: usize,
     with_failures: bool,
-    now: Now,
-    at: Moment,
+    state: KeyState,
+    at: OpTime,
     /// A forward block that was begun before it had to, and the moment at which it ends.
     early: Option<u32>,
-    busy_until: Moment,
+    busy_until: OpTime,
     /// The last moments at which the key was absent, at which it was there, and at
     /// which a backward block could have been done without harm.
-    absent_at: Moment,
-    present_at: Option<Moment>,
-    harmless_at: Option<Moment>,
+    absent_at: OpTime,
+    present_at: Option<OpTime>,
+    harmless_at: Option<OpTime>,
     /// Waiting operations, by the moment at which they must be done.
-    deletions: BTreeSet<(Moment, u32)>,
-    writes: BTreeSet<(Moment, u32)>,
-    creates: BTreeSet<(Moment, u32)>,
+    deletions: BTreeSet<(OpTime, u32)>,
+    writes: BTreeSet<(OpTime, u32)>,
+    creates: BTreeSet<(OpTime, u32)>,
     /// Swaps that nobody saw, by what they expect and by their begin.
-    unseen_swaps: HashMap<Held, Vec<u32>, foldhash::fast::FixedState>,
+    unseen_swaps: HashMap<RegisterValue, Vec<u32>, foldhash::fast::FixedState>,
     /// The last deletions done.
     done: Vec<u32>,
 }
 
 impl<'k, 'a> Sweep<'k, 'a> {
-    fn new(key: &'k Key<'a>, blocks: &'k Blocks, ticks: &'k [Tick], with_failures: bool) -> Self {
-        let mut unseen_swaps: HashMap<Held, Vec<u32>, _> = HashMap::default();
+    fn new(
+        key: &'k PreparedKey<'a>,
+        blocks: &'k Blocks,
+        ticks: &'k [SweepTick],
+        with_failures: bool,
+    ) -> Self {
+        let mut unseen_swaps: HashMap<RegisterValue, Vec<u32>, _> = HashMap::default();
         for (index, op) in key.ops.iter().enumerate().rev() {
-            if let Kind::Swap { expected, .. } = op.kind
+            if let OpKind::Swap { expected, .. } = op.kind
                 && op.end == NEVER
             {
                 let of_expected = unseen_swaps.entry(expected).or_default();
@@ -120,7 +125,7 @@ impl<'k, 'a> Sweep<'k, 'a> {
             ticks,
             position: 0,
             with_failures,
-            now: Now::Absent,
+            state: KeyState::Absent,
             at: 0,
             early: None,
             busy_until: 0,
@@ -142,30 +147,30 @@ impl<'k, 'a> Sweep<'k, 'a> {
             }
             self.position = position;
             self.at = tick.at;
-            self.note_moment();
-            self.step(tick.what)?;
-            self.note_moment();
+            self.note_time();
+            self.step(tick.step)?;
+            self.note_time();
         }
         Ok(())
     }
 
-    fn note_moment(&mut self) {
-        match self.now {
-            Now::Absent => self.absent_at = self.at,
-            Now::Holds { .. } => {
+    fn note_time(&mut self) {
+        match self.state {
+            KeyState::Absent => self.absent_at = self.at,
+            KeyState::Holds { .. } => {
                 self.present_at = Some(self.at);
                 self.harmless_at = Some(self.at);
             }
         }
     }
 
-    fn step(&mut self, what: What) -> Result<(), Flaw> {
-        match what {
-            What::ForwardBegins(block) if self.early == Some(block) => Ok(()),
-            What::ForwardBegins(block) => self.begin_forward(block),
+    fn step(&mut self, step: SweepStep) -> Result<(), Flaw> {
+        match step {
+            SweepStep::ForwardBegins(block) if self.early == Some(block) => Ok(()),
+            SweepStep::ForwardBegins(block) => self.begin_forward(block),
             // Its value stays.
-            What::ForwardEnds(_) => Ok(()),
-            What::BlockBegins(index) => {
+            SweepStep::ForwardEnds(_) => Ok(()),
+            SweepStep::BlockBegins(index) => {
                 let block = self.block(index);
                 let waiting = if block.is_create {
                     &mut self.creates
@@ -175,21 +180,21 @@ impl<'k, 'a> Sweep<'k, 'a> {
                 waiting.insert((block.first_end, index));
                 Ok(())
             }
-            What::BlockEnds(index) => self.end_block(index),
-            What::DeletionBegins(index) => {
+            SweepStep::BlockEnds(index) => self.end_block(index),
+            SweepStep::DeletionBegins(index) => {
                 self.deletions.insert((self.op(index).end, index));
                 Ok(())
             }
-            What::DeletionEnds(index) => {
+            SweepStep::DeletionEnds(index) => {
                 if self.deletions.remove(&(self.op(index).end, index)) {
                     self.delete(index);
                 }
                 Ok(())
             }
-            What::AbsenceEnds(index) if self.absent_at >= self.op(index).begin => Ok(()),
-            What::AbsenceEnds(index) => self.make_absent(self.op(index).event),
-            What::FailureEnds(index) if self.with_failures => self.end_failure(index),
-            What::FailureEnds(_) => Ok(()),
+            SweepStep::AbsenceEnds(index) if self.absent_at >= self.op(index).begin => Ok(()),
+            SweepStep::AbsenceEnds(index) => self.make_absent(self.op(index).event),
+            SweepStep::FailureEnds(index) if self.with_failures => self.end_failure(index),
+            SweepStep::FailureEnds(_) => Ok(()),
         }
     }
 
@@ -198,10 +203,10 @@ impl<'k, 'a> Sweep<'k, 'a> {
         if block.is_create {
             self.make_absent(self.writer(block))?;
         } else {
-            self.take_chance();
+            self.perform_waiting_create();
         }
         self.hold(block.last);
-        self.now = Now::Holds {
+        self.state = KeyState::Holds {
             value: block.last,
             since: block.last_from,
         };
@@ -215,12 +220,12 @@ impl<'k, 'a> Sweep<'k, 'a> {
             self.make_absent(self.writer(block))?;
             self.hold(block.last);
         } else if self.writes.remove(&waits) {
-            let is_absent = matches!(self.now, Now::Absent);
+            let is_absent = matches!(self.state, KeyState::Absent);
             let was_harmless = (self.harmless_at).is_some_and(|at| at >= block.last_begin);
             if is_absent && was_harmless {
                 self.present_at = self.present_at.max(self.harmless_at);
             } else {
-                self.take_chance();
+                self.perform_waiting_create();
                 self.hold(block.last);
             }
         }
@@ -228,8 +233,8 @@ impl<'k, 'a> Sweep<'k, 'a> {
     }
 
     /// Deletes the key if it is there, because `cause` needs it absent.
-    fn make_absent(&mut self, cause: &Event) -> Result<(), Flaw> {
-        if matches!(self.now, Now::Absent) {
+    fn make_absent(&mut self, cause: &HistoryEvent) -> Result<(), Flaw> {
+        if matches!(self.state, KeyState::Absent) {
             return Ok(());
         }
         let Some((_, deletion)) = self.deletions.pop_first() else {
@@ -240,26 +245,26 @@ impl<'k, 'a> Sweep<'k, 'a> {
     }
 
     fn delete(&mut self, index: u32) {
-        self.take_chance();
-        self.now = Now::Absent;
+        self.perform_waiting_create();
+        self.state = KeyState::Absent;
         self.absent_at = self.at;
         self.harmless_at = Some(self.at);
         self.done.push(index);
     }
 
     /// The key will not stay absent: does a create that waits for absence, if any.
-    fn take_chance(&mut self) {
-        if let Now::Absent = self.now
+    fn perform_waiting_create(&mut self) {
+        if let KeyState::Absent = self.state
             && let Some((_, create)) = self.creates.pop_first()
         {
             self.hold(self.block(create).last);
         }
     }
 
-    fn hold(&mut self, value: Held) {
+    fn hold(&mut self, value: RegisterValue) {
         let since = self.at;
-        self.now = Now::Holds { value, since };
-        self.note_moment();
+        self.state = KeyState::Holds { value, since };
+        self.note_time();
     }
     fn block(&self, index: u32) -> &'k Block {
         &self.blocks.all[index as usize]
@@ -269,13 +274,13 @@ impl<'k, 'a> Sweep<'k, 'a> {
         &self.key.ops[index as usize]
     }
 
-    fn writer(&self, block: &Block) -> &'a Event {
+    fn writer(&self, block: &Block) -> &'a HistoryEvent {
         let writer = self.key.writer(block.head);
         writer.expect("only absence has no writer, and is not a block here")
     }
 
-    fn undeleted(&self, cause: &Event) -> Flaw {
-        let Now::Holds { value, .. } = self.now else {
+    fn undeleted(&self, cause: &HistoryEvent) -> Flaw {
+        let KeyState::Holds { value, .. } = self.state else {
             unreachable!("what is absent needs no deletion");
         };
         let deletions = self.done.iter().rev().take(EXPLAINED);
@@ -283,7 +288,7 @@ impl<'k, 'a> Sweep<'k, 'a> {
         let explanation = format!(
             "no order explains that {}: by {} the key held {}, and {}",
             operation(cause),
-            moment(self.at),
+            describe_time(self.at),
             self.key.describe(value),
             if self.done.is_empty() {
                 "no deletion had begun"

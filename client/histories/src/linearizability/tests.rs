@@ -3,13 +3,13 @@
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::generate::{Shape, disturb, honest};
-use super::{Verdict, brute, check, prepare, search};
-use crate::history::{Action, Event, History, ValueId};
+use super::generate::{HistoryShape, disturb, honest};
+use super::{LinearizabilityVerdict, brute, check, prepare, search};
+use crate::history::{History, HistoryAction, HistoryEvent, ValueId};
 
 /// `process`, what it did, and from when to when in milliseconds.
-fn event(process: u32, action: Action, begin_ms: u64, end_ms: u64) -> Event {
-    Event {
+fn event(process: u32, action: HistoryAction, begin_ms: u64, end_ms: u64) -> HistoryEvent {
+    HistoryEvent {
         process,
         key: 1,
         action,
@@ -18,47 +18,50 @@ fn event(process: u32, action: Action, begin_ms: u64, end_ms: u64) -> Event {
     }
 }
 
-fn open(process: u32, action: Action, begin_ms: u64) -> Event {
-    Event {
+fn open(process: u32, action: HistoryAction, begin_ms: u64) -> HistoryEvent {
+    HistoryEvent {
         return_ns: None,
         ..event(process, action, begin_ms, begin_ms)
     }
 }
 
-fn write(value: u64) -> Action {
+fn write(value: u64) -> HistoryAction {
     let value = ValueId(value);
-    Action::Write { value }
+    HistoryAction::Write { value }
 }
 
-fn read(value: u64) -> Action {
+fn read(value: u64) -> HistoryAction {
     let value = Some(ValueId(value));
-    Action::Read { value }
+    HistoryAction::Read { value }
 }
 
-const ABSENT: Action = Action::Read { value: None };
+const ABSENT: HistoryAction = HistoryAction::Read { value: None };
 
-fn swap(expected: Option<u64>, new: u64, swapped: bool) -> Action {
-    Action::Cas {
+fn swap(expected: Option<u64>, new: u64, swapped: bool) -> HistoryAction {
+    HistoryAction::Cas {
         expected: expected.map(ValueId),
         new: ValueId(new),
         swapped,
     }
 }
 
-fn judge<const N: usize>(events: [Event; N]) -> Verdict {
+fn judge<const N: usize>(events: [HistoryEvent; N]) -> LinearizabilityVerdict {
     let verdict = check(&History::from_iter(events));
     assert_eq!(verdict.is_linearizable(), brute::is_linearizable(&events));
     verdict
 }
 
-fn assert_linearizable<const N: usize>(events: [Event; N]) {
+fn assert_linearizable<const N: usize>(events: [HistoryEvent; N]) {
     let keys = 1;
-    assert_eq!(judge(events), Verdict::Linearizable { ops: N, keys });
+    assert_eq!(
+        judge(events),
+        LinearizabilityVerdict::Linearizable { ops: N, keys }
+    );
 }
 
 /// The explanation must hold all of `parts`.
-fn assert_violation<const N: usize>(events: [Event; N], parts: &[&str]) {
-    let Verdict::Violation {
+fn assert_violation<const N: usize>(events: [HistoryEvent; N], parts: &[&str]) {
+    let LinearizabilityVerdict::Violation {
         key,
         explanation,
         events: concerned,
@@ -180,7 +183,7 @@ fn operations_that_touch_may_come_in_either_order() {
 fn a_deletion_explains_absence_once_it_has_begun() {
     assert_linearizable([
         event(1, write(7), 0, 1),
-        event(2, Action::Delete, 2, 9),
+        event(2, HistoryAction::Delete, 2, 9),
         event(3, read(7), 3, 4),
         event(3, ABSENT, 5, 6),
         event(1, write(8), 7, 8),
@@ -189,7 +192,7 @@ fn a_deletion_explains_absence_once_it_has_begun() {
         [
             event(1, write(7), 0, 1),
             event(3, ABSENT, 2, 3),
-            event(2, Action::Delete, 4, 5),
+            event(2, HistoryAction::Delete, 4, 5),
         ],
         &["process 3 found no such key", "value 7"],
     );
@@ -197,7 +200,7 @@ fn a_deletion_explains_absence_once_it_has_begun() {
     assert_violation(
         [
             event(1, write(7), 0, 1),
-            event(2, Action::Delete, 2, 3),
+            event(2, HistoryAction::Delete, 2, 3),
             event(3, read(7), 4, 5),
         ],
         &[
@@ -211,7 +214,7 @@ fn a_deletion_explains_absence_once_it_has_begun() {
 fn an_open_deletion_may_take_effect_once() {
     let events = [
         event(1, write(7), 0, 1),
-        open(2, Action::Delete, 2),
+        open(2, HistoryAction::Delete, 2),
         event(3, ABSENT, 3, 4),
         event(1, write(8), 5, 6),
     ];
@@ -275,7 +278,7 @@ fn a_swap_that_expected_what_nobody_wrote_fails_at_any_time() {
     assert_linearizable([failed(0, 1)]);
     // The search sees only what a simpler look has not settled.
     let events = [failed(0, 9), event(1, write(7), 1, 2)];
-    let events: Vec<&Event> = events.iter().collect();
+    let events: Vec<&HistoryEvent> = events.iter().collect();
     let key = prepare::prepare(&events).unwrap();
     search::check(&key, &mut search::Budget::for_ops(events.len())).unwrap();
     // Without an answer it is as if it had never been.
@@ -323,7 +326,7 @@ fn which_of_two_unanswered_operations_took_effect_is_left_open() {
             one,
             two,
             event(3, swap(None, 7, false), 1, 2),
-            event(3, Action::Delete, 3, 4),
+            event(3, HistoryAction::Delete, 3, 4),
             event(3, ABSENT, 5, 6),
             event(3, write(8), 7, 8),
             event(3, swap(Some(8), 9, false), 9, 10),
@@ -333,13 +336,13 @@ fn which_of_two_unanswered_operations_took_effect_is_left_open() {
 
 #[test]
 fn keys_are_judged_apart_and_a_violation_outranks_an_unknown() {
-    let at = |key, event: Event| Event { key, ..event };
+    let at = |key, event: HistoryEvent| HistoryEvent { key, ..event };
     let twice = [
         at(1, event(1, write(7), 0, 1)),
         at(1, event(2, write(7), 2, 3)),
     ];
     let verdict = check(&History::from_iter(twice));
-    let Verdict::Unknown { key: 1, reason } = &verdict else {
+    let LinearizabilityVerdict::Unknown { key: 1, reason } = &verdict else {
         panic!("{verdict:?}");
     };
     assert!(reason.contains("value 7 was written twice"), "{reason}");
@@ -348,27 +351,36 @@ fn keys_are_judged_apart_and_a_violation_outranks_an_unknown() {
     history.push(at(2, event(1, write(8), 0, 1)));
     assert_eq!(check(&history), verdict);
     history.push(at(3, event(1, read(9), 0, 1)));
-    assert!(matches!(check(&history), Verdict::Violation { key: 3, .. }));
+    assert!(matches!(
+        check(&history),
+        LinearizabilityVerdict::Violation { key: 3, .. }
+    ));
 
     let two_keys = [
         at(1, event(1, write(7), 0, 1)),
         at(2, event(1, ABSENT, 2, 3)),
     ];
     let verdict = check(&History::from_iter(two_keys));
-    assert_eq!(verdict, Verdict::Linearizable { ops: 2, keys: 2 });
-    let nothing = Verdict::Linearizable { ops: 0, keys: 0 };
+    assert_eq!(
+        verdict,
+        LinearizabilityVerdict::Linearizable { ops: 2, keys: 2 }
+    );
+    let nothing = LinearizabilityVerdict::Linearizable { ops: 0, keys: 0 };
     assert_eq!(check(&History::new()), nothing);
 }
 
 #[test]
 fn what_ends_before_it_begins_is_not_judged() {
     let verdict = check(&History::from_iter([event(1, write(7), 5, 4)]));
-    assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
+    assert!(
+        matches!(verdict, LinearizabilityVerdict::Unknown { .. }),
+        "{verdict:?}"
+    );
 }
 
 #[test]
 fn as_many_as_there_are_may_be_in_flight() {
-    let many = |count| (0..count).map(|process| event(process, Action::Delete, 0, 9));
+    let many = |count| (0..count).map(|process| event(process, HistoryAction::Delete, 0, 9));
     let history: History = many(1000).chain([event(1000, ABSENT, 0, 9)]).collect();
     assert!(check(&history).is_linearizable());
 }
@@ -380,17 +392,17 @@ fn more_in_flight_than_the_search_can_follow_is_unknown() {
     let swapped = event(500, swap(Some(7), 8, false), 5, 6);
     let events = reads.chain([event(501, write(7), 0, 1), swapped]);
     let verdict = check(&events.collect());
-    let Verdict::Unknown { reason, .. } = verdict else {
+    let LinearizabilityVerdict::Unknown { reason, .. } = verdict else {
         panic!("{verdict:?}");
     };
     assert!(reason.contains("in flight"), "{reason}");
 }
 
 /// Small histories of one key, of every mixture of operations.
-fn small(seed: u64) -> Vec<Event> {
+fn small(seed: u64) -> Vec<HistoryEvent> {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let [deletes, swaps] = [[0, 0], [25, 0], [0, 45], [20, 30]][(seed % 4) as usize];
-    let shape = Shape {
+    let shape = HistoryShape {
         seed,
         ops: rng.random_range(2..=9),
         keys: 1,
@@ -418,9 +430,9 @@ fn agrees_with_the_definition_on_400_000_small_histories() {
         let expected = brute::is_linearizable(&events);
         let verdict = check(&events.iter().copied().collect());
         let agrees = match verdict {
-            Verdict::Linearizable { .. } => expected,
-            Verdict::Violation { .. } => !expected,
-            Verdict::Unknown { .. } => false,
+            LinearizabilityVerdict::Linearizable { .. } => expected,
+            LinearizabilityVerdict::Violation { .. } => !expected,
+            LinearizabilityVerdict::Unknown { .. } => false,
         };
         assert!(agrees, "seed {seed}: {verdict:?}, {expected}: {events:#?}");
         verdicts[(seed % 4) as usize][usize::from(expected)] += 1;
@@ -432,8 +444,8 @@ fn agrees_with_the_definition_on_400_000_small_histories() {
     }
 }
 
-fn large(seed: u64, keys: u64, deletes: u32, swaps: u32) -> Shape {
-    Shape {
+fn large(seed: u64, keys: u64, deletes: u32, swaps: u32) -> HistoryShape {
+    HistoryShape {
         seed,
         ops: 20_000,
         keys,
@@ -458,7 +470,8 @@ fn long_histories_of_a_register_that_behaves_are_accepted() {
 /// The same with the last read of a key finding what the first one found.
 fn with_a_stale_read(history: &History) -> Option<History> {
     let mut events = history.events().to_vec();
-    let reads_a_value = |event: &Event| matches!(event.action, Action::Read { value: Some(_) });
+    let reads_a_value =
+        |event: &HistoryEvent| matches!(event.action, HistoryAction::Read { value: Some(_) });
     let old = events.iter().position(reads_a_value)?;
     let (action, key) = (events[old].action, events[old].key);
     let late = events
@@ -474,7 +487,10 @@ fn one_stale_read_in_a_long_history_is_found() {
         let history = honest(&large(seed as u64, 20, deletes, swaps));
         let stale = with_a_stale_read(&history).expect("there are reads");
         let verdict = check(&stale);
-        assert!(matches!(verdict, Verdict::Violation { .. }), "{verdict:?}");
+        assert!(
+            matches!(verdict, LinearizabilityVerdict::Violation { .. }),
+            "{verdict:?}"
+        );
     }
 }
 
@@ -483,7 +499,7 @@ fn hard_histories_are_decided() {
     let mut rng = Pcg64Mcg::seed_from_u64(1);
     let mut stale = 0;
     for seed in 0..200 {
-        let history = honest(&Shape {
+        let history = honest(&HistoryShape {
             seed,
             ops: 2_000,
             keys: rng.random_range(1..=3),
@@ -500,8 +516,8 @@ fn hard_histories_are_decided() {
             continue;
         };
         match check(&history) {
-            Verdict::Linearizable { .. } => {}
-            Verdict::Violation { events, .. } => {
+            LinearizabilityVerdict::Linearizable { .. } => {}
+            LinearizabilityVerdict::Violation { events, .. } => {
                 stale += 1;
                 assert!(events.len() <= 20, "seed {seed}: {events:?}");
             }

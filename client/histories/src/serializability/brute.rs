@@ -4,18 +4,23 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::Transaction;
-use crate::history::{Action, ValueId};
+use crate::history::{HistoryAction, ValueId};
 
-type Held = BTreeMap<u64, ValueId>;
+type StoreContents = BTreeMap<u64, ValueId>;
 
 pub(super) fn is_serializable(transactions: &[Transaction]) -> bool {
     assert!(transactions.len() <= 16, "that would take too long");
-    extend(transactions, 0, &Held::new(), &mut HashSet::new())
+    extend(transactions, 0, &StoreContents::new(), &mut HashSet::new())
 }
 
 /// Whether the order chosen so far, which took effect with `done` and left
 /// `held`, can be completed.
-fn extend(all: &[Transaction], done: u32, held: &Held, seen: &mut HashSet<(u32, Held)>) -> bool {
+fn extend(
+    all: &[Transaction],
+    done: u32,
+    held: &StoreContents,
+    seen: &mut HashSet<(u32, StoreContents)>,
+) -> bool {
     let waiting = || (0..all.len()).filter(|i| done & (1 << i) == 0);
     if waiting().all(|i| all[i].return_ns.is_none()) {
         return true;
@@ -36,27 +41,27 @@ fn precedes(one: &Transaction, two: &Transaction) -> bool {
 }
 
 /// Returns the values that the keys hold afterwards; `None` if its answer is wrong.
-fn effect(transaction: &Transaction, before: &Held) -> Option<Held> {
+fn effect(transaction: &Transaction, before: &StoreContents) -> Option<StoreContents> {
     let open = transaction.return_ns.is_none();
     let mut held = before.clone();
     for (key, action) in &transaction.parts {
         let found = held.get(key).copied();
         match *action {
-            Action::Read { value } if !open && value != found => return None,
-            Action::Read { .. } => {}
-            Action::Write { value } => {
+            HistoryAction::Read { value } if !open && value != found => return None,
+            HistoryAction::Read { .. } => {}
+            HistoryAction::Write { value } => {
                 held.insert(*key, value);
             }
-            Action::Delete => {
+            HistoryAction::Delete => {
                 held.remove(key);
             }
-            Action::Cas { expected, new, .. } if open => {
+            HistoryAction::Cas { expected, new, .. } if open => {
                 if found != expected {
                     return None;
                 }
                 held.insert(*key, new);
             }
-            Action::Cas {
+            HistoryAction::Cas {
                 expected,
                 new,
                 swapped,

@@ -7,12 +7,12 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use super::Transaction;
-use crate::history::{Action, ValueId};
+use crate::history::{HistoryAction, ValueId};
 use crate::linearizability::generate::{Processes, Register, any_of, disturb_one, value_of};
 
 /// Parameters of a generated history.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct TransactionsShape {
     pub seed: u64,
     pub transactions: usize,
     pub keys: u64,
@@ -29,26 +29,26 @@ pub(super) struct Shape {
 }
 
 /// The part of a transaction on one key, and the moment at which it takes effect.
-struct Planned {
+struct PlannedPart {
     effect_ns: u64,
     transaction: usize,
     part: usize,
 }
 
 /// The answers of a store.
-pub(super) fn history(shape: &Shape) -> Vec<Transaction> {
+pub(super) fn history(shape: &TransactionsShape) -> Vec<Transaction> {
     let mut rng = Pcg64Mcg::seed_from_u64(shape.seed);
     let mut transactions = Vec::with_capacity(shape.transactions);
     let mut planned = Vec::new();
     let mut processes = Processes::new(shape.processes, shape.duration_ns, shape.unanswered);
     for index in 0..shape.transactions {
-        let turn = processes.next(&mut rng);
+        let invocation = processes.next(&mut rng);
         let parts = parts(shape, index as u64, &mut rng);
         let torn = rng.random_range(0..100) < shape.torn;
-        let some_time = turn.invoke_ns..=turn.latest_ns;
+        let some_time = invocation.invoke_ns..=invocation.latest_ns;
         let together = rng.random_range(some_time.clone());
-        if turn.return_ns.is_some() || rng.random_bool(0.5) {
-            planned.extend((0..parts.len()).map(|part| Planned {
+        if invocation.return_ns.is_some() || rng.random_bool(0.5) {
+            planned.extend((0..parts.len()).map(|part| PlannedPart {
                 effect_ns: if torn {
                     rng.random_range(some_time.clone())
                 } else {
@@ -59,10 +59,10 @@ pub(super) fn history(shape: &Shape) -> Vec<Transaction> {
             }));
         }
         transactions.push(Transaction {
-            process: turn.process,
+            process: invocation.process,
             parts,
-            invoke_ns: turn.invoke_ns,
-            return_ns: turn.return_ns,
+            invoke_ns: invocation.invoke_ns,
+            return_ns: invocation.return_ns,
         });
     }
     planned.sort_by_key(|step| (step.effect_ns, step.transaction));
@@ -76,14 +76,14 @@ pub(super) fn history(shape: &Shape) -> Vec<Transaction> {
 
 /// Returns the parts of a transaction as the simulator's clients send them: single operations, and
 /// writes, reads and scans of several keys.
-fn parts(shape: &Shape, index: u64, rng: &mut Pcg64Mcg) -> Vec<(u64, Action)> {
+fn parts(shape: &TransactionsShape, index: u64, rng: &mut Pcg64Mcg) -> Vec<(u64, HistoryAction)> {
     let key = rng.random_range(0..shape.keys);
     let other = (key + 1) % shape.keys;
     let value = |offset| ValueId(index * 2 + offset);
-    let write = |offset| Action::Write {
+    let write = |offset| HistoryAction::Write {
         value: value(offset),
     };
-    let read = Action::Read { value: None };
+    let read = HistoryAction::Read { value: None };
     if rng.random_range(0..100) < shape.several {
         return match rng.random_range(0..10) {
             0..4 if other != key => vec![(key, write(0)), (other, write(1))],
@@ -94,8 +94,8 @@ fn parts(shape: &Shape, index: u64, rng: &mut Pcg64Mcg) -> Vec<(u64, Action)> {
     let action = match rng.random_range(0..12) {
         0..4 => read,
         4..8 => write(0),
-        8 => Action::Delete,
-        _ => Action::Cas {
+        8 => HistoryAction::Delete,
+        _ => HistoryAction::Cas {
             expected: None,
             new: value(0),
             swapped: false,

@@ -30,10 +30,10 @@ mod generate;
 #[cfg(test)]
 mod tests;
 
-use crate::history::{Action, Event, History};
+use crate::history::{History, HistoryAction, HistoryEvent};
 use crate::linearizability::{self, explain};
-use prepare::Prepared;
-use search::Outcome;
+use prepare::PreparedTransactions;
+use search::SearchOutcome;
 
 /// States that [`check`] develops at most: a few seconds.
 pub const STEPS: usize = 2_000_000;
@@ -46,7 +46,7 @@ pub struct Transaction {
     /// Actions on the keys, one key after the other, in this order; a scan is a read of every key
     /// there could be. A value that is read in a transaction without an answer does not count. If a
     /// compare-and-swap in a transaction without an answer would fail, none of it happens.
-    pub parts: Vec<(u64, Action)>,
+    pub parts: Vec<(u64, HistoryAction)>,
     /// When it began, in nanoseconds of one clock for the whole history.
     pub invoke_ns: u64,
     /// When its answer came, on the same clock; `None` if none ever did.
@@ -55,7 +55,7 @@ pub struct Transaction {
 
 /// Result of a check: the conclusion that a history of transactions allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SerializabilityVerdict {
     /// Some order of the transactions explains every answer.
     Serializable {
         /// Transactions judged.
@@ -80,35 +80,35 @@ pub enum Verdict {
     },
 }
 
-impl Verdict {
+impl SerializabilityVerdict {
     /// Whether it is `Serializable`.
     pub fn is_serializable(&self) -> bool {
-        matches!(self, Verdict::Serializable { .. })
+        matches!(self, SerializabilityVerdict::Serializable { .. })
     }
 }
 
 /// Judges a history, in any order, with a bound on the work of [`STEPS`].
-pub fn check(transactions: &[Transaction]) -> Verdict {
+pub fn check(transactions: &[Transaction]) -> SerializabilityVerdict {
     check_within(transactions, STEPS)
 }
 
 /// Judges a history, developing at most `steps` states; more would be `Unknown`.
-pub fn check_within(transactions: &[Transaction], mut steps: usize) -> Verdict {
+pub fn check_within(transactions: &[Transaction], mut steps: usize) -> SerializabilityVerdict {
     let relevant: Vec<Transaction> = transactions.iter().filter_map(without_unread).collect();
     if let Some(violation) = check_each_key(&relevant) {
         return violation;
     }
-    let prepared = match Prepared::new(&relevant) {
+    let prepared = match PreparedTransactions::new(&relevant) {
         Ok(prepared) => prepared,
-        Err(reason) => return Verdict::Unknown { reason },
+        Err(reason) => return SerializabilityVerdict::Unknown { reason },
     };
     match search::run(&prepared, &mut steps) {
-        Outcome::Ordered => Verdict::Serializable {
+        SearchOutcome::Ordered => SerializabilityVerdict::Serializable {
             transactions: relevant.len(),
             keys: prepared.keys.len(),
         },
-        Outcome::Contradiction => violation(shrink::shrink(relevant)),
-        Outcome::TooMany { reason } => Verdict::Unknown { reason },
+        SearchOutcome::Contradiction => violation(shrink::shrink(relevant)),
+        SearchOutcome::TooMany { reason } => SerializabilityVerdict::Unknown { reason },
     }
 }
 
@@ -117,7 +117,7 @@ pub fn check_within(transactions: &[Transaction], mut steps: usize) -> Verdict {
 fn without_unread(transaction: &Transaction) -> Option<Transaction> {
     let mut transaction = transaction.clone();
     if transaction.return_ns.is_none() {
-        let is_read = |action: &Action| matches!(action, Action::Read { .. });
+        let is_read = |action: &HistoryAction| matches!(action, HistoryAction::Read { .. });
         transaction.parts.retain(|(_, action)| !is_read(action));
     }
     (!transaction.parts.is_empty()).then_some(transaction)
@@ -125,9 +125,9 @@ fn without_unread(transaction: &Transaction) -> Option<Transaction> {
 
 /// A violation at a single key, if there is one. A key that cannot be judged alone does
 /// not matter here: all keys are judged together afterwards.
-fn check_each_key(transactions: &[Transaction]) -> Option<Verdict> {
-    let events = |transaction: &Transaction| -> Vec<Event> {
-        let event = |&(key, action): &(u64, Action)| Event {
+fn check_each_key(transactions: &[Transaction]) -> Option<SerializabilityVerdict> {
+    let events = |transaction: &Transaction| -> Vec<HistoryEvent> {
+        let event = |&(key, action): &(u64, HistoryAction)| HistoryEvent {
             process: transaction.process,
             key,
             action,
@@ -137,7 +137,7 @@ fn check_each_key(transactions: &[Transaction]) -> Option<Verdict> {
         transaction.parts.iter().map(event).collect()
     };
     let history: History = transactions.iter().flat_map(events).collect();
-    let linearizability::Verdict::Violation {
+    let linearizability::LinearizabilityVerdict::Violation {
         key,
         explanation,
         events,
@@ -145,13 +145,13 @@ fn check_each_key(transactions: &[Transaction]) -> Option<Verdict> {
     else {
         return None;
     };
-    let transaction = |event: Event| Transaction {
+    let transaction = |event: HistoryEvent| Transaction {
         process: event.process,
         parts: vec![(event.key, event.action)],
         invoke_ns: event.invoke_ns,
         return_ns: event.return_ns,
     };
-    Some(Verdict::Violation {
+    Some(SerializabilityVerdict::Violation {
         keys: vec![key],
         explanation: format!("key {key} alone: {explanation}"),
         transactions: events.into_iter().map(transaction).collect(),
@@ -159,7 +159,7 @@ fn check_each_key(transactions: &[Transaction]) -> Option<Verdict> {
 }
 
 /// `culprits` contradict each other, whatever else happened.
-fn violation(mut culprits: Vec<Transaction>) -> Verdict {
+fn violation(mut culprits: Vec<Transaction>) -> SerializabilityVerdict {
     culprits.sort_by_key(|culprit| (culprit.invoke_ns, culprit.return_ns, culprit.process));
     let mut keys: Vec<u64> = (culprits.iter())
         .flat_map(|culprit| culprit.parts.iter().map(|(key, _)| *key))
@@ -170,7 +170,7 @@ fn violation(mut culprits: Vec<Transaction>) -> Verdict {
         .map(|culprit| format!("\n  {}", explain::transaction(culprit)))
         .collect();
     let named: Vec<String> = keys.iter().map(u64::to_string).collect();
-    Verdict::Violation {
+    SerializabilityVerdict::Violation {
         explanation: format!(
             "no order of these on the keys {} explains all their answers, and nothing else that happened can:{lines}",
             named.join(", ")

@@ -11,37 +11,37 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::Transaction;
-use crate::history::{Action, ValueId};
-pub(super) use key::Key;
+use crate::history::{HistoryAction, ValueId};
+pub(super) use key::KeyConstraints;
 
 /// Content of a key: a number for each value written to it; 0 is absence.
-pub(super) type Held = u32;
-pub(super) const ABSENT: Held = 0;
+pub(super) type ValueNumber = u32;
+pub(super) const ABSENT: ValueNumber = 0;
 /// A value that was expected, but that nobody wrote.
-const NEVER_WRITTEN: Held = u32::MAX;
+const NEVER_WRITTEN: ValueNumber = u32::MAX;
 
 /// Moved by one, so that 0 is before everything.
-pub(super) type Moment = u64;
-pub(super) const NEVER: Moment = u64::MAX;
+pub(super) type TxnTime = u64;
+pub(super) const NEVER: TxnTime = u64::MAX;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 /// Effect of one part of a transaction on its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     /// Must find this.
-    Read(Held),
+    Read(ValueNumber),
     /// Must not find this.
-    Fail(Held),
-    Write(Held),
+    Fail(ValueNumber),
+    Write(ValueNumber),
     Swap {
-        expected: Held,
-        new: Held,
+        expected: ValueNumber,
+        new: ValueNumber,
     },
 }
 
 impl Effect {
     /// Returns the value that it must find.
-    pub fn finds(self) -> Option<Held> {
+    pub fn finds(self) -> Option<ValueNumber> {
         match self {
             Effect::Read(found) => Some(found),
             Effect::Swap { expected, .. } => Some(expected),
@@ -50,7 +50,7 @@ impl Effect {
     }
 
     /// Returns the value that it leaves, if it changes anything.
-    pub fn leaves(self) -> Option<Held> {
+    pub fn leaves(self) -> Option<ValueNumber> {
         match self {
             Effect::Write(new) | Effect::Swap { new, .. } => Some(new),
             Effect::Read(_) | Effect::Fail(_) => None,
@@ -62,9 +62,9 @@ impl Effect {
 pub(super) struct Txn {
     /// Key by its index, and what is done to it.
     pub parts: SmallVec<[(usize, Effect); 2]>,
-    pub begin: Moment,
+    pub begin: TxnTime,
     /// `NEVER` for one that may or may not have taken effect.
-    pub end: Moment,
+    pub end: TxnTime,
     /// It changes nothing.
     pub is_read: bool,
     /// It takes effect whatever the keys hold.
@@ -73,20 +73,20 @@ pub(super) struct Txn {
     pub explains_a_failure: bool,
     /// For one that may never have taken effect: the last moment at which an answer could
     /// depend on it.
-    pub last_use: Moment,
+    pub last_use: TxnTime,
 }
 
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(super) struct PreparedTransactions {
     /// By their begin.
     pub txns: Vec<Txn>,
-    pub keys: Vec<Key>,
+    pub keys: Vec<KeyConstraints>,
 }
 
-impl Prepared {
+impl PreparedTransactions {
     /// # Errors
     /// Why these cannot be judged.
-    pub fn new(transactions: &[Transaction]) -> Result<Prepared, String> {
+    pub fn new(transactions: &[Transaction]) -> Result<PreparedTransactions, String> {
         let mut order: Vec<&Transaction> = transactions.iter().collect();
         order.sort_by_key(|transaction| (transaction.invoke_ns, transaction.return_ns));
         let backwards = |t: &&&Transaction| t.return_ns.is_some_and(|end| end < t.invoke_ns);
@@ -98,8 +98,8 @@ impl Prepared {
         }
         order.iter().try_for_each(|one| check_keys(one))?;
         let writers = find_writers(&order)?;
-        let ends = settle_open(&order, &writers);
-        let mut builder = Builder::default();
+        let ends = complete_open(&order, &writers);
+        let mut builder = TxnBuilder::default();
         order
             .iter()
             .for_each(|transaction| builder.number(transaction));
@@ -112,7 +112,7 @@ impl Prepared {
 
 /// Refuses transactions whose effect would depend on the order of their parts.
 fn check_keys(transaction: &Transaction) -> Result<(), String> {
-    let is_read = |(_, action): &(u64, Action)| matches!(action, Action::Read { .. });
+    let is_read = |(_, action): &(u64, HistoryAction)| matches!(action, HistoryAction::Read { .. });
     if transaction.parts.iter().all(is_read) {
         return Ok(());
     }
@@ -131,27 +131,27 @@ fn check_keys(transaction: &Transaction) -> Result<(), String> {
 type Writers = Map<(u64, ValueId), usize>;
 
 /// The value that this wrote or may have written.
-fn written(action: &Action, open: bool) -> Option<ValueId> {
+fn written(action: &HistoryAction, open: bool) -> Option<ValueId> {
     match *action {
-        Action::Write { value } => Some(value),
-        Action::Cas { new, swapped, .. } if swapped || open => Some(new),
+        HistoryAction::Write { value } => Some(value),
+        HistoryAction::Cas { new, swapped, .. } if swapped || open => Some(new),
         _ => None,
     }
 }
 
 /// Returns the value that this must have found, if it took effect.
-fn found(action: &Action, open: bool) -> Option<Option<ValueId>> {
+fn found(action: &HistoryAction, open: bool) -> Option<Option<ValueId>> {
     match *action {
-        Action::Read { value } => Some(value),
-        Action::Cas {
+        HistoryAction::Read { value } => Some(value),
+        HistoryAction::Cas {
             expected, swapped, ..
         } if swapped || open => Some(expected),
         _ => None,
     }
 }
 
-fn is_failed_swap(action: &Action, open: bool) -> bool {
-    !open && matches!(action, Action::Cas { swapped: false, .. })
+fn is_failed_swap(action: &HistoryAction, open: bool) -> bool {
+    !open && matches!(action, HistoryAction::Cas { swapped: false, .. })
 }
 
 fn find_writers(order: &[&Transaction]) -> Result<Writers, String> {
@@ -171,9 +171,9 @@ fn find_writers(order: &[&Transaction]) -> Result<Writers, String> {
 
 /// The end of each transaction. One without an answer whose value another found took
 /// effect before that other ended. One whose values nobody found never ends.
-fn settle_open(order: &[&Transaction], writers: &Writers) -> Vec<Moment> {
+fn complete_open(order: &[&Transaction], writers: &Writers) -> Vec<TxnTime> {
     let end = |t: &&Transaction| t.return_ns.map_or(NEVER, |end| end.saturating_add(1));
-    let mut ends: Vec<Moment> = order.iter().map(end).collect();
+    let mut ends: Vec<TxnTime> = order.iter().map(end).collect();
     let mut finders: Vec<usize> = (0..order.len()).filter(|i| ends[*i] != NEVER).collect();
     // Sorted with the earliest end last, since `pop` takes the last.
     finders.sort_by_key(|&index| std::cmp::Reverse(ends[index]));
@@ -195,20 +195,20 @@ fn settle_open(order: &[&Transaction], writers: &Writers) -> Vec<Moment> {
 }
 
 #[derive(Default)]
-struct Builder {
+struct TxnBuilder {
     indexes: Map<u64, usize>,
-    keys: Vec<Key>,
+    keys: Vec<KeyConstraints>,
     txns: Vec<Txn>,
 }
 
-impl Builder {
+impl TxnBuilder {
     /// Gives numbers to the keys of a transaction, and to what it writes.
     fn number(&mut self, transaction: &Transaction) {
         for (key, action) in &transaction.parts {
             let next = self.keys.len();
             let index = *self.indexes.entry(*key).or_insert(next);
             if index == next {
-                self.keys.push(Key::new());
+                self.keys.push(KeyConstraints::new());
             }
             if let Some(value) = written(action, transaction.return_ns.is_none()) {
                 self.keys[index].number(value);
@@ -216,7 +216,7 @@ impl Builder {
         }
     }
 
-    fn add(&mut self, transaction: &Transaction, end: Moment) {
+    fn add(&mut self, transaction: &Transaction, end: TxnTime) {
         let open = transaction.return_ns.is_none();
         let begin = transaction.invoke_ns.saturating_add(1);
         let parts: SmallVec<[(usize, Effect); 2]> = (transaction.parts.iter())
@@ -241,14 +241,14 @@ impl Builder {
         });
     }
 
-    fn build(mut self) -> Prepared {
-        self.keys.iter_mut().for_each(Key::finish);
+    fn build(mut self) -> PreparedTransactions {
+        self.keys.iter_mut().for_each(KeyConstraints::finish);
         self.leave_out_explained();
         self.find_uses();
         self.txns
             .retain(|txn| !txn.parts.is_empty() && txn.begin <= txn.last_use);
         self.find_successors();
-        Prepared {
+        PreparedTransactions {
             txns: self.txns,
             keys: self.keys,
         }

@@ -1,5 +1,5 @@
 //! Follows all orders at once, as `linearizability::search` does for one key (Wing &
-//! Gong 1993, Lowe 2017). It goes through begins and ends in order of time. A [`State`]
+//! Gong 1993, Lowe 2017). It goes through begins and ends in order of time. A [`TxnState`]
 //! says what the keys may hold at that moment. At the end of a transaction, states in
 //! which it has not taken effect are developed until it has; those that cannot reach
 //! that are dropped.
@@ -19,17 +19,17 @@
 
 use smallvec::SmallVec;
 
-use super::prepare::{ABSENT, Effect, Held, Moment, NEVER, Prepared, Txn};
+use super::prepare::{ABSENT, Effect, NEVER, PreparedTransactions, Txn, TxnTime, ValueNumber};
 use crate::linearizability::frontier::{self, Bounds, SLOTS, bits};
 
 /// Most states developed for one end.
 const STATES_DEVELOPED: usize = 1 << 18;
 
-type State = frontier::State<SmallVec<[Held; 8]>>;
+type TxnState = frontier::SearchState<SmallVec<[ValueNumber; 8]>>;
 
 /// Result of a search.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum SearchOutcome {
     /// There is an order.
     Ordered,
     /// There is none.
@@ -39,11 +39,11 @@ pub(super) enum Outcome {
 }
 
 /// Looks for an order. Develops at most `steps` states, and subtracts their number.
-pub(super) fn run(prepared: &Prepared, steps: &mut usize) -> Outcome {
-    let mut search = Search::new(prepared, *steps);
+pub(super) fn run(prepared: &PreparedTransactions, steps: &mut usize) -> SearchOutcome {
+    let mut search = TxnSearch::new(prepared, *steps);
     let outcome = search.run();
     *steps = search.steps;
-    outcome.map_or_else(|outcome| outcome, |()| Outcome::Ordered)
+    outcome.map_or_else(|outcome| outcome, |()| SearchOutcome::Ordered)
 }
 
 /// At one moment begins come before ends, so that transactions which touch overlap.
@@ -56,8 +56,8 @@ enum TickKind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Tick {
-    at: Moment,
+struct TxnTick {
+    at: TxnTime,
     kind: TickKind,
     txn: usize,
 }
@@ -65,36 +65,36 @@ struct Tick {
 /// The keys that a transaction changes, and whether it deletes them.
 type Changes = SmallVec<[(usize, bool); 2]>;
 
-struct Search<'p> {
-    prepared: &'p Prepared,
+struct TxnSearch<'p> {
+    prepared: &'p PreparedTransactions,
     /// The transactions in flight, and which slots they take.
     slots: [usize; SLOTS],
     taken: u128,
     /// The slots of those that never end, and of those that change nothing.
     unanswered: u128,
     reads: u128,
-    states: Vec<State>,
-    now: Moment,
+    states: Vec<TxnState>,
+    now: TxnTime,
     /// Number of states that may still be developed.
     steps: usize,
 }
 
-impl<'p> Search<'p> {
-    fn new(prepared: &'p Prepared, steps: usize) -> Self {
+impl<'p> TxnSearch<'p> {
+    fn new(prepared: &'p PreparedTransactions, steps: usize) -> Self {
         let held = SmallVec::from_elem(ABSENT, prepared.keys.len());
-        Search {
+        TxnSearch {
             prepared,
             slots: [0; SLOTS],
             taken: 0,
             unanswered: 0,
             reads: 0,
-            states: vec![State { held, done: 0 }],
+            states: vec![TxnState { held, done: 0 }],
             now: 0,
             steps,
         }
     }
 
-    fn run(&mut self) -> Result<(), Outcome> {
+    fn run(&mut self) -> Result<(), SearchOutcome> {
         for tick in ticks(&self.prepared.txns) {
             self.now = tick.at;
             match tick.kind {
@@ -109,11 +109,11 @@ impl<'p> Search<'p> {
         Ok(())
     }
 
-    fn begin(&mut self, txn: usize) -> Result<(), Outcome> {
+    fn begin(&mut self, txn: usize) -> Result<(), SearchOutcome> {
         let slot = (!self.taken).trailing_zeros() as usize;
         if slot >= SLOTS {
             let reason = format!("more than {SLOTS} transactions in flight at once");
-            return Err(Outcome::TooMany { reason });
+            return Err(SearchOutcome::TooMany { reason });
         }
         let bit = 1 << slot;
         self.slots[slot] = txn;
@@ -133,19 +133,19 @@ impl<'p> Search<'p> {
         Ok(())
     }
 
-    fn end(&mut self, txn: usize) -> Result<(), Outcome> {
+    fn end(&mut self, txn: usize) -> Result<(), SearchOutcome> {
         let slot = bits(self.taken).find(|&slot| self.slots[slot] == txn);
         let slot = slot.expect("every transaction begins before it ends");
         let bit = 1 << slot;
         if !self.states.iter().all(|state| state.done & bit != 0) {
             self.states = self.develop(bit)?;
             if self.states.is_empty() {
-                return Err(Outcome::Contradiction);
+                return Err(SearchOutcome::Contradiction);
             }
         }
         self.forget(bit);
         if self.unanswered != 0 {
-            self.forget(frontier::settled(&self.states, self.unanswered));
+            self.forget(frontier::completed_in_all(&self.states, self.unanswered));
             frontier::drop_wasteful(&mut self.states, self.unanswered);
         }
         Ok(())
@@ -164,7 +164,7 @@ impl<'p> Search<'p> {
     }
 
     /// Every state in which the transaction of `bit` has just taken effect.
-    fn develop(&mut self, bit: u128) -> Result<Vec<State>, Outcome> {
+    fn develop(&mut self, bit: u128) -> Result<Vec<TxnState>, SearchOutcome> {
         let mut steps = self.steps;
         let bounds = Bounds {
             steps: &mut steps,
@@ -177,13 +177,13 @@ impl<'p> Search<'p> {
             }
         });
         self.steps = steps;
-        developed.ok_or_else(|| Outcome::TooMany {
+        developed.ok_or_else(|| SearchOutcome::TooMany {
             reason: frontier::TOO_MANY.to_owned(),
         })
     }
 
     /// The transactions that could take effect next and change something.
-    fn choices(&self, state: &State) -> impl Iterator<Item = usize> + use<> {
+    fn choices(&self, state: &TxnState) -> impl Iterator<Item = usize> + use<> {
         let mut possible: u128 = 0;
         // Of writes that are alike, the one that ends first.
         let mut alike: SmallVec<[(Changes, usize); 8]> = SmallVec::new();
@@ -224,7 +224,7 @@ impl<'p> Search<'p> {
     }
 
     /// Whether the values that this overwrites may be overwritten now, and by it.
-    fn may_overwrite(&self, slot: usize, state: &State) -> bool {
+    fn may_overwrite(&self, slot: usize, state: &TxnState) -> bool {
         let changed = |(_, effect): &&(usize, Effect)| effect.leaves().is_some();
         let may_leave = |&(key, _): &(usize, Effect)| {
             let uses = self.prepared.keys[key].uses[state.held[key] as usize];
@@ -234,7 +234,7 @@ impl<'p> Search<'p> {
         self.txn(slot).parts.iter().filter(changed).all(may_leave)
     }
 
-    fn apply(&self, state: &State, slot: usize) -> State {
+    fn apply(&self, state: &TxnState, slot: usize) -> TxnState {
         let txn = self.txn(slot);
         let mut state = state.clone();
         if txn.is_blind {
@@ -265,7 +265,7 @@ impl<'p> Search<'p> {
 
     /// Lets `slot` take effect, unless a transaction that still has to find its values
     /// would then fail to.
-    fn hide(&self, state: &mut State, slot: usize) {
+    fn hide(&self, state: &mut TxnState, slot: usize) {
         let mut hidden = state.clone();
         self.change(&mut hidden, slot);
         let waits = |&reader: &usize| {
@@ -282,7 +282,7 @@ impl<'p> Search<'p> {
     }
 
     /// Changes the keys, and lets every read take effect that can find what it found.
-    fn change(&self, state: &mut State, slot: usize) {
+    fn change(&self, state: &mut TxnState, slot: usize) {
         state.done |= 1 << slot;
         for &(key, effect) in &self.txn(slot).parts {
             if let Some(new) = effect.leaves() {
@@ -302,7 +302,7 @@ impl<'p> Search<'p> {
 }
 
 /// Whether a transaction's answer is right if it takes effect while the keys hold this.
-fn is_possible(txn: &Txn, held: &[Held]) -> bool {
+fn is_possible(txn: &Txn, held: &[ValueNumber]) -> bool {
     txn.parts.iter().all(|&(key, effect)| match effect {
         Effect::Read(found) => held[key] == found,
         Effect::Fail(expected) => held[key] != expected,
@@ -311,14 +311,14 @@ fn is_possible(txn: &Txn, held: &[Held]) -> bool {
     })
 }
 
-fn ticks(txns: &[Txn]) -> Vec<Tick> {
+fn ticks(txns: &[Txn]) -> Vec<TxnTick> {
     let mut ticks = Vec::with_capacity(txns.len() * 2);
     for (txn, of) in txns.iter().enumerate() {
         let (last, kind) = match of.end {
             NEVER => (of.last_use, TickKind::Forget),
             end => (end, TickKind::End),
         };
-        let tick = |at, kind| Tick { at, kind, txn };
+        let tick = |at, kind| TxnTick { at, kind, txn };
         ticks.extend([tick(of.begin, TickKind::Begin), tick(last, kind)]);
     }
     ticks.sort_unstable();

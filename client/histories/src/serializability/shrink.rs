@@ -7,10 +7,10 @@
 //! - without a write whose value nobody finds, unless a failed swap may need it, or
 //!   it is a deletion and somebody finds absence.
 
-use super::prepare::Prepared;
-use super::search::{self, Outcome};
+use super::prepare::PreparedTransactions;
+use super::search::{self, SearchOutcome};
 use super::{Transaction, without_unread};
-use crate::history::Action;
+use crate::history::HistoryAction;
 
 /// States developed and transactions judged for one attempt, and for one violation.
 const OF_ATTEMPT: usize = 100_000;
@@ -76,13 +76,13 @@ fn drop_pieces(transactions: &mut Vec<Transaction>, work: &mut usize) {
 fn contradicts(transactions: &[Transaction], work: &mut usize) -> bool {
     let allowance = OF_ATTEMPT.min(work.saturating_sub(transactions.len()));
     *work = work.saturating_sub(allowance + transactions.len());
-    let Ok(prepared) = Prepared::new(transactions) else {
+    let Ok(prepared) = PreparedTransactions::new(transactions) else {
         return false;
     };
     let mut steps = allowance;
     let outcome = search::run(&prepared, &mut steps);
     *work += steps;
-    matches!(outcome, Outcome::Contradiction)
+    matches!(outcome, SearchOutcome::Contradiction)
 }
 
 /// Without those parts of the transactions in `range` that may be left out.
@@ -120,10 +120,10 @@ fn drop_parts(transactions: &mut [Transaction], work: &mut usize) {
     }
 }
 
-fn is_passive(action: &Action) -> bool {
+fn is_passive(action: &HistoryAction) -> bool {
     matches!(
         action,
-        Action::Read { .. } | Action::Cas { swapped: false, .. }
+        HistoryAction::Read { .. } | HistoryAction::Cas { swapped: false, .. }
     )
 }
 
@@ -146,17 +146,17 @@ fn may_drop(transactions: &[Transaction], index: usize, part: usize) -> bool {
         })
     };
     let written = match action {
-        Action::Write { value } | Action::Cas { new: value, .. } => Some(value),
-        Action::Delete | Action::Read { .. } => None,
+        HistoryAction::Write { value } | HistoryAction::Cas { new: value, .. } => Some(value),
+        HistoryAction::Delete | HistoryAction::Read { .. } => None,
     };
     !others().any(|(of, other, open)| {
         *of == key
             && match other {
-                Action::Read { value } => *value == written,
-                Action::Cas {
+                HistoryAction::Read { value } => *value == written,
+                HistoryAction::Cas {
                     expected, swapped, ..
                 } => !swapped && !open || *expected == written,
-                Action::Write { .. } | Action::Delete => false,
+                HistoryAction::Write { .. } | HistoryAction::Delete => false,
             }
     })
 }

@@ -4,12 +4,12 @@
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::generate::{Shape, disturb, history};
-use super::{Transaction, Verdict, brute, check, check_within};
-use crate::history::{Action, ValueId};
+use super::generate::{TransactionsShape, disturb, history};
+use super::{SerializabilityVerdict, Transaction, brute, check, check_within};
+use crate::history::{HistoryAction, ValueId};
 use crate::linearizability::explain;
 
-fn transaction(process: u32, parts: &[(u64, Action)], begin: u64, end: u64) -> Transaction {
+fn transaction(process: u32, parts: &[(u64, HistoryAction)], begin: u64, end: u64) -> Transaction {
     Transaction {
         process,
         parts: parts.to_vec(),
@@ -18,34 +18,34 @@ fn transaction(process: u32, parts: &[(u64, Action)], begin: u64, end: u64) -> T
     }
 }
 
-fn open(process: u32, parts: &[(u64, Action)], begin: u64) -> Transaction {
+fn open(process: u32, parts: &[(u64, HistoryAction)], begin: u64) -> Transaction {
     Transaction {
         return_ns: None,
         ..transaction(process, parts, begin, begin)
     }
 }
 
-fn write(value: u64) -> Action {
+fn write(value: u64) -> HistoryAction {
     let value = ValueId(value);
-    Action::Write { value }
+    HistoryAction::Write { value }
 }
 
-fn read(value: u64) -> Action {
+fn read(value: u64) -> HistoryAction {
     let value = Some(ValueId(value));
-    Action::Read { value }
+    HistoryAction::Read { value }
 }
 
-fn swap(expected: u64, new: u64, swapped: bool) -> Action {
-    Action::Cas {
+fn swap(expected: u64, new: u64, swapped: bool) -> HistoryAction {
+    HistoryAction::Cas {
         expected: Some(ValueId(expected)),
         new: ValueId(new),
         swapped,
     }
 }
 
-const ABSENT: Action = Action::Read { value: None };
+const ABSENT: HistoryAction = HistoryAction::Read { value: None };
 
-fn judge(transactions: &[Transaction]) -> Verdict {
+fn judge(transactions: &[Transaction]) -> SerializabilityVerdict {
     let verdict = check(transactions);
     let expected = brute::is_serializable(transactions);
     assert_eq!(verdict.is_serializable(), expected, "{verdict:?}");
@@ -58,7 +58,7 @@ fn assert_serializable(transactions: &[Transaction]) {
 }
 
 fn assert_violation(transactions: &[Transaction], of_keys: &[u64], parts: &[&str]) {
-    let Verdict::Violation {
+    let SerializabilityVerdict::Violation {
         keys, explanation, ..
     } = judge(transactions)
     else {
@@ -189,7 +189,7 @@ fn a_swap_that_expected_what_nobody_wrote_fails_in_every_order() {
 #[test]
 fn what_cannot_be_judged_is_unknown() {
     let unknown = |transactions: &[Transaction], part: &str| match check(transactions) {
-        Verdict::Unknown { reason } => assert!(reason.contains(part), "{reason}"),
+        SerializabilityVerdict::Unknown { reason } => assert!(reason.contains(part), "{reason}"),
         verdict => panic!("{verdict:?}"),
     };
     unknown(
@@ -210,7 +210,7 @@ fn what_cannot_be_judged_is_unknown() {
     assert_serializable(&[transaction(1, &[(1, ABSENT), (1, ABSENT)], 0, 1)]);
     assert_eq!(
         check(&[]),
-        Verdict::Serializable {
+        SerializabilityVerdict::Serializable {
             transactions: 0,
             keys: 0
         }
@@ -222,14 +222,17 @@ fn a_search_that_is_cut_short_never_says_ok() {
     for seed in 0..50 {
         let transactions = history(&large(seed, 12, 0));
         let verdict = check_within(&transactions, 30);
-        assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
+        assert!(
+            matches!(verdict, SerializabilityVerdict::Unknown { .. }),
+            "{verdict:?}"
+        );
     }
 }
 
 /// Small histories of two or three keys; in some, transactions come apart.
 fn small(seed: u64) -> Vec<Transaction> {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
-    let mut transactions = history(&Shape {
+    let mut transactions = history(&TransactionsShape {
         seed,
         transactions: rng.random_range(6..=10),
         several: [40, 90, 100][rng.random_range(0..3)],
@@ -253,8 +256,8 @@ fn agrees_with_the_definition_on_100_000_small_histories() {
         let expected = brute::is_serializable(&transactions);
         let verdict = check(&transactions);
         match &verdict {
-            Verdict::Serializable { .. } if expected => ordered += 1,
-            Verdict::Violation {
+            SerializabilityVerdict::Serializable { .. } if expected => ordered += 1,
+            SerializabilityVerdict::Violation {
                 transactions: culprits,
                 explanation,
                 ..
@@ -280,8 +283,8 @@ fn agrees_with_the_definition_on_100_000_small_histories() {
     assert!(often && ordered < 70_000, "one-sided: {counts:?}");
 }
 
-fn large(seed: u64, processes: u32, torn: u32) -> Shape {
-    Shape {
+fn large(seed: u64, processes: u32, torn: u32) -> TransactionsShape {
+    TransactionsShape {
         seed,
         transactions: 400,
         several: 40,
@@ -301,8 +304,11 @@ fn histories_as_the_simulator_makes_them_are_judged() {
         let verdict = check(&history(&large(seed, processes, 0)));
         assert!(verdict.is_serializable(), "seed {seed}: {verdict:?}");
         let verdict = check(&history(&large(seed, processes, 3)));
-        assert!(!matches!(verdict, Verdict::Unknown { .. }), "seed {seed}");
-        if let Verdict::Violation { transactions, .. } = verdict {
+        assert!(
+            !matches!(verdict, SerializabilityVerdict::Unknown { .. }),
+            "seed {seed}"
+        );
+        if let SerializabilityVerdict::Violation { transactions, .. } = verdict {
             violations += 1;
             assert!(transactions.len() <= 20, "seed {seed}: {transactions:#?}");
         }

@@ -1,8 +1,8 @@
 //! Several replicas, of which some die.
 
 use super::*;
-use crate::connection::State;
-use crate::options::{Liveness, ReplicaChange, Watcher};
+use crate::connection::ConnectionState;
+use crate::options::{LivenessChange, ReplicaChange, Watcher};
 use crate::replicas::ReplicaHealth;
 use leasehold_wire::PROBE_KEY;
 
@@ -114,7 +114,7 @@ async fn the_first_that_answers_is_asked_and_the_others_are_known_to_be_dead() {
     assert_eq!(changes.len(), 2, "{changes:?}");
     assert_eq!(changes[0].address, refuses);
     let said = |change: &ReplicaChange| match &change.liveness {
-        Liveness::Dead { said } => said.clone(),
+        LivenessChange::Dead { reason } => reason.clone(),
         back => panic!("{back:?}"),
     };
     assert!(said(&changes[0]).contains("refused"), "{changes:?}");
@@ -170,14 +170,25 @@ async fn operations_return_to_the_nearest_when_it_answers_again() {
         "what was under way stayed where it was"
     );
     // Nobody needs the farther connection now.
-    let is_idle = || matches!(client.inner.replicas.all()[1].state(), State::Idle);
+    let is_idle = || {
+        matches!(
+            client.inner.replicas.all()[1].state(),
+            ConnectionState::Idle
+        )
+    };
     until(is_idle).await;
     let changes = changes.lock().unwrap();
     let [dead, back] = &changes[..] else {
         panic!("{changes:?}");
     };
-    assert!(matches!(dead.liveness, Liveness::Dead { .. }), "{dead:?}");
-    assert!(matches!(back.liveness, Liveness::Back { .. }), "{back:?}");
+    assert!(
+        matches!(dead.liveness, LivenessChange::Dead { .. }),
+        "{dead:?}"
+    );
+    assert!(
+        matches!(back.liveness, LivenessChange::Back { .. }),
+        "{back:?}"
+    );
     assert_eq!(back.replica.as_deref(), Some("CA"));
 }
 
@@ -212,7 +223,8 @@ fn count_returns(options: &mut ClientOptions) -> Arc<Mutex<usize>> {
     let returns: Arc<Mutex<usize>> = Arc::default();
     let told = Arc::clone(&returns);
     options.watcher = Watcher::new(move |change| {
-        *told.lock().unwrap() += usize::from(matches!(change.liveness, Liveness::Back { .. }));
+        *told.lock().unwrap() +=
+            usize::from(matches!(change.liveness, LivenessChange::Back { .. }));
     });
     returns
 }
@@ -278,7 +290,7 @@ async fn a_replica_that_answers_reads_and_no_writes_is_left_after_a_few() {
     let mut options = options(&[&near_server, &far]);
     options.attempt_timeout = 5 * SHORT;
     options.watcher = Watcher::new(move |change| {
-        if let Liveness::Dead { .. } = change.liveness {
+        if let LivenessChange::Dead { .. } = change.liveness {
             *told.lock().unwrap() += 1;
         }
     });
@@ -355,7 +367,7 @@ async fn nobody_left_is_one_error_that_names_all() {
     };
     for (server, tried) in [&near, &far].into_iter().zip(tried) {
         assert_eq!(tried.address, server.address);
-        assert!(tried.said.contains("refused"), "{tried}");
+        assert!(tried.reason.contains("refused"), "{tried}");
     }
 }
 

@@ -30,7 +30,7 @@ thread_local! {
 
 /// Result of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received {
+pub enum ReadProgress {
     /// Number of bytes of plaintext; 0 if more must be read first.
     Bytes(usize),
     /// The other side sends no more.
@@ -83,7 +83,7 @@ impl Channel {
         cx: &mut Context<'_>,
         half: &mut OwnedReadHalf,
         plain: &mut BytesMut,
-    ) -> Poll<io::Result<Received>> {
+    ) -> Poll<io::Result<ReadProgress>> {
         let before = plain.len();
         if std::mem::take(&mut self.is_new) {
             // The handshake may have read more than its own.
@@ -93,8 +93,8 @@ impl Channel {
             ready!(self.poll_read(cx, half, plain))?;
         }
         Poll::Ready(Ok(match plain.len() - before {
-            0 if self.ended => Received::End,
-            count => Received::Bytes(count),
+            0 if self.ended => ReadProgress::End,
+            count => ReadProgress::Bytes(count),
         }))
     }
 

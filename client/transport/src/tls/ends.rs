@@ -10,49 +10,49 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::{Channel, Received};
+use super::{Channel, ReadProgress};
 
 /// More than this is not kept for what arrives next.
 const KEPT_BYTES: usize = 16 << 10;
 /// Most plaintext that is copied before it is sealed.
 const COPIED_BYTES: usize = 64 << 10;
 
-type Shared = Arc<Mutex<Channel>>;
+type SharedChannel = Arc<Mutex<Channel>>;
 
 /// The half that is read from.
-pub struct ReadEnd {
+pub struct ClientReadHalf {
     half: OwnedReadHalf,
-    tls: Option<(Shared, BytesMut)>,
+    tls: Option<(SharedChannel, BytesMut)>,
 }
 
 /// The half that is written to.
-pub struct WriteEnd {
+pub struct ClientWriteHalf {
     half: OwnedWriteHalf,
-    tls: Option<(Shared, BytesMut)>,
+    tls: Option<(SharedChannel, BytesMut)>,
 }
 
 /// Both halves of a connection, over TLS if there is a channel.
-pub fn split(stream: TcpStream, channel: Option<Channel>) -> (ReadEnd, WriteEnd) {
+pub fn split(stream: TcpStream, channel: Option<Channel>) -> (ClientReadHalf, ClientWriteHalf) {
     let (reader, writer) = stream.into_split();
     let shared = channel.map(|channel| Arc::new(Mutex::new(channel)));
     let tls = || Some((shared.clone()?, BytesMut::new()));
     let (opened, sealed) = (tls(), tls());
-    let reader = ReadEnd {
+    let reader = ClientReadHalf {
         half: reader,
         tls: opened,
     };
-    let writer = WriteEnd {
+    let writer = ClientWriteHalf {
         half: writer,
         tls: sealed,
     };
     (reader, writer)
 }
 
-fn lock(shared: &Shared) -> MutexGuard<'_, Channel> {
+fn lock(shared: &SharedChannel) -> MutexGuard<'_, Channel> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl AsyncRead for ReadEnd {
+impl AsyncRead for ClientReadHalf {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -64,7 +64,7 @@ impl AsyncRead for ReadEnd {
         };
         while plain.is_empty() {
             let received = lock(shared).poll_receive(cx, &mut this.half, plain);
-            if ready!(received)? == Received::End {
+            if ready!(received)? == ReadProgress::End {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -78,7 +78,7 @@ impl AsyncRead for ReadEnd {
     }
 }
 
-impl WriteEnd {
+impl ClientWriteHalf {
     /// Waits until all that was taken has been written.
     fn poll_empty(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some((shared, plain)) = &mut self.tls else {
@@ -97,7 +97,7 @@ impl WriteEnd {
     }
 }
 
-impl AsyncWrite for WriteEnd {
+impl AsyncWrite for ClientWriteHalf {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -135,7 +135,7 @@ impl AsyncWrite for WriteEnd {
     }
 }
 
-impl Drop for WriteEnd {
+impl Drop for ClientWriteHalf {
     fn drop(&mut self) {
         if let Some((shared, _)) = &self.tls {
             lock(shared).end(self.half.as_ref());

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{cipher_suite, default_provider, kx_group};
 
-pub use channel::{Channel, Received};
-pub use ends::{ReadEnd, WriteEnd, split};
-pub use shake::{ShakeError, is_alert, shake};
+pub use channel::{Channel, ReadProgress};
+pub use ends::{ClientReadHalf, ClientWriteHalf, split};
+pub use shake::{HandshakeError, handshake, is_alert};
 pub use trust::{Trust, TrustError, malformed, roots};
 
 /// The only TLS version and algorithms in use: TLS 1.3, keys agreed upon by X25519. AES with 128

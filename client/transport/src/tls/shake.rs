@@ -9,7 +9,7 @@ use super::channel::Socket;
 
 /// Why there is no channel.
 #[derive(Debug, thiserror::Error)]
-pub enum ShakeError {
+pub enum HandshakeError {
     /// The connection ended or broke.
     #[error("the connection ended in the handshake: {0}")]
     Io(#[from] io::Error),
@@ -18,19 +18,19 @@ pub enum ShakeError {
     #[error("a handshake of more than {0} bytes")]
     TooLong(usize),
     /// One side does not accept what the other shows, or does not speak TLS.
-    #[error("{}", explained(.0))]
+    #[error("{}", explain(.0))]
     Refused(#[source] TlsError),
 }
 
 /// Shakes hands over `stream`, reading at most `bytes_max`.
 ///
 /// # Errors
-/// Any [`ShakeError`]. The other side is told what TLS tells it, if it speaks that.
-pub async fn shake(
+/// Any [`HandshakeError`]. The other side is told what TLS tells it, if it speaks that.
+pub async fn handshake(
     stream: &TcpStream,
     mut connection: Connection,
     bytes_max: usize,
-) -> Result<Connection, ShakeError> {
+) -> Result<Connection, HandshakeError> {
     let mut read = 0;
     while connection.is_handshaking() || connection.wants_write() {
         if connection.wants_write() {
@@ -41,17 +41,17 @@ pub async fn shake(
         match connection.read_tls(&mut Socket(stream)) {
             Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             Ok(count) => read += count,
-            Err(error) if is_passing(&error) => continue,
+            Err(error) if is_transient(&error) => continue,
             Err(error) => return Err(error.into()),
         }
         if let Err(error) = connection.process_new_packets() {
             // The alert.
             let _ = connection.write_tls(&mut Socket(stream));
-            return Err(ShakeError::Refused(error));
+            return Err(HandshakeError::Refused(error));
         }
         // What follows a handshake is not of it.
         if connection.is_handshaking() && read > bytes_max {
-            return Err(ShakeError::TooLong(bytes_max));
+            return Err(HandshakeError::TooLong(bytes_max));
         }
     }
     Ok(connection)
@@ -61,12 +61,12 @@ async fn write(stream: &TcpStream, connection: &mut Connection) -> io::Result<()
     stream.writable().await?;
     match connection.write_tls(&mut Socket(stream)) {
         Ok(0) => Err(io::ErrorKind::WriteZero.into()),
-        Err(error) if !is_passing(&error) => Err(error),
+        Err(error) if !is_transient(&error) => Err(error),
         _ => Ok(()),
     }
 }
 
-fn is_passing(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
@@ -74,15 +74,15 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 /// Explains a failed handshake with what its reader can do about it.
-fn explained(error: &TlsError) -> String {
-    let said = match error {
+fn explain(error: &TlsError) -> String {
+    let reason = match error {
         TlsError::InvalidMessage(_) => "what answers there does not speak TLS",
         TlsError::InvalidCertificate(refusal) => of_certificate(refusal),
         TlsError::NoCertificatesPresented => "the other side shows no certificate",
         TlsError::AlertReceived(alert) => of_alert(*alert),
         _ => "TLS failed",
     };
-    format!("{said} ({error})")
+    format!("{reason} ({error})")
 }
 
 fn of_certificate(refusal: &CertificateError) -> &'static str {

@@ -4,11 +4,11 @@ use anyhow::Context as _;
 use leasehold_client::{Client, ClientOptions};
 use leasehold_wire::LeaseRequest;
 
-use super::super::Plan;
-use crate::experiment::Change;
+use super::super::RunPlan;
+use crate::experiment::StrategyChange;
 
 /// Returns the request to a replica for a change.
-pub(super) fn request(plan: &Plan<'_>, change: &Change) -> LeaseRequest {
+pub(super) fn request(plan: &RunPlan<'_>, change: &StrategyChange) -> LeaseRequest {
     let range = plan.range(change);
     let bytes = |key: &leasehold_leases::Key| key.to_vec().into();
     let unlisted = plan.experiment.lease.unlisted.unwrap_or_default();

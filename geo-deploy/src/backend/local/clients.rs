@@ -12,24 +12,26 @@ use leasehold_ycsb::sample::OpKind;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, LocalSet};
 
-use super::super::faults::Faults;
+use super::super::faults::RunFaults;
 use super::super::load::{
-    Due, OpenLoop, Process, Processes, Requests, closed_loops, held_back_note,
+    DueRequest, HistoryProcess, OpenLoop, ProcessNumbers, RequestStream, closed_loops, queued_note,
 };
 use super::super::outage::ATTEMPT_S;
 use super::super::recorder::{READ_ONCE_MORE, READERS};
-use super::super::{Ended, Interval, Plan, Progress, Recorder, key_name, value};
+use super::super::{
+    IntervalTracker, OperationRecord, ProgressFn, Recorder, RunPlan, key_name, value,
+};
 use super::LocalCluster;
 use super::cluster::start_wan;
 use super::disturb::disturb;
 use crate::wan::Wan;
-use crate::wan::alarm::Alarm;
+use crate::wan::alarm::TimerQueue;
 
 /// Timeout after which a client abandons an operation.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Record of the clients' requests in a run.
-pub(super) struct Asked {
+pub(super) struct ClientsOutcome {
     pub(super) recorder: Recorder,
     /// Beginning and end of the measured interval, in ns since the run began.
     pub(super) interval_ns: (u64, u64),
@@ -40,11 +42,11 @@ pub(super) struct Asked {
 /// plan's faults meanwhile. After faults every key is read once more, for the history. Times
 /// count from `epoch`, when the run began.
 pub(super) async fn drive(
-    plan: &Plan<'_>,
-    (cluster, faults): (&mut LocalCluster, &mut Faults<'_>),
+    plan: &RunPlan<'_>,
+    (cluster, faults): (&mut LocalCluster, &mut RunFaults<'_>),
     epoch: Instant,
-    progress: Progress<'_>,
-) -> anyhow::Result<Asked> {
+    progress: ProgressFn<'_>,
+) -> anyhow::Result<ClientsOutcome> {
     // Dropped last: it carries what clients ask replicas of other sites.
     let wan = start_wan(plan, cluster.client_addresses())?;
     let options: Vec<ClientOptions> = (0..plan.topology().len())
@@ -54,7 +56,7 @@ pub(super) async fn drive(
     for options in &options {
         connections.push(connect(plan.experiment.workload.clients, options).await?);
     }
-    let shared = Rc::new(Shared::new(plan, epoch));
+    let shared = Rc::new(SharedRunState::new(plan, epoch));
     let local = LocalSet::new();
     let run = async {
         let (tasks, sites) = start(plan, connections, &shared)?;
@@ -64,9 +66,9 @@ pub(super) async fn drive(
         if !plan.faults().is_empty() {
             read_all(&options, &shared).await?;
         }
-        let held_back = sites.iter();
-        let held_back = held_back.map(|site| (site.index, site.open.borrow().held_back));
-        Ok(held_back_note(plan, &held_back.collect::<Vec<_>>()))
+        let queued = sites.iter();
+        let queued = queued.map(|site| (site.index, site.open.borrow().queued));
+        Ok(queued_note(plan, &queued.collect::<Vec<_>>()))
     };
     let show = async {
         loop {
@@ -87,7 +89,7 @@ pub(super) async fn drive(
     };
     let note: anyhow::Result<Option<String>> = local.run_until(either).await;
     let interval_ns = shared.interval.borrow().bounds_ns(shared.now_ns());
-    Ok(Asked {
+    Ok(ClientsOutcome {
         notes: note?.into_iter().collect(),
         recorder: shared.recorder.take(),
         interval_ns,
@@ -95,22 +97,22 @@ pub(super) async fn drive(
 }
 
 /// State that all clients of a run share.
-pub(super) struct Shared {
+pub(super) struct SharedRunState {
     epoch: Instant,
-    interval: RefCell<Interval>,
+    interval: RefCell<IntervalTracker>,
     recorder: RefCell<Recorder>,
-    processes: RefCell<Processes>,
+    processes: RefCell<ProcessNumbers>,
     bytes: usize,
 }
 
-impl Shared {
-    fn new(plan: &Plan<'_>, epoch: Instant) -> Shared {
+impl SharedRunState {
+    fn new(plan: &RunPlan<'_>, epoch: Instant) -> SharedRunState {
         let start_ns = epoch.elapsed().as_nanos() as u64;
-        Shared {
+        SharedRunState {
             epoch,
-            interval: RefCell::new(Interval::new(plan, start_ns)),
+            interval: RefCell::new(IntervalTracker::new(plan, start_ns)),
             recorder: RefCell::new(Recorder::new(plan)),
-            processes: RefCell::new(Processes::new(plan.topology().len())),
+            processes: RefCell::new(ProcessNumbers::new(plan.topology().len())),
             bytes: plan.experiment.workload.value_bytes as usize,
         }
     }
@@ -131,28 +133,28 @@ impl Shared {
     /// Asks, and notes what came of it.
     async fn operate(
         &self,
-        process: &mut Process,
+        process: &mut HistoryProcess,
         connection: &Client,
         due: Option<u64>,
         drawn: (OpKind, u64),
     ) {
-        let ask = process.ask(drawn);
-        let op = match ask.kind {
-            OpKind::Read => Op::get(key_name(ask.key)),
-            _ => Op::put(key_name(ask.key), value(ask.value, self.bytes)),
+        let request = process.next_request(drawn);
+        let op = match request.kind {
+            OpKind::Read => Op::get(key_name(request.key)),
+            _ => Op::put(key_name(request.key), value(request.value, self.bytes)),
         };
         let sent_ns = self.now_ns();
         let reply = connection.execute(op).await;
-        let gave_up = !matches!(&reply, Err(error) if !matches!(error, Error::Timeout { .. }));
+        let timed_out = !matches!(&reply, Err(error) if !matches!(error, Error::Timeout { .. }));
         let reply = reply.ok();
-        self.recorder.borrow_mut().ended(&Ended {
+        self.recorder.borrow_mut().record(&OperationRecord {
             site: process.site,
             process: process.id,
-            ask,
+            request,
             due_ns: due.unwrap_or(sent_ns),
             sent_ns,
             now_ns: self.now_ns(),
-            gave_up,
+            timed_out,
             answer: reply.as_ref().map(|reply| (reply.path, &reply.outcome)),
         });
     }
@@ -163,18 +165,18 @@ type Tasks = Vec<JoinHandle<anyhow::Result<()>>>;
 /// Starts what asks: the clients of a closed loop, or the sites of an open one.
 /// `connections` are those of each site.
 fn start(
-    plan: &Plan<'_>,
+    plan: &RunPlan<'_>,
     mut connections: Vec<Vec<Client>>,
-    shared: &Rc<Shared>,
-) -> anyhow::Result<(Tasks, Vec<Rc<Site>>)> {
+    shared: &Rc<SharedRunState>,
+) -> anyhow::Result<(Tasks, Vec<Rc<OpenLoopSite>>)> {
     if plan.experiment.workload.rate.is_none() {
-        let closed = |(site, stream): (usize, Requests)| {
+        let closed = |(site, stream): (usize, RequestStream)| {
             let process = shared.processes.borrow_mut().make(site);
             let connection = connections[site]
                 .pop()
                 .context("a connection for each client")?;
-            let asks = closed_loop(shared.clone(), process, stream, connection);
-            Ok(tokio::task::spawn_local(asks))
+            let requests = closed_loop(shared.clone(), process, stream, connection);
+            Ok(tokio::task::spawn_local(requests))
         };
         let tasks: anyhow::Result<Tasks> = closed_loops(plan, shared.now_ns())
             .into_iter()
@@ -182,34 +184,34 @@ fn start(
             .collect();
         return Ok((tasks?, Vec::new()));
     }
-    let alarm = Rc::new(Alarm::new().context("a timer for requests that are due")?);
-    let ring = alarm.clone();
-    tokio::task::spawn_local(async move { ring.ring().await });
+    let timers = Rc::new(TimerQueue::new().context("a timer for requests that are due")?);
+    let runner = timers.clone();
+    tokio::task::spawn_local(async move { runner.run().await });
     let mut sites = Vec::new();
     for open in OpenLoop::all(plan, shared.now_ns()) {
-        sites.push(Rc::new(Site {
+        sites.push(Rc::new(OpenLoopSite {
             index: open.site,
             connections: std::mem::take(&mut connections[open.site]),
             open: RefCell::new(open),
             ended: Notify::new(),
         }));
     }
-    let begin = |site: &Rc<Site>| {
-        let begun = open_loop(shared.clone(), site.clone(), alarm.clone());
-        tokio::task::spawn_local(begun)
+    let begin = |site: &Rc<OpenLoopSite>| {
+        let requests = open_loop(shared.clone(), site.clone(), timers.clone());
+        tokio::task::spawn_local(requests)
     };
     Ok((sites.iter().map(begin).collect(), sites))
 }
 
 /// Clients of a site ask its own replica, and while that is dead the nearest other one,
 /// over `wan`.
-fn options(plan: &Plan<'_>, cluster: &LocalCluster, wan: &Wan, site: usize) -> ClientOptions {
+fn options(plan: &RunPlan<'_>, cluster: &LocalCluster, wan: &Wan, site: usize) -> ClientOptions {
     let own = cluster.client_addresses()[site];
     let nearest = plan.topology().nearest_to(site).into_iter();
     let others = nearest.filter_map(|at| wan.via(site, at));
     let addresses = [own].into_iter().chain(others);
-    let mut options = cluster.reach().options(addresses);
-    options.request_timeout = PATIENCE;
+    let mut options = cluster.client_access().options(addresses);
+    options.request_timeout = REQUEST_TIMEOUT;
     options.attempt_timeout = Duration::from_secs_f64(ATTEMPT_S);
     options
 }
@@ -224,7 +226,7 @@ async fn connect(count: u32, options: &ClientOptions) -> anyhow::Result<Vec<Clie
 }
 
 /// Clients of every site read all keys that were written, some at a time.
-async fn read_all(options: &[ClientOptions], shared: &Rc<Shared>) -> anyhow::Result<()> {
+async fn read_all(options: &[ClientOptions], shared: &Rc<SharedRunState>) -> anyhow::Result<()> {
     let keys: VecDeque<u64> = shared.recorder.borrow().written_keys().into();
     shared
         .recorder
@@ -258,9 +260,9 @@ async fn read_all(options: &[ClientOptions], shared: &Rc<Shared>) -> anyhow::Res
 }
 
 async fn closed_loop(
-    shared: Rc<Shared>,
-    mut process: Process,
-    mut stream: Requests,
+    shared: Rc<SharedRunState>,
+    mut process: HistoryProcess,
+    mut stream: RequestStream,
     connection: Client,
 ) -> anyhow::Result<()> {
     let mut made = 0;
@@ -275,27 +277,31 @@ async fn closed_loop(
 }
 
 /// A site that asks at a rate.
-struct Site {
+struct OpenLoopSite {
     index: usize,
     connections: Vec<Client>,
-    open: RefCell<OpenLoop<Process>>,
+    open: RefCell<OpenLoop<HistoryProcess>>,
     /// An operation ended.
     ended: Notify,
 }
 
-async fn open_loop(shared: Rc<Shared>, site: Rc<Site>, alarm: Rc<Alarm>) -> anyhow::Result<()> {
+async fn open_loop(
+    shared: Rc<SharedRunState>,
+    site: Rc<OpenLoopSite>,
+    timers: Rc<TimerQueue>,
+) -> anyhow::Result<()> {
     loop {
         let due_ns = site.open.borrow().due_ns();
         if shared.is_over(due_ns) {
             break;
         }
-        alarm
+        timers
             .until(shared.epoch + Duration::from_nanos(due_ns))
             .await;
         let make = || shared.processes.borrow_mut().make(site.index);
         let next = site.open.borrow_mut().next(make);
         if let Some((process, due)) = next {
-            tokio::task::spawn_local(asks(shared.clone(), site.clone(), process, due));
+            tokio::task::spawn_local(send_due(shared.clone(), site.clone(), process, due));
         }
     }
     while site.open.borrow().in_flight() > 0 {
@@ -305,7 +311,12 @@ async fn open_loop(shared: Rc<Shared>, site: Rc<Site>, alarm: Rc<Alarm>) -> anyh
 }
 
 /// Carries out an operation, and those that waited for somebody to send them.
-async fn asks(shared: Rc<Shared>, site: Rc<Site>, process: Process, due: Due) {
+async fn send_due(
+    shared: Rc<SharedRunState>,
+    site: Rc<OpenLoopSite>,
+    process: HistoryProcess,
+    due: DueRequest,
+) {
     let mut next = Some((process, due));
     while let Some((mut process, (due_ns, drawn))) = next {
         let connection = &site.connections[process.id as usize % site.connections.len()];
@@ -313,7 +324,7 @@ async fn asks(shared: Rc<Shared>, site: Rc<Site>, process: Process, due: Due) {
         shared
             .operate(&mut process, connection, due_ns, drawn)
             .await;
-        next = site.open.borrow_mut().done(process);
+        next = site.open.borrow_mut().complete(process);
     }
     site.ended.notify_one();
 }

@@ -11,11 +11,13 @@ use anyhow::{Context, bail};
 use leasehold_client::Client;
 use leasehold_wire::StatusReply;
 
-use super::super::Plan;
-use super::links::Links;
+use super::super::RunPlan;
+use super::links::WanLinks;
 use super::ports::{free_ports, row_of_ports};
-use super::reach::Reach;
-use super::replica::{Condition, Happened, Life, Recipe, Replica, disk_full_file};
+use super::reach::ClientAccess;
+use super::replica::{
+    LaunchSpec, ProcessEvent, ProcessState, ProcessStatus, Replica, disk_full_file,
+};
 use super::roles::Roles;
 use crate::cluster_file::{ClusterFile, Node};
 use crate::fault::Effect;
@@ -41,12 +43,12 @@ pub struct LocalSettings {
 
 /// Data that the replicas of a cluster find when they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Data {
+pub enum DataState {
     /// Nothing, or nothing that is known to fit: the strategy asked for must come into force.
     New,
     /// The data of a cluster first started with what was asked for. Operators may have
     /// changed its strategies since.
-    Found,
+    Existing,
 }
 
 /// Five (or any number of) replica processes behind a WAN. They end when this is dropped,
@@ -57,12 +59,12 @@ pub enum Data {
 /// another thread.
 pub struct LocalCluster {
     replicas: Vec<Replica>,
-    links: Links,
+    links: WanLinks,
     clients: Vec<SocketAddr>,
     dir: PathBuf,
-    reach: Reach,
+    access: ClientAccess,
     /// Events that [`LocalCluster::perform`] found and has not reported yet.
-    happened: Vec<(usize, Happened)>,
+    unreported: Vec<(usize, ProcessEvent)>,
     of_this_thread: PhantomData<Rc<()>>,
 }
 
@@ -71,7 +73,7 @@ impl LocalCluster {
     ///
     /// # Errors
     /// If a port, a file or a process cannot be had; the error names it.
-    pub fn start(plan: &Plan<'_>, settings: &LocalSettings) -> anyhow::Result<LocalCluster> {
+    pub fn start(plan: &RunPlan<'_>, settings: &LocalSettings) -> anyhow::Result<LocalCluster> {
         let topology = plan.topology();
         std::fs::create_dir_all(&settings.dir)
             .with_context(|| format!("creating {}", settings.dir.display()))?;
@@ -82,30 +84,30 @@ impl LocalCluster {
         let peers = free_ports(topology.len(), &clients)?;
         let wan = start_wan(plan, &peers)?;
         let nodes = nodes(plan, &clients, &peers, &wan);
-        let reach = Reach::prepare(settings, &topology.names())?;
+        let access = ClientAccess::prepare(settings, &topology.names())?;
         let file = ClusterFile {
-            security: reach.section(),
+            security: access.section(),
             ..ClusterFile::new(plan, &settings.cluster, nodes)
         };
         let config = write_config(&file, &settings.dir)?;
         let mut this = LocalCluster {
             replicas: Vec::new(),
-            links: Links::new(wan),
+            links: WanLinks::new(wan),
             clients,
             dir: settings.dir.clone(),
-            reach,
-            happened: Vec::new(),
+            access,
+            unreported: Vec::new(),
             of_this_thread: PhantomData,
         };
         for site in topology.names() {
-            let recipe = Recipe {
+            let launch_spec = LaunchSpec {
                 program: settings.program.clone(),
                 dir: this.dir.clone(),
                 config: config.clone(),
                 site: site.to_string(),
             };
-            recipe.clear()?;
-            let mut replica = Replica::new(recipe);
+            launch_spec.clear()?;
+            let mut replica = Replica::new(launch_spec);
             replica.start()?;
             this.replicas.push(replica);
         }
@@ -124,38 +126,40 @@ impl LocalCluster {
 
     /// The cluster's name, as its replicas know it.
     pub fn name(&self) -> &str {
-        self.reach.cluster()
+        self.access.cluster()
     }
 
     /// Returns the settings that its clients need besides addresses.
-    pub fn reach(&self) -> &Reach {
-        &self.reach
+    pub fn client_access(&self) -> &ClientAccess {
+        &self.access
     }
 
-    /// Returns the condition of each replica's process, as of the last look after it.
-    pub fn conditions(&self) -> Vec<Condition> {
-        self.replicas.iter().map(Replica::condition).collect()
+    /// Returns the status of each replica's process, as of the last poll.
+    pub fn process_statuses(&self) -> Vec<ProcessStatus> {
+        self.replicas.iter().map(Replica::process_status).collect()
     }
 
     /// For each replica, whether its process runs and does not stand still.
     pub fn up(&self) -> Vec<bool> {
-        let conditions = self.conditions().into_iter();
-        conditions.map(|found| found.life == Life::Up).collect()
+        let statuses = self.process_statuses().into_iter();
+        statuses
+            .map(|found| found.state == ProcessState::Up)
+            .collect()
     }
 
     /// Returns the roles of the replicas; asks every replica that runs. The holders are those of
     /// `key`, or of the hottest key that the leader knows.
     pub async fn roles(&self, key: Option<&[u8]>) -> Roles {
-        Roles::ask(&self.reach, &self.clients, self.up(), key).await
+        Roles::query(&self.access, &self.clients, self.up(), key).await
     }
 
-    /// Does it, or begins to: [`LocalCluster::tend`] goes on with what takes a while, such
+    /// Does it, or begins to: [`LocalCluster::poll`] goes on with what takes a while, such
     /// as the start of a replica that is to end first.
     ///
     /// # Errors
     /// If it cannot be done, as the pause of a dead process; the error says what can.
     pub fn perform(&mut self, effect: Effect) -> anyhow::Result<()> {
-        self.look();
+        self.poll_processes();
         match effect {
             Effect::Kill(site) => self.replicas[site].kill(),
             Effect::Stop(site) => self.replicas[site].stop(),
@@ -167,7 +171,7 @@ impl LocalCluster {
                 self.links.fail(from, to, how);
                 Ok(())
             }
-            Effect::Mend { from, to, how } => self.links.mend(from, to, how),
+            Effect::Mend { from, to, how } => self.links.heal(from, to, how),
             Effect::FillDisk(site) => fill_disk(&self.disk_full_file(site)),
             Effect::FreeDisk(site) => free_disk(&self.disk_full_file(site)),
         }
@@ -176,15 +180,15 @@ impl LocalCluster {
     /// Looks after the processes: returns what happened to which site since the last time.
     /// Call it often, some ten times a second: it starts replicas that are to start again,
     /// and kills those that do not end when asked to.
-    pub fn tend(&mut self) -> Vec<(usize, Happened)> {
-        self.look();
-        std::mem::take(&mut self.happened)
+    pub fn poll(&mut self) -> Vec<(usize, ProcessEvent)> {
+        self.poll_processes();
+        std::mem::take(&mut self.unreported)
     }
 
-    fn look(&mut self) {
+    fn poll_processes(&mut self) {
         for (site, replica) in self.replicas.iter_mut().enumerate() {
-            let found = replica.tend().into_iter();
-            self.happened.extend(found.map(|happened| (site, happened)));
+            let found = replica.poll().into_iter();
+            self.unreported.extend(found.map(|event| (site, event)));
         }
     }
 
@@ -197,21 +201,21 @@ impl LocalCluster {
     ///
     /// # Errors
     /// If a replica ends, or it takes too long; with the end of its log.
-    pub async fn ready(&mut self, plan: &Plan<'_>) -> anyhow::Result<Vec<Client>> {
-        self.wait_ready(plan, 0, Data::New).await
+    pub async fn ready(&mut self, plan: &RunPlan<'_>) -> anyhow::Result<Vec<Client>> {
+        self.wait_ready(plan, 0, DataState::New).await
     }
 
     /// As [`LocalCluster::ready`], but a minority of the replicas may end: their data may be
-    /// lost. Anybody leads if the site asked for is among them. [`LocalCluster::tend`] says
+    /// lost. Anybody leads if the site asked for is among them. [`LocalCluster::poll`] says
     /// which ended, and why. Of a cluster that goes on, the strategies in force are right,
     /// whatever they are.
     ///
     /// # Errors
     /// If too few are left, or it takes too long.
-    pub async fn ready_without_the_lost(
+    pub async fn ready_with_majority(
         &mut self,
-        plan: &Plan<'_>,
-        data: Data,
+        plan: &RunPlan<'_>,
+        data: DataState,
     ) -> anyhow::Result<Vec<Client>> {
         let n = self.replicas.len();
         self.wait_ready(plan, n - (n / 2 + 1), data).await
@@ -220,9 +224,9 @@ impl LocalCluster {
     /// Waits until all replicas are ready that have not ended, at most `lost` of them.
     async fn wait_ready(
         &mut self,
-        plan: &Plan<'_>,
+        plan: &RunPlan<'_>,
         lost: usize,
-        data: Data,
+        data: DataState,
     ) -> anyhow::Result<Vec<Client>> {
         let deadline = Instant::now() + READY_TIMEOUT;
         let mut connections: Vec<Option<Client>> = vec![None; self.clients.len()];
@@ -237,8 +241,8 @@ impl LocalCluster {
                 .enumerate()
                 .filter(|(site, _)| up[*site])
             {
-                let status = status(slot, self.clients[site], &self.reach).await;
-                if let (Some(status), Data::New) = (&status, data) {
+                let status = status(slot, self.clients[site], &self.access).await;
+                if let (Some(status), DataState::New) = (&status, data) {
                     self.check_strategy(plan, status)?;
                 }
                 let ready = |status| is_ready(plan, status, preferred, data);
@@ -261,12 +265,12 @@ impl LocalCluster {
     }
 
     /// Refuses data of another strategy: the strategy is part of the replicated state.
-    fn check_strategy(&self, plan: &Plan<'_>, status: &StatusReply) -> anyhow::Result<()> {
-        let asked = &plan.strategy.strategy;
+    fn check_strategy(&self, plan: &RunPlan<'_>, status: &StatusReply) -> anyhow::Result<()> {
+        let requested = &plan.strategy.strategy;
         let settled = status.configuration > 2 && !status.strategy.is_empty();
-        if settled && status.strategy != *asked {
+        if settled && status.strategy != *requested {
             bail!(
-                "the data in {} is of a cluster with strategy '{}', and '{asked}' was asked for: \
+                "the data in {} is of a cluster with strategy '{}', and '{requested}' was asked for: \
                  give another directory, or the strategy it has",
                 self.dir.display(),
                 status.strategy
@@ -277,9 +281,9 @@ impl LocalCluster {
 
     /// Refuses that more than `lost` replicas have ended.
     fn check_alive(&mut self, lost: usize) -> anyhow::Result<()> {
-        self.look();
+        self.poll_processes();
         let words = self.replicas.iter().filter_map(|replica| {
-            let Life::Down(why) = replica.condition().life else {
+            let ProcessState::Down(why) = replica.process_status().state else {
                 return None;
             };
             Some(format!("replica {}: {why}", replica.site()))
@@ -294,10 +298,10 @@ impl LocalCluster {
     /// Ends the replicas and waits for them.
     pub fn stop(&mut self) {
         for replica in &mut self.replicas {
-            replica.begin_end();
+            replica.begin_shutdown();
         }
         for replica in &mut self.replicas {
-            replica.finish_end();
+            replica.finish_shutdown();
         }
     }
 }
@@ -320,7 +324,7 @@ fn free_disk(file: &Path) -> anyhow::Result<()> {
 }
 
 /// Links between all sites, each of which leads to the target of the other one.
-pub(super) fn start_wan(plan: &Plan<'_>, targets: &[SocketAddr]) -> anyhow::Result<Wan> {
+pub(super) fn start_wan(plan: &RunPlan<'_>, targets: &[SocketAddr]) -> anyhow::Result<Wan> {
     let jitter = Duration::from_secs_f64(plan.experiment.local.jitter_ms / 1e3);
     let link = |rtt_ms| LinkSettings {
         jitter,
@@ -330,7 +334,7 @@ pub(super) fn start_wan(plan: &Plan<'_>, targets: &[SocketAddr]) -> anyhow::Resu
 }
 
 /// The replicas of a plan, each with the ends of the WAN that lead to the others.
-fn nodes(plan: &Plan<'_>, clients: &[SocketAddr], peers: &[SocketAddr], wan: &Wan) -> Vec<Node> {
+fn nodes(plan: &RunPlan<'_>, clients: &[SocketAddr], peers: &[SocketAddr], wan: &Wan) -> Vec<Node> {
     let names = plan.topology().names();
     let via = |site: usize| {
         let ends = names.iter().enumerate();
@@ -355,10 +359,10 @@ fn write_config(file: &ClusterFile, dir: &Path) -> anyhow::Result<PathBuf> {
 async fn status(
     connection: &mut Option<Client>,
     address: SocketAddr,
-    reach: &Reach,
+    access: &ClientAccess,
 ) -> Option<StatusReply> {
     if connection.is_none() {
-        let mut options = reach.options([address]);
+        let mut options = access.options([address]);
         options.request_timeout = Duration::from_secs(30);
         *connection = Client::connect(options).await.ok();
     }
@@ -366,16 +370,16 @@ async fn status(
 }
 
 /// Whether this replica is ready; the leader must be the one asked for, if it is `preferred`.
-fn is_ready(plan: &Plan<'_>, status: &StatusReply, preferred: bool, data: Data) -> bool {
+fn is_ready(plan: &RunPlan<'_>, status: &StatusReply, preferred: bool, data: DataState) -> bool {
     let granted = status.peers.iter().filter(|peer| peer.granted_by).count();
     let led = match preferred {
         true => status.leader == plan.experiment.leader,
         false => !status.leader.is_empty(),
     };
     let governed = match data {
-        Data::New => status.strategy == plan.strategy.strategy,
+        DataState::New => status.strategy == plan.strategy.strategy,
         // The first configuration, which every replica has from the start, gives nothing.
-        Data::Found => status.configuration > 1,
+        DataState::Existing => status.configuration > 1,
     };
     led && governed && granted >= plan.topology().len() / 2
 }

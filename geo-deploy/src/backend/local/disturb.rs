@@ -8,15 +8,15 @@ use anyhow::{Context as _, bail};
 use leasehold_leases::Key;
 use tokio::task::JoinSet;
 
-use super::super::faults::{Faults, Held, Roles, Turn};
-use super::super::{Plan, key_name};
-use super::clients::Shared;
-use super::holdings::{Holdings, Inquiry};
-use super::{Happened, LocalCluster, Why, changes};
+use super::super::faults::{ClusterSnapshot, FaultTransition, LeaseHolders, RunFaults};
+use super::super::{RunPlan, key_name};
+use super::clients::SharedRunState;
+use super::holdings::{HolderAnswers, HolderQuery};
+use super::{DownReason, LocalCluster, ProcessEvent, changes};
 use crate::run::bound::SiteSet;
 
 /// Time between two looks after the processes.
-const TEND_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 /// Lead time before a fault at which replicas are asked for possible holders: this for each key,
 /// and [`LEAD`] in addition.
 const LEAD_PER_KEY: Duration = Duration::from_micros(500);
@@ -29,10 +29,10 @@ const ROLES_LEAD: Duration = Duration::from_millis(50);
 /// # Errors
 /// If nobody has a role that a fault is aimed at, or a replica dies of itself.
 pub(super) async fn disturb(
-    plan: &Plan<'_>,
+    plan: &RunPlan<'_>,
     cluster: &mut LocalCluster,
-    shared: &Shared,
-    faults: &mut Faults<'_>,
+    shared: &SharedRunState,
+    faults: &mut RunFaults<'_>,
 ) -> anyhow::Result<Infallible> {
     let mut disturbance = Disturbance {
         plan,
@@ -40,71 +40,74 @@ pub(super) async fn disturb(
         shared,
         faults,
         hottest: key_name(plan.hottest_key()),
-        inquiries: JoinSet::new(),
+        holder_queries: JoinSet::new(),
         changes: JoinSet::new(),
     };
-    disturbance.go_on().await
+    disturbance.run().await
 }
 
 /// Answers of replicas before a fault, while they are asked.
-type Before = tokio::task::JoinHandle<Option<Holdings>>;
+type PendingAnswers = tokio::task::JoinHandle<Option<HolderAnswers>>;
 
 struct Disturbance<'a, 'b, 'c> {
-    plan: &'a Plan<'b>,
+    plan: &'a RunPlan<'b>,
     cluster: &'a mut LocalCluster,
-    shared: &'a Shared,
-    faults: &'a mut Faults<'c>,
+    shared: &'a SharedRunState,
+    faults: &'a mut RunFaults<'c>,
     hottest: Key,
     /// The index of the fault, and the replicas that may have held a lease on each key when it
     /// began.
-    inquiries: JoinSet<(usize, Option<Vec<SiteSet>>)>,
+    holder_queries: JoinSet<(usize, Option<Vec<SiteSet>>)>,
     /// Changes of strategy that replicas were asked for.
     changes: JoinSet<anyhow::Result<()>>,
 }
 
 /// An action that is due at some time.
-enum Act {
-    Turn(Turn),
+enum ScheduledAction {
+    Fault(FaultTransition),
     /// The change of strategy of this index.
     Change(usize),
 }
 
 impl Disturbance<'_, '_, '_> {
-    async fn go_on(&mut self) -> anyhow::Result<Infallible> {
+    async fn run(&mut self) -> anyhow::Result<Infallible> {
         let begin_ns = loop {
             if let Some(begin_ns) = self.shared.begin_ns() {
                 break begin_ns;
             }
-            self.tend().await?;
+            self.poll().await?;
         };
-        for (at_ns, act) in self.acts(begin_ns) {
-            match act {
-                Act::Turn(Turn::Begin(index)) => self.begin(index, at_ns).await?,
-                Act::Turn(Turn::End(index)) => {
+        for (at_ns, action) in self.actions(begin_ns) {
+            match action {
+                ScheduledAction::Fault(FaultTransition::Begin(index)) => {
+                    self.begin(index, at_ns).await?
+                }
+                ScheduledAction::Fault(FaultTransition::End(index)) => {
                     self.until(at_ns).await?;
                     let effects = self.faults.end(index, self.shared.now_ns());
                     self.perform(effects)?;
                 }
-                Act::Change(index) => {
+                ScheduledAction::Change(index) => {
                     self.until(at_ns).await?;
                     self.change(index);
                 }
             }
         }
         loop {
-            self.tend().await?;
+            self.poll().await?;
         }
     }
 
     /// Everything that is done, in order of time.
-    fn acts(&self, begin_ns: u64) -> Vec<(u64, Act)> {
-        let turns = self.faults.turns(begin_ns).into_iter();
-        let turns = turns.map(|(at_ns, turn)| (at_ns, Act::Turn(turn)));
+    fn actions(&self, begin_ns: u64) -> Vec<(u64, ScheduledAction)> {
+        let transitions = self.faults.transitions(begin_ns).into_iter();
+        let transitions =
+            transitions.map(|(at_ns, transition)| (at_ns, ScheduledAction::Fault(transition)));
         let changes = self.plan.changes(begin_ns).enumerate();
-        let changes = changes.map(|(index, (at_ns, _))| (at_ns, Act::Change(index)));
-        let mut acts: Vec<(u64, Act)> = turns.chain(changes).collect();
-        acts.sort_by_key(|(at_ns, _)| *at_ns);
-        acts
+        let changes = changes.map(|(index, (at_ns, _))| (at_ns, ScheduledAction::Change(index)));
+        let mut actions: Vec<(u64, ScheduledAction)> = transitions.chain(changes).collect();
+        actions.sort_by_key(|(at_ns, _)| *at_ns);
+        actions
     }
 
     /// Asks for a change of strategy. Whether it was refused is seen while looking after the
@@ -113,7 +116,7 @@ impl Disturbance<'_, '_, '_> {
         let change = &self.plan.strategy.change[index];
         let request = changes::request(self.plan, change);
         let address = self.cluster.client_addresses()[self.plan.experiment.leader_index()];
-        let options = self.cluster.reach().options([address]);
+        let options = self.cluster.client_access().options([address]);
         self.changes.spawn(changes::put_in_force(options, request));
     }
 
@@ -122,31 +125,38 @@ impl Disturbance<'_, '_, '_> {
         let earlier = |lead: Duration| at_ns.saturating_sub(lead.as_nanos() as u64);
         let keys = self.plan.experiment.workload.keys as u32;
         self.until(earlier(LEAD + LEAD_PER_KEY * keys)).await?;
-        let before = self.inquiry().map(|inquiry| tokio::spawn(inquiry.ask()));
+        let before = self
+            .holder_query()
+            .map(|holder_query| tokio::spawn(holder_query.run()));
         self.until(earlier(ROLES_LEAD)).await?;
-        let roles = self.roles(before.is_some()).await;
+        let snapshot = self.snapshot(before.is_some()).await;
         self.until(at_ns).await?;
-        let effects = self.faults.begin(index, self.shared.now_ns(), roles)?;
+        let effects = self.faults.begin(index, self.shared.now_ns(), snapshot)?;
         self.perform(effects)?;
-        if let Some((before, after)) = before.zip(self.inquiry()) {
-            self.inquiries.spawn(held(index, before, after));
+        if let Some((before, after)) = before.zip(self.holder_query()) {
+            self.holder_queries
+                .spawn(query_lease_holders(index, before, after));
         }
         Ok(())
     }
 
-    fn inquiry(&self) -> Option<Inquiry> {
-        Inquiry::new(self.plan, self.cluster)
+    fn holder_query(&self) -> Option<HolderQuery> {
+        HolderQuery::new(self.plan, self.cluster)
     }
 
     /// Returns the roles of the replicas. The possible holders are added later, if any replica is
     /// asked.
-    async fn roles(&self, asked: bool) -> Roles {
+    async fn snapshot(&self, queried: bool) -> ClusterSnapshot {
         let found = self.cluster.roles(Some(&self.hottest)).await;
-        Roles {
+        ClusterSnapshot {
             leader: found.leader,
             holders: found.holders,
             up: found.up,
-            held: if asked { Held::Unknown } else { Held::Unasked },
+            lease_holders: if queried {
+                LeaseHolders::Unknown
+            } else {
+                LeaseHolders::NotRequested
+            },
         }
     }
 
@@ -159,34 +169,36 @@ impl Disturbance<'_, '_, '_> {
     }
 
     async fn until(&mut self, at_ns: u64) -> anyhow::Result<()> {
-        while self.shared.now_ns() + (TEND_EVERY.as_nanos() as u64) < at_ns {
-            self.tend().await?;
+        while self.shared.now_ns() + (POLL_EVERY.as_nanos() as u64) < at_ns {
+            self.poll().await?;
         }
         let left = Duration::from_nanos(at_ns.saturating_sub(self.shared.now_ns()));
         tokio::time::sleep(left).await;
         Ok(())
     }
 
-    async fn tend(&mut self) -> anyhow::Result<()> {
-        tokio::time::sleep(TEND_EVERY).await;
-        while let Some(Ok((index, held))) = self.inquiries.try_join_next() {
-            self.faults
-                .held(index, held.map_or(Held::Unknown, Held::By));
+    async fn poll(&mut self) -> anyhow::Result<()> {
+        tokio::time::sleep(POLL_EVERY).await;
+        while let Some(Ok((index, lease_holders))) = self.holder_queries.try_join_next() {
+            self.faults.set_lease_holders(
+                index,
+                lease_holders.map_or(LeaseHolders::Unknown, LeaseHolders::Known),
+            );
         }
         while let Some(changed) = self.changes.try_join_next() {
             changed.context("a change of strategy")??;
         }
-        for (site, happened) in self.cluster.tend() {
+        for (site, happened) in self.cluster.poll() {
             let name = self.plan.topology().names()[site];
             match happened {
-                Happened::Started => self.faults.started(site, self.shared.now_ns()),
-                Happened::Ended(Why::Died(how) | Why::Refused(how)) => {
+                ProcessEvent::Started => self.faults.replica_restarted(site, self.shared.now_ns()),
+                ProcessEvent::Ended(DownReason::Died(how) | DownReason::Refused(how)) => {
                     bail!("replica {name} died: {how}")
                 }
-                Happened::NotStarted(how) => {
+                ProcessEvent::NotStarted(how) => {
                     bail!("replica {name} could not be started again: {how}")
                 }
-                Happened::Ended(_) => {}
+                ProcessEvent::Ended(_) => {}
             }
         }
         Ok(())
@@ -195,8 +207,12 @@ impl Disturbance<'_, '_, '_> {
 
 /// Returns the replicas that may have held a lease on each key when a fault began, if the answers
 /// before and after it make that certain.
-async fn held(index: usize, before: Before, after: Inquiry) -> (usize, Option<Vec<SiteSet>>) {
-    let after = after.ask().await;
+async fn query_lease_holders(
+    index: usize,
+    before: PendingAnswers,
+    after: HolderQuery,
+) -> (usize, Option<Vec<SiteSet>>) {
+    let after = after.run().await;
     let before = before.await.ok().flatten();
     let both = before.zip(after);
     (index, both.and_then(|(before, after)| before.until(&after)))

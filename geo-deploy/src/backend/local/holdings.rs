@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use leasehold_client::Client;
 
-use super::super::{Plan, key_name};
+use super::super::{RunPlan, key_name};
 use super::LocalCluster;
-use super::reach::Reach;
+use super::reach::ClientAccess;
 use crate::run::bound::SiteSet;
 
 /// With more keys than this, nobody is asked.
@@ -24,8 +24,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// The replicas to ask, and the keys to ask for.
 #[derive(Clone)]
-pub(super) struct Inquiry {
-    reach: Reach,
+pub(super) struct HolderQuery {
+    access: ClientAccess,
     sites: Vec<String>,
     /// Addresses of the replicas that run, next to their sites.
     addresses: Vec<(usize, SocketAddr)>,
@@ -34,24 +34,24 @@ pub(super) struct Inquiry {
 
 /// Answers of the replicas, each next to its site.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Holdings(Vec<(usize, Said)>);
+pub(super) struct HolderAnswers(Vec<(usize, ReplicaAnswer)>);
 
 /// Answer of one replica for each key in turn.
 #[derive(Clone, Debug)]
-struct Said {
+struct ReplicaAnswer {
     /// Its newest configuration when it was asked for the first key, and for the last.
     configurations: (u64, u64),
     may_hold: Vec<SiteSet>,
 }
 
-impl Inquiry {
-    /// Creates an inquiry to the replicas that run now; `None` if there are too many keys.
-    pub(super) fn new(plan: &Plan<'_>, cluster: &LocalCluster) -> Option<Inquiry> {
+impl HolderQuery {
+    /// Creates a query to the replicas that run now; `None` if there are too many keys.
+    pub(super) fn new(plan: &RunPlan<'_>, cluster: &LocalCluster) -> Option<HolderQuery> {
         let keys = plan.experiment.workload.keys;
         let up = cluster.up();
         let addresses = cluster.client_addresses().iter().copied().enumerate();
-        (keys <= KEYS_MAX).then(|| Inquiry {
-            reach: cluster.reach().clone(),
+        (keys <= KEYS_MAX).then(|| HolderQuery {
+            access: cluster.client_access().clone(),
             sites: plan
                 .topology()
                 .names()
@@ -64,19 +64,20 @@ impl Inquiry {
     }
 
     /// Asks all of them for every key; `None` if one does not answer.
-    pub(super) async fn ask(self) -> Option<Holdings> {
-        let mut asked = tokio::task::JoinSet::new();
+    pub(super) async fn run(self) -> Option<HolderAnswers> {
+        let mut queries = tokio::task::JoinSet::new();
         for (site, address) in self.addresses.clone() {
-            let inquiry = self.clone();
-            asked.spawn(async move { Some((site, inquiry.ask_one(address).await?)) });
+            let query = self.clone();
+            queries.spawn(async move { Some((site, query.query_replica(address).await?)) });
         }
-        let said: Option<Vec<(usize, Said)>> = asked.join_all().await.into_iter().collect();
-        said.map(Holdings)
+        let answers: Option<Vec<(usize, ReplicaAnswer)>> =
+            queries.join_all().await.into_iter().collect();
+        answers.map(HolderAnswers)
     }
 
     /// One question at a time: the replica has clients to serve, too.
-    async fn ask_one(&self, address: SocketAddr) -> Option<Said> {
-        let mut options = self.reach.options([address]);
+    async fn query_replica(&self, address: SocketAddr) -> Option<ReplicaAnswer> {
+        let mut options = self.access.options([address]);
         options.connect_timeout = ANSWER_WITHIN;
         options.request_timeout = ANSWER_WITHIN;
         let client = Client::connect(options).await.ok()?;
@@ -89,7 +90,7 @@ impl Inquiry {
             may_hold.push(self.sites(&status.may_hold));
         }
         let configurations = (first?, last);
-        Some(Said {
+        Some(ReplicaAnswer {
             configurations,
             may_hold,
         })
@@ -101,24 +102,24 @@ impl Inquiry {
     }
 }
 
-impl Holdings {
-    /// Returns the replicas that may have held each key at some time between this inquiry and a
+impl HolderAnswers {
+    /// Returns the replicas that may have held each key at some time between this query and a
     /// later one; `None` if that is not certain.
-    pub(super) fn until(&self, later: &Holdings) -> Option<Vec<SiteSet>> {
+    pub(super) fn until(&self, later: &HolderAnswers) -> Option<Vec<SiteSet>> {
         let of_site = |wanted: usize| later.0.iter().find(|(site, _)| *site == wanted);
-        let missed = |(site, said): &(usize, Said)| {
+        let missed = |(site, answer): &(usize, ReplicaAnswer)| {
             of_site(*site)
-                .is_some_and(|(_, later)| later.configurations.1 > said.configurations.0 + 1)
+                .is_some_and(|(_, later)| later.configurations.1 > answer.configurations.0 + 1)
         };
         let answered = !self.0.is_empty() && !later.0.is_empty();
         if !answered || self.0.iter().any(missed) {
             return None;
         }
         let mut all = Vec::new();
-        for (_, said) in self.0.iter().chain(&later.0) {
-            all.resize(said.may_hold.len(), SiteSet::EMPTY);
-            for (all, said) in all.iter_mut().zip(&said.may_hold) {
-                *all = all.union(*said);
+        for (_, answer) in self.0.iter().chain(&later.0) {
+            all.resize(answer.may_hold.len(), SiteSet::EMPTY);
+            for (all, answer) in all.iter_mut().zip(&answer.may_hold) {
+                *all = all.union(*answer);
             }
         }
         Some(all)
@@ -132,37 +133,37 @@ mod tests {
     const VA: usize = 3;
 
     /// Returns answers of replicas for two keys.
-    fn said(replicas: &[(usize, (u64, u64), [SiteSet; 2])]) -> Holdings {
+    fn answers(replicas: &[(usize, (u64, u64), [SiteSet; 2])]) -> HolderAnswers {
         let of = |(site, configurations, may_hold): &(usize, (u64, u64), [SiteSet; 2])| {
             let may_hold = may_hold.to_vec();
             let configurations = *configurations;
             (
                 *site,
-                Said {
+                ReplicaAnswer {
                     configurations,
                     may_hold,
                 },
             )
         };
-        Holdings(replicas.iter().map(of).collect())
+        HolderAnswers(replicas.iter().map(of).collect())
     }
 
     #[test]
     fn a_key_that_was_leased_between_the_inquiry_and_the_fault_counts_as_leased() {
         let (va, nobody) = (SiteSet::one(VA), SiteSet::EMPTY);
-        let before = said(&[(0, (11, 11), [va, nobody]), (VA, (11, 11), [va, nobody])]);
+        let before = answers(&[(0, (11, 11), [va, nobody]), (VA, (11, 11), [va, nobody])]);
         // VA is dead, and a new configuration has given it the second key meanwhile.
-        let after = said(&[(0, (12, 12), [nobody, va])]);
+        let after = answers(&[(0, (12, 12), [nobody, va])]);
         assert_eq!(before.until(&after), Some(vec![va, va]));
     }
 
     #[test]
     fn nothing_is_sure_if_a_configuration_may_have_been_missed() {
         let (va, nobody) = (SiteSet::one(VA), SiteSet::EMPTY);
-        let before = said(&[(0, (11, 12), [va, nobody])]);
-        let after = said(&[(0, (12, 13), [nobody, nobody])]);
+        let before = answers(&[(0, (11, 12), [va, nobody])]);
+        let after = answers(&[(0, (12, 13), [nobody, nobody])]);
         assert_eq!(before.until(&after), None);
-        assert_eq!(before.until(&Holdings::default()), None);
-        assert_eq!(Holdings::default().until(&before), None);
+        assert_eq!(before.until(&HolderAnswers::default()), None);
+        assert_eq!(HolderAnswers::default().until(&before), None);
     }
 }

@@ -10,21 +10,21 @@ use crate::wan::{LinkSettings, Wan};
 
 /// The WAN, and how its links fail at the moment.
 #[derive(Debug)]
-pub(super) struct Links {
+pub(super) struct WanLinks {
     wan: Wan,
-    failing: BTreeMap<(usize, usize), Failing>,
+    failing: BTreeMap<(usize, usize), FailingLink>,
 }
 
 #[derive(Debug)]
-struct Failing {
+struct FailingLink {
     /// Settings of the link without any fault.
     sound: LinkSettings,
     faults: Vec<LinkState>,
 }
 
-impl Links {
-    pub fn new(wan: Wan) -> Links {
-        Links {
+impl WanLinks {
+    pub fn new(wan: Wan) -> WanLinks {
+        WanLinks {
             wan,
             failing: BTreeMap::new(),
         }
@@ -41,7 +41,7 @@ impl Links {
             return;
         };
         let failing = self.failing.entry((from, to));
-        let failing = failing.or_insert_with(|| Failing {
+        let failing = failing.or_insert_with(|| FailingLink {
             sound: link.settings(),
             faults: Vec::new(),
         });
@@ -53,12 +53,12 @@ impl Links {
     ///
     /// # Errors
     /// If it did not fail so.
-    pub fn mend(&mut self, from: usize, to: usize, how: LinkState) -> anyhow::Result<()> {
+    pub fn heal(&mut self, from: usize, to: usize, how: LinkState) -> anyhow::Result<()> {
         let Some(link) = self.wan.link(from, to) else {
             return Ok(());
         };
         let failing = self.failing.get_mut(&(from, to));
-        let place = |failing: &Failing| failing.faults.iter().position(|fault| *fault == how);
+        let place = |failing: &FailingLink| failing.faults.iter().position(|fault| *fault == how);
         let found = failing.and_then(|failing| Some((place(failing)?, failing)));
         let Some((place, failing)) = found else {
             bail!("the link does not fail so, and there is nothing to mend");
@@ -72,7 +72,7 @@ impl Links {
     }
 }
 
-impl Failing {
+impl FailingLink {
     /// The link with all its faults.
     fn settings(&self) -> LinkSettings {
         let all = LinkState::of(self.faults.iter().copied());
@@ -91,17 +91,17 @@ mod tests {
     use super::*;
     use crate::topology::Topology;
 
-    fn links() -> Links {
+    fn links() -> WanLinks {
         let topology = Topology::paper();
         let nobody = ([127, 0, 0, 1], 9).into();
         let settings = |rtt_ms| LinkSettings {
             loss: 0.5,
             ..LinkSettings::of_round_trip_ms(rtt_ms)
         };
-        Links::new(Wan::start_with(&topology, &vec![nobody; topology.len()], settings).unwrap())
+        WanLinks::new(Wan::start_with(&topology, &vec![nobody; topology.len()], settings).unwrap())
     }
 
-    fn settings(links: &Links, from: usize, to: usize) -> LinkSettings {
+    fn settings(links: &WanLinks, from: usize, to: usize) -> LinkSettings {
         links.wan().link(from, to).unwrap().settings()
     }
 
@@ -128,13 +128,13 @@ mod tests {
         assert!(failing.cut);
         assert_eq!(failing.delay, sound.delay + Duration::from_millis(80));
         assert_eq!(failing.loss, 0.75, "its own, and that of the fault");
-        links.mend(0, 1, cut).unwrap();
+        links.heal(0, 1, cut).unwrap();
         assert!(settings(&links, 0, 1).cut, "the other cut is still there");
-        links.mend(0, 1, cut).unwrap();
+        links.heal(0, 1, cut).unwrap();
         assert!(!settings(&links, 0, 1).cut);
-        links.mend(0, 1, slow).unwrap();
-        links.mend(0, 1, lossy).unwrap();
-        links.mend(0, 1, slow).unwrap();
+        links.heal(0, 1, slow).unwrap();
+        links.heal(0, 1, lossy).unwrap();
+        links.heal(0, 1, slow).unwrap();
         assert_eq!(settings(&links, 0, 1), sound, "as it was");
         assert_eq!(
             settings(&links, 1, 0),
@@ -150,10 +150,10 @@ mod tests {
             cut: true,
             ..LinkState::default()
         };
-        assert!(links.mend(0, 1, cut).is_err());
+        assert!(links.heal(0, 1, cut).is_err());
         links.fail(0, 1, cut);
-        assert!(links.mend(1, 0, cut).is_err());
-        links.mend(0, 1, cut).unwrap();
-        assert!(links.mend(0, 1, cut).is_err());
+        assert!(links.heal(1, 0, cut).is_err());
+        links.heal(0, 1, cut).unwrap();
+        assert!(links.heal(0, 1, cut).is_err());
     }
 }

@@ -11,19 +11,21 @@ use leasehold_client::Client;
 use leasehold_wire::StatusReply;
 use tokio::process::Command;
 
-use super::super::Progress;
+use super::super::ProgressFn;
 use super::LocalSettings;
 use super::ports::free_ports;
-use super::reach::Reach;
-use super::replica::{Recipe, Replica};
+use super::reach::ClientAccess;
+use super::replica::{LaunchSpec, Replica};
 use crate::cluster_file::{ClusterFile, Node};
-use crate::throughput::{Case, CaseRouting, Measured, Rate, Throughput};
+use crate::throughput::{
+    Case, CaseRouting, CaseThroughput, OperationThroughput, ThroughputExperiment,
+};
 
 /// Longest time that a cluster may take to get ready.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Time for which clients send requests before these are measured: they learn the holders of the
 /// keys.
-const SETTLES_IN: Duration = Duration::from_secs(3);
+const WARM_UP: Duration = Duration::from_secs(3);
 /// Time left out at both ends of the operations' interval when processor time is measured: the load
 /// generator and this process do not begin at the same time.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -31,22 +33,22 @@ const MARGIN: Duration = Duration::from_secs(1);
 const STEPS: u64 = 5;
 
 /// Measurements: each case with those of each of its runs.
-pub type Results = Vec<(Case, Vec<Measured>)>;
+pub type Results = Vec<(Case, Vec<CaseThroughput>)>;
 
 /// Measures every case as often as asked, all of them once before any is measured again.
 ///
 /// # Errors
 /// If a cluster cannot be started, never gets ready, or cannot be loaded.
 pub async fn run(
-    experiment: &Throughput,
+    experiment: &ThroughputExperiment,
     settings: &LocalSettings,
-    progress: Progress<'_>,
+    progress: ProgressFn<'_>,
 ) -> anyhow::Result<Results> {
     let with_none = |case: &Case| (case.clone(), Vec::new());
     let mut results: Results = experiment.cases.iter().map(with_none).collect();
     for run in 0..experiment.runs {
         for (case, measured) in &mut results {
-            let site = Site {
+            let case_run = CaseRun {
                 experiment,
                 case,
                 settings: LocalSettings {
@@ -59,7 +61,7 @@ pub async fn run(
                 let all = u64::from(experiment.runs) * STEPS;
                 progress(&case.label, before + done, all);
             };
-            let one = site.measure(&step).await;
+            let one = case_run.measure(&step).await;
             measured.push(one.with_context(|| case.label.clone())?);
         }
     }
@@ -67,21 +69,21 @@ pub async fn run(
 }
 
 /// A case, about to be measured.
-struct Site<'a> {
-    experiment: &'a Throughput,
+struct CaseRun<'a> {
+    experiment: &'a ThroughputExperiment,
     case: &'a Case,
     settings: LocalSettings,
 }
 
 /// Kind of the operations that are asked for.
 #[derive(Clone, Copy)]
-enum Asked {
+enum LoadKind {
     Reads,
     Writes,
 }
 
-impl Site<'_> {
-    async fn measure(&self, step: &dyn Fn(u64)) -> anyhow::Result<Measured> {
+impl CaseRun<'_> {
+    async fn measure(&self, step: &dyn Fn(u64)) -> anyhow::Result<CaseThroughput> {
         step(0);
         let cluster = self.start()?;
         let clients = self.ready(&cluster).await?;
@@ -90,14 +92,14 @@ impl Site<'_> {
         step(2);
         self.warm_up(&cluster).await?;
         step(3);
-        let reads = self.rate(&cluster, &clients, Asked::Reads).await?;
+        let reads = self.rate(&cluster, &clients, LoadKind::Reads).await?;
         step(4);
-        let writes = self.rate(&cluster, &clients, Asked::Writes).await?;
+        let writes = self.rate(&cluster, &clients, LoadKind::Writes).await?;
         step(5);
         drop(cluster);
         // The data is of no use after it.
         let _ = std::fs::remove_dir_all(self.settings.dir.join("data"));
-        Ok(Measured { reads, writes })
+        Ok(CaseThroughput { reads, writes })
     }
 
     fn start(&self) -> anyhow::Result<Cluster> {
@@ -107,31 +109,31 @@ impl Site<'_> {
         let clients = free_ports(names.len(), &[])?;
         let peers = free_ports(names.len(), &clients)?;
         let sites: Vec<&str> = names.iter().map(String::as_str).collect();
-        let reach = Reach::prepare(&self.settings, &sites)?;
-        let config = self.write_config(&reach, &clients, &peers)?;
+        let access = ClientAccess::prepare(&self.settings, &sites)?;
+        let config = self.write_config(&access, &clients, &peers)?;
         let mut replicas = Vec::new();
         for site in names {
-            let recipe = Recipe {
+            let launch_spec = LaunchSpec {
                 program: self.settings.program.clone(),
                 dir: dir.clone(),
                 config: config.clone(),
                 site: site.clone(),
             };
-            recipe.clear()?;
-            let mut replica = Replica::new(recipe);
+            launch_spec.clear()?;
+            let mut replica = Replica::new(launch_spec);
             replica.start()?;
             replicas.push(replica);
         }
         Ok(Cluster {
             replicas,
             addresses: clients,
-            reach,
+            access,
         })
     }
 
     fn write_config(
         &self,
-        reach: &Reach,
+        access: &ClientAccess,
         clients: &[SocketAddr],
         peers: &[SocketAddr],
     ) -> anyhow::Result<PathBuf> {
@@ -145,7 +147,7 @@ impl Site<'_> {
         };
         let nodes = names.zip(clients.iter().zip(peers)).map(node).collect();
         let file = ClusterFile {
-            security: reach.section(),
+            security: access.section(),
             ..ClusterFile::of_case(experiment, self.case, &self.settings.cluster, nodes)
         };
         let path = self.settings.dir.join("cluster.toml");
@@ -163,7 +165,7 @@ impl Site<'_> {
             let mut client = None;
             loop {
                 if client.is_none() {
-                    let options = cluster.reach.options([address]);
+                    let options = cluster.access.options([address]);
                     client = Client::connect(options).await.ok();
                 }
                 let status = match &client {
@@ -212,16 +214,16 @@ impl Site<'_> {
         &self,
         cluster: &Cluster,
         clients: &[Client],
-        asked: Asked,
-    ) -> anyhow::Result<Rate> {
-        let (kind, reads) = match asked {
-            Asked::Reads => ("READ", 1),
-            Asked::Writes => ("UPDATE", 0),
+        kind: LoadKind,
+    ) -> anyhow::Result<OperationThroughput> {
+        let (kind, reads) = match kind {
+            LoadKind::Reads => ("READ", 1),
+            LoadKind::Writes => ("UPDATE", 0),
         };
-        let settles_s = SETTLES_IN.as_secs_f64();
+        let warm_up_s = WARM_UP.as_secs_f64();
         let properties = [
-            format!("warmuptime={settles_s}"),
-            format!("maxexecutiontime={}", settles_s + self.experiment.seconds),
+            format!("warmuptime={warm_up_s}"),
+            format!("maxexecutiontime={}", warm_up_s + self.experiment.seconds),
             format!("leasehold.routing={}", self.case.routing.name()),
             format!("readproportion={reads}"),
             format!("updateproportion={}", 1 - reads),
@@ -235,7 +237,7 @@ impl Site<'_> {
     /// Returns the share of a processor that each replica takes in the measured interval of a load
     /// that begins now: 1 is one processor.
     async fn processor_share(&self, clients: &[Client]) -> anyhow::Result<Vec<f64>> {
-        tokio::time::sleep(SETTLES_IN + MARGIN).await;
+        tokio::time::sleep(WARM_UP + MARGIN).await;
         let (began, before) = (Instant::now(), processor_us(clients).await?);
         let seconds = Duration::from_secs_f64(self.experiment.seconds);
         tokio::time::sleep(seconds.saturating_sub(2 * MARGIN)).await;
@@ -279,7 +281,7 @@ impl Site<'_> {
         command.args(["--address", &addresses.join(",")]);
         // What this process was told about another cluster does not count.
         command.env_remove("LEASEHOLD_CA");
-        if let Some(ca) = cluster.reach.ca() {
+        if let Some(ca) = cluster.access.ca() {
             command.arg("--ca").arg(ca);
         }
         command.args(["-threads", &threads.to_string()]);
@@ -306,7 +308,7 @@ struct Cluster {
     #[expect(dead_code, reason = "kept for their end")]
     replicas: Vec<Replica>,
     addresses: Vec<SocketAddr>,
-    reach: Reach,
+    access: ClientAccess,
 }
 
 /// Returns the processor time that each replica has taken so far, in µs.
@@ -323,7 +325,7 @@ async fn processor_us(clients: &[Client]) -> anyhow::Result<Vec<f64>> {
 }
 
 /// `shares` of a processor that each replica took.
-fn rate_of(report: &str, kind: &str, shares: &[f64]) -> Rate {
+fn rate_of(report: &str, kind: &str, shares: &[f64]) -> OperationThroughput {
     let figure = |name: &str, what: &str| figure(report, &format!("[{name}], {what}"));
     let done = figure(kind, "Return=OK");
     let local = figure("READ@local", "Operations") + figure("READ@held", "Operations");
@@ -331,7 +333,7 @@ fn rate_of(report: &str, kind: &str, shares: &[f64]) -> Rate {
     let seconds = figure("OVERALL", "RunTime(ms)") / 1000.0;
     let over = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
     let per_s = over(done, seconds);
-    Rate {
+    OperationThroughput {
         per_s,
         failed: (all - done).max(0.0) as u64,
         local_fraction: over(local, done),
@@ -367,7 +369,7 @@ mod tests {
                       [READ], 99thPercentileLatency(us), 900\n[READ@local], Operations, 600\n\
                       [READ@held], Operations, 150\n[READ@forwarded], Operations, 250\n";
         let rate = rate_of(report, "READ", &[0.0005, 0.0015]);
-        let expected = Rate {
+        let expected = OperationThroughput {
             per_s: 500.0,
             failed: 10,
             local_fraction: 0.75,
@@ -377,6 +379,6 @@ mod tests {
             busiest_us: 3.0,
         };
         assert_eq!(rate, expected);
-        assert_eq!(rate_of("", "READ", &[0.5]), Rate::default());
+        assert_eq!(rate_of("", "READ", &[0.5]), OperationThroughput::default());
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use leasehold_client::ClientOptions;
-use leasehold_node::security::{AUTHORITY, Wanted, equip};
+use leasehold_node::security::{AUTHORITY, CertificateSpec, issue_certificates};
 use leasehold_transport::tls::Trust;
 
 use super::LocalSettings;
@@ -18,19 +18,22 @@ const DAYS: u32 = 3650;
 
 /// Settings that clients of a cluster need besides its addresses.
 #[derive(Clone, Debug)]
-pub struct Reach {
+pub struct ClientAccess {
     cluster: String,
     trust: Option<Trust>,
     ca: Option<PathBuf>,
 }
 
-impl Reach {
+impl ClientAccess {
     /// Prepares the settings of a cluster that is about to start: it has certificates for these
     /// nodes afterwards.
-    pub(super) fn prepare(settings: &LocalSettings, nodes: &[&str]) -> anyhow::Result<Reach> {
+    pub(super) fn prepare(
+        settings: &LocalSettings,
+        nodes: &[&str],
+    ) -> anyhow::Result<ClientAccess> {
         let cluster = settings.cluster.clone();
         if settings.insecure {
-            return Ok(Reach {
+            return Ok(ClientAccess {
                 cluster,
                 trust: None,
                 ca: None,
@@ -38,20 +41,20 @@ impl Reach {
         }
         let directory = &settings.dir.join(CERTIFICATES);
         let nodes: Vec<String> = nodes.iter().map(|name| (*name).to_owned()).collect();
-        let wanted = Wanted {
+        let spec = CertificateSpec {
             directory,
             cluster: &cluster,
             nodes: &nodes,
             days: DAYS,
             renew: false,
         };
-        if equip(&wanted).is_err() {
+        if issue_certificates(&spec).is_err() {
             // Of an earlier cluster in the same directory, perhaps. They are ours.
             let _ = std::fs::remove_dir_all(directory);
-            equip(&wanted).context("making the cluster's certificates")?;
+            issue_certificates(&spec).context("making the cluster's certificates")?;
         }
         let ca = directory.join(AUTHORITY);
-        Ok(Reach {
+        Ok(ClientAccess {
             trust: Some(Trust::load(&ca)?),
             ca: Some(ca),
             cluster,

@@ -1,5 +1,5 @@
 //! One replica process: it starts, ends, stands still and goes on, and is looked after.
-//! Nothing here waits: what takes a while is finished by [`Replica::tend`].
+//! Nothing here waits: what takes a while is finished by [`Replica::poll`].
 
 use std::fs::OpenOptions;
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,7 +16,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State of a replica's process now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum ProcessState {
     /// It runs.
     Up,
     /// It stands still, as by SIGSTOP.
@@ -24,12 +24,12 @@ pub enum Life {
     /// It was asked to end, and has not yet.
     Ending,
     /// It has ended, or was never started.
-    Down(Why),
+    Down(DownReason),
 }
 
 /// Why a process is down.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum DownReason {
     /// It was never started.
     NotStarted,
     /// It was killed: on demand, or because it did not end when it was asked to.
@@ -42,23 +42,23 @@ pub enum Why {
     Refused(String),
 }
 
-impl std::fmt::Display for Why {
+impl std::fmt::Display for DownReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Why::NotStarted => f.write_str("never started"),
-            Why::Killed => f.write_str("killed"),
-            Why::Stopped => f.write_str("stopped"),
-            Why::Died(how) => write!(f, "died: {how}"),
-            Why::Refused(why) => write!(f, "refuses to run: {why}"),
+            DownReason::NotStarted => f.write_str("never started"),
+            DownReason::Killed => f.write_str("killed"),
+            DownReason::Stopped => f.write_str("stopped"),
+            DownReason::Died(how) => write!(f, "died: {how}"),
+            DownReason::Refused(why) => write!(f, "refuses to run: {why}"),
         }
     }
 }
 
 /// State of a process, and the time since which it holds.
 #[derive(Clone, Debug)]
-pub struct Condition {
+pub struct ProcessStatus {
     /// State of the process.
-    pub life: Life,
+    pub state: ProcessState,
     /// Since when.
     pub since: SystemTime,
     /// Identifier of the process, if there is one.
@@ -67,9 +67,9 @@ pub struct Condition {
 
 /// Event that was found when a process was looked after.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Happened {
+pub enum ProcessEvent {
     /// It has ended.
-    Ended(Why),
+    Ended(DownReason),
     /// It was started again, as a restart demands.
     Started,
     /// It could not be started again.
@@ -78,7 +78,7 @@ pub enum Happened {
 
 /// Program, files and settings with which a replica is started.
 #[derive(Clone, Debug)]
-pub(super) struct Recipe {
+pub(super) struct LaunchSpec {
     pub program: PathBuf,
     /// Where its log and events go.
     pub dir: PathBuf,
@@ -89,63 +89,63 @@ pub(super) struct Recipe {
 /// A replica process, or its place while there is none.
 #[derive(Debug)]
 pub(super) struct Replica {
-    recipe: Recipe,
-    process: Option<Process>,
+    launch_spec: LaunchSpec,
+    process: Option<ChildProcess>,
     /// Why and since when there is no process.
-    down: (Why, SystemTime),
+    down: (DownReason, SystemTime),
 }
 
 #[derive(Debug)]
-struct Process {
+struct ChildProcess {
     child: Child,
     /// Since when it runs, or stands still.
     since: SystemTime,
     paused: bool,
-    ending: Option<Ending>,
+    ending: Option<PendingShutdown>,
 }
 
 /// A process was asked to end.
 #[derive(Debug)]
-struct Ending {
-    why: Why,
+struct PendingShutdown {
+    why: DownReason,
     since: SystemTime,
     /// It is killed then.
-    give_up: Instant,
+    deadline: Instant,
     /// It starts again when it has ended.
     then_start: bool,
 }
 
 impl Replica {
     /// Not started yet.
-    pub fn new(recipe: Recipe) -> Replica {
+    pub fn new(launch_spec: LaunchSpec) -> Replica {
         Replica {
-            recipe,
+            launch_spec,
             process: None,
-            down: (Why::NotStarted, SystemTime::now()),
+            down: (DownReason::NotStarted, SystemTime::now()),
         }
     }
 
     pub fn site(&self) -> &str {
-        &self.recipe.site
+        &self.launch_spec.site
     }
 
-    /// Returns the condition of the process, as of the last look after it.
-    pub fn condition(&self) -> Condition {
+    /// Returns the status of the process, as of the last poll.
+    pub fn process_status(&self) -> ProcessStatus {
         let Some(process) = &self.process else {
             let (why, since) = self.down.clone();
-            return Condition {
-                life: Life::Down(why),
+            return ProcessStatus {
+                state: ProcessState::Down(why),
                 since,
                 process: None,
             };
         };
-        let (life, since) = match &process.ending {
-            Some(ending) => (Life::Ending, ending.since),
-            None if process.paused => (Life::Paused, process.since),
-            None => (Life::Up, process.since),
+        let (state, since) = match &process.ending {
+            Some(ending) => (ProcessState::Ending, ending.since),
+            None if process.paused => (ProcessState::Paused, process.since),
+            None => (ProcessState::Up, process.since),
         };
-        Condition {
-            life,
+        ProcessStatus {
+            state,
             since,
             process: Some(process.child.id()),
         }
@@ -158,15 +158,15 @@ impl Replica {
     pub fn start(&mut self) -> anyhow::Result<()> {
         match &mut self.process {
             None => {
-                self.process = Some(Process {
-                    child: self.recipe.spawn()?,
+                self.process = Some(ChildProcess {
+                    child: self.launch_spec.spawn()?,
                     since: SystemTime::now(),
                     paused: false,
                     ending: None,
                 });
                 Ok(())
             }
-            Some(Process {
+            Some(ChildProcess {
                 ending: Some(ending),
                 ..
             }) => {
@@ -174,9 +174,9 @@ impl Replica {
                 Ok(())
             }
             Some(process) if process.paused => {
-                bail!("{} is paused: resume it", self.recipe.site)
+                bail!("{} is paused: resume it", self.launch_spec.site)
             }
-            Some(_) => bail!("{} is up already", self.recipe.site),
+            Some(_) => bail!("{} is up already", self.launch_spec.site),
         }
     }
 
@@ -185,9 +185,9 @@ impl Replica {
     /// # Errors
     /// If none is up.
     pub fn kill(&mut self) -> anyhow::Result<()> {
-        let process = self.there("kill")?;
+        let process = self.require_process("kill")?;
         let killed = process.child.kill();
-        process.end(Why::Killed, false);
+        process.request_shutdown(DownReason::Killed, false);
         killed.context("killing a replica")
     }
 
@@ -196,7 +196,8 @@ impl Replica {
     /// # Errors
     /// If none is up, or it is paused.
     pub fn stop(&mut self) -> anyhow::Result<()> {
-        self.moving("stop")?.end(Why::Stopped, false);
+        self.require_unpaused("stop")?
+            .request_shutdown(DownReason::Stopped, false);
         Ok(())
     }
 
@@ -208,7 +209,8 @@ impl Replica {
         if self.process.is_none() {
             return self.start();
         }
-        self.moving("restart")?.end(Why::Stopped, true);
+        self.require_unpaused("restart")?
+            .request_shutdown(DownReason::Stopped, true);
         Ok(())
     }
 
@@ -217,7 +219,7 @@ impl Replica {
     /// # Errors
     /// If none is up, or it stands still already.
     pub fn pause(&mut self) -> anyhow::Result<()> {
-        let process = self.moving("pause")?;
+        let process = self.require_unpaused("pause")?;
         process.signal(Signal::STOP)?;
         process.paused = true;
         process.since = SystemTime::now();
@@ -229,8 +231,8 @@ impl Replica {
     /// # Errors
     /// If it is not paused.
     pub fn resume(&mut self) -> anyhow::Result<()> {
-        let site = self.recipe.site.clone();
-        let process = self.there("resume")?;
+        let site = self.launch_spec.site.clone();
+        let process = self.require_process("resume")?;
         if !process.paused {
             bail!("{site} is not paused: there is nothing to resume");
         }
@@ -242,13 +244,13 @@ impl Replica {
 
     /// Looks whether the process has ended, kills one that does not end, and starts one
     /// that is to be restarted. Returns what it found, in order.
-    pub fn tend(&mut self) -> Vec<Happened> {
+    pub fn poll(&mut self) -> Vec<ProcessEvent> {
         let Some(process) = &mut self.process else {
             return Vec::new();
         };
         let Ok(Some(status)) = process.child.try_wait() else {
             if let Some(ending) = &process.ending
-                && Instant::now() >= ending.give_up
+                && Instant::now() >= ending.deadline
             {
                 let _ = process.child.kill();
             }
@@ -260,45 +262,45 @@ impl Replica {
         let why = match ending {
             // A process that was asked to end and did not is killed, by this process or by another
             // one.
-            Some(_) if status.signal() == Some(Signal::KILL.as_raw()) => Why::Killed,
+            Some(_) if status.signal() == Some(Signal::KILL.as_raw()) => DownReason::Killed,
             Some(ending) => ending.why,
             None if status.code().is_some_and(NodeError::is_final) => {
-                Why::Refused(self.recipe.last_words(status))
+                DownReason::Refused(self.launch_spec.exit_reason(status))
             }
-            None => Why::Died(self.recipe.last_words(status)),
+            None => DownReason::Died(self.launch_spec.exit_reason(status)),
         };
         self.down = (why.clone(), SystemTime::now());
-        let mut happened = vec![Happened::Ended(why)];
+        let mut events = vec![ProcessEvent::Ended(why)];
         if then_start {
-            happened.push(match self.start() {
-                Ok(()) => Happened::Started,
-                Err(error) => Happened::NotStarted(format!("{error:#}")),
+            events.push(match self.start() {
+                Ok(()) => ProcessEvent::Started,
+                Err(error) => ProcessEvent::NotStarted(format!("{error:#}")),
             });
         }
-        happened
+        events
     }
 
     /// Asks the process to end whatever it does, if there is one: it never starts again.
-    pub fn begin_end(&mut self) {
+    pub fn begin_shutdown(&mut self) {
         if let Some(process) = &mut self.process {
             if process.paused {
                 let _ = process.signal(Signal::CONT);
                 process.paused = false;
             }
-            process.end(Why::Stopped, false);
+            process.request_shutdown(DownReason::Stopped, false);
         }
     }
 
     /// Waits until the process has ended; kills it when its time is over.
-    pub fn finish_end(&mut self) {
+    pub fn finish_shutdown(&mut self) {
         while self.process.is_some() {
-            self.tend();
+            self.poll();
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    fn there(&mut self, to: &str) -> anyhow::Result<&mut Process> {
-        let site = &self.recipe.site;
+    fn require_process(&mut self, to: &str) -> anyhow::Result<&mut ChildProcess> {
+        let site = &self.launch_spec.site;
         match &mut self.process {
             Some(process) => Ok(process),
             None => bail!(
@@ -309,9 +311,9 @@ impl Replica {
     }
 
     /// A process that is there and not paused.
-    fn moving(&mut self, to: &str) -> anyhow::Result<&mut Process> {
-        let site = self.recipe.site.clone();
-        let process = self.there(to)?;
+    fn require_unpaused(&mut self, to: &str) -> anyhow::Result<&mut ChildProcess> {
+        let site = self.launch_spec.site.clone();
+        let process = self.require_process(to)?;
         match (process.paused, to) {
             (false, "pause") if process.ending.is_some() => {
                 bail!("{site} is ending, so there is nothing to pause: start it first")
@@ -326,15 +328,15 @@ impl Replica {
     }
 }
 
-impl Process {
+impl ChildProcess {
     /// Notes that it is to end, and says so: it watches its standard input. What was asked
     /// last counts.
-    fn end(&mut self, why: Why, then_start: bool) {
+    fn request_shutdown(&mut self, why: DownReason, then_start: bool) {
         drop(self.child.stdin.take());
-        self.ending = Some(Ending {
+        self.ending = Some(PendingShutdown {
             why,
             since: SystemTime::now(),
-            give_up: Instant::now() + STOP_TIMEOUT,
+            deadline: Instant::now() + STOP_TIMEOUT,
             then_start,
         });
     }
@@ -348,12 +350,12 @@ impl Process {
 impl Drop for Replica {
     /// However the cluster ends, no process is left, running or paused.
     fn drop(&mut self) {
-        self.begin_end();
-        self.finish_end();
+        self.begin_shutdown();
+        self.finish_shutdown();
     }
 }
 
-impl Recipe {
+impl LaunchSpec {
     fn spawn(&self) -> anyhow::Result<Child> {
         let log = self.log();
         let mut options = OpenOptions::new();
@@ -382,7 +384,7 @@ impl Recipe {
     }
 
     /// The error that it ended with, else how it ended.
-    fn last_words(&self, status: std::process::ExitStatus) -> String {
+    fn exit_reason(&self, status: std::process::ExitStatus) -> String {
         let text = std::fs::read(self.log()).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let last = text.lines().last().unwrap_or_default();
@@ -425,19 +427,19 @@ mod tests {
         let mut sleep = Command::new("sleep");
         let child = sleep.arg("600").stdin(Stdio::piped()).spawn();
         Replica {
-            recipe: Recipe {
+            launch_spec: LaunchSpec {
                 program: PathBuf::new(),
                 dir: PathBuf::new(),
                 config: PathBuf::new(),
                 site: "JP".to_owned(),
             },
-            process: Some(Process {
+            process: Some(ChildProcess {
                 child: child.expect("a process"),
                 since: SystemTime::now(),
                 paused: false,
                 ending: None,
             }),
-            down: (Why::NotStarted, SystemTime::now()),
+            down: (DownReason::NotStarted, SystemTime::now()),
         }
     }
 
@@ -445,10 +447,13 @@ mod tests {
     fn one_that_was_asked_to_end_and_was_killed_is_not_called_stopped() {
         let mut replica = stubborn();
         replica.stop().expect("it is asked");
-        assert_eq!(replica.condition().life, Life::Ending);
+        assert_eq!(replica.process_status().state, ProcessState::Ending);
         let process = replica.process.as_ref().expect("it has not ended");
         process.signal(Signal::KILL).expect("its process");
-        replica.finish_end();
-        assert_eq!(replica.condition().life, Life::Down(Why::Killed));
+        replica.finish_shutdown();
+        assert_eq!(
+            replica.process_status().state,
+            ProcessState::Down(DownReason::Killed)
+        );
     }
 }

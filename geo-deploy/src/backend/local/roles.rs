@@ -7,8 +7,8 @@ use leasehold_client::{Client, ClientOptions};
 use leasehold_wire::StatusReply;
 use rand_pcg::Pcg64Mcg;
 
-use super::reach::Reach;
-use crate::fault::Scene;
+use super::reach::ClientAccess;
+use crate::fault::FaultContext;
 use crate::topology::Topology;
 
 /// Longest time that a replica may take to answer: one that stands still never does.
@@ -27,28 +27,28 @@ pub struct Roles {
 
 impl Roles {
     /// Asks the replicas at these addresses, those that are up.
-    pub(super) async fn ask(
-        reach: &Reach,
+    pub(super) async fn query(
+        access: &ClientAccess,
         addresses: &[SocketAddr],
         up: Vec<bool>,
         key: Option<&[u8]>,
     ) -> Roles {
-        let mut asked = tokio::task::JoinSet::new();
+        let mut queries = tokio::task::JoinSet::new();
         for (site, address) in addresses.iter().enumerate().filter(|(site, _)| up[*site]) {
-            let (options, key) = (reach.options([address]), key.map(<[u8]>::to_vec));
-            asked.spawn(async move {
+            let (options, key) = (access.options([address]), key.map(<[u8]>::to_vec));
+            queries.spawn(async move {
                 let status = status(options, key.as_deref());
                 (site, tokio::time::timeout(ANSWER_WITHIN, status).await)
             });
         }
-        let answers = asked.join_all().await.into_iter();
+        let answers = queries.join_all().await.into_iter();
         let answers = answers.filter_map(|(site, status)| Some((site, status.ok()??)));
-        Roles::told(&answers.collect::<Vec<_>>(), up)
+        Roles::from_answers(&answers.collect::<Vec<_>>(), up)
     }
 
     /// The leader is the replica that says so of itself under the highest ballot: one that was cut
     /// off may still believe that it leads.
-    fn told(answers: &[(usize, StatusReply)], up: Vec<bool>) -> Roles {
+    fn from_answers(answers: &[(usize, StatusReply)], up: Vec<bool>) -> Roles {
         let leads = answers
             .iter()
             .filter(|(_, status)| status.leader == status.replica);
@@ -58,7 +58,7 @@ impl Roles {
         let newest = answers
             .iter()
             .max_by_key(|(_, status)| status.configuration);
-        let teller = leader.or(newest);
+        let source = leader.or(newest);
         let named = |name: &String| {
             let mut found = answers.iter();
             found
@@ -67,21 +67,25 @@ impl Roles {
         };
         Roles {
             leader: leader.map(|(site, _)| *site),
-            holders: teller.map_or(Vec::new(), |(_, status)| {
+            holders: source.map_or(Vec::new(), |(_, status)| {
                 status.holders.iter().filter_map(named).collect()
             }),
             up,
         }
     }
 
-    /// The scene of a fault that begins now.
-    pub fn scene<'a>(&self, topology: &'a Topology, chance: &'a mut Pcg64Mcg) -> Scene<'a> {
-        Scene {
+    /// The context of a fault that begins now.
+    pub fn fault_context<'a>(
+        &self,
+        topology: &'a Topology,
+        rng: &'a mut Pcg64Mcg,
+    ) -> FaultContext<'a> {
+        FaultContext {
             topology,
             leader: self.leader,
             holders: self.holders.clone(),
             up: self.up.clone(),
-            chance,
+            rng,
         }
     }
 }

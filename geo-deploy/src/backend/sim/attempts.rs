@@ -4,14 +4,14 @@
 //! connections is left at once.
 
 use leasehold_replica::action::ClientHandle;
-use leasehold_sim::world::Reply;
+use leasehold_sim::world::ClientReply;
 use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{ErrorCode, Outcome};
 
 use super::super::key_name;
 use super::super::outage::ATTEMPT_S;
-use super::clients::{Alarm, Clients};
+use super::clients::{ClientAlarm, Clients};
 
 /// Time that a replica may take before another one is asked, too, in ns.
 const ATTEMPT_NS: u64 = (ATTEMPT_S * 1e9) as u64;
@@ -42,18 +42,21 @@ impl Clients<'_> {
         let Some(node) = self.routes[site].nearest(&operation.open) else {
             // All have been asked, or do not answer.
             let attempt = client.attempts;
-            return self.alarm(now_ns + PROBE_NS, Alarm::Again { slot, attempt });
+            return self.alarm(now_ns + PROBE_NS, ClientAlarm::Retry { slot, attempt });
         };
         client.attempts += 1;
         let attempt = client.attempts;
-        operation.asked.push(node);
+        operation.targets.push(node);
         operation.open.push(node);
         match self.far_ns(site, node) {
-            0 => self.arrives(slot, attempt),
-            far_ns => self.alarm(now_ns + far_ns, Alarm::Arrives { slot, attempt }),
+            0 => self.request_arrives(slot, attempt),
+            far_ns => self.alarm(
+                now_ns + far_ns,
+                ClientAlarm::RequestArrives { slot, attempt },
+            ),
         }
         if self.doubtful {
-            self.alarm(now_ns + ATTEMPT_NS, Alarm::Late { slot, attempt });
+            self.alarm(now_ns + ATTEMPT_NS, ClientAlarm::Late { slot, attempt });
         }
     }
 
@@ -67,9 +70,9 @@ impl Clients<'_> {
     }
 
     /// A request is within a site's network of the replica that is asked.
-    pub(super) fn arrives(&mut self, slot: usize, attempt: u64) {
+    pub(super) fn request_arrives(&mut self, slot: usize, attempt: u64) {
         let client = &self.slots[slot];
-        let Some(node) = client.asked(attempt) else {
+        let Some(node) = client.target(attempt) else {
             return;
         };
         if self.world.refuses(node) {
@@ -91,17 +94,17 @@ impl Clients<'_> {
         let site = self.slots[slot].process.site;
         let local_ns = (self.plan.topology().local_rtt_ms() / 2.0 * 1e6) as u64;
         let at_ns = self.world.now_ns() + local_ns + self.far_ns(site, node);
-        self.alarm(at_ns, Alarm::Refused { slot, attempt });
+        self.alarm(at_ns, ClientAlarm::Refused { slot, attempt });
     }
 
     /// A replica's process has ended: connections to it break.
-    pub(super) fn hung_up(&mut self, node: usize) {
+    pub(super) fn on_disconnect(&mut self, node: usize) {
         for slot in 0..self.slots.len() {
             let Some(operation) = &self.slots[slot].operation else {
                 continue;
             };
-            let asked = operation.asked.iter().rposition(|asked| *asked == node);
-            if let Some(place) = asked.filter(|_| operation.open.contains(&node)) {
+            let place = operation.targets.iter().rposition(|target| *target == node);
+            if let Some(place) = place.filter(|_| operation.open.contains(&node)) {
                 let attempt = operation.first + place as u64;
                 self.refuse(slot, attempt, node);
             }
@@ -110,7 +113,7 @@ impl Clients<'_> {
 
     /// The replica of an attempt is not there: another one is asked.
     pub(super) fn refused(&mut self, slot: usize, attempt: u64) {
-        let Some(node) = self.slots[slot].asked(attempt) else {
+        let Some(node) = self.slots[slot].target(attempt) else {
             return;
         };
         let site = self.slots[slot].process.site;
@@ -128,7 +131,7 @@ impl Clients<'_> {
         let now_ns = self.world.now_ns();
         if self.routes[site].avoid(node, now_ns) {
             let at_ns = now_ns + PROBE_NS;
-            self.alarm(at_ns, Alarm::Probe { site, node });
+            self.alarm(at_ns, ClientAlarm::Probe { site, node });
         }
     }
 
@@ -145,10 +148,10 @@ impl Clients<'_> {
             self.world.request(node, vec![(from, read)]);
         }
         let at_ns = self.world.now_ns() + PROBE_NS;
-        self.alarm(at_ns, Alarm::Probe { site, node });
+        self.alarm(at_ns, ClientAlarm::Probe { site, node });
     }
 
-    pub(super) fn replied(&mut self, reply: Reply) {
+    pub(super) fn replied(&mut self, reply: ClientReply) {
         if let Some(probe) = reply.to.connection.checked_sub(PROBES) {
             let (site, node) = (
                 probe as usize / self.routes.len(),
@@ -161,23 +164,23 @@ impl Clients<'_> {
             return;
         }
         let slot = reply.to.connection as usize;
-        let Some(node) = self.slots[slot].asked(reply.to.request) else {
+        let Some(node) = self.slots[slot].target(reply.to.request) else {
             return;
         };
         match self.far_ns(self.slots[slot].process.site, node) {
-            0 => self.heard(reply, node),
+            0 => self.reply_arrives(reply, node),
             far_ns => {
                 let reply = Box::new(reply);
                 let at_ns = self.world.now_ns() + far_ns;
-                self.alarm(at_ns, Alarm::Heard { reply, node });
+                self.alarm(at_ns, ClientAlarm::ReplyArrives { reply, node });
             }
         }
     }
 
-    pub(super) fn heard(&mut self, reply: Reply, node: usize) {
+    pub(super) fn reply_arrives(&mut self, reply: ClientReply, node: usize) {
         let (slot, attempt) = (reply.to.connection as usize, reply.to.request);
         let client = &mut self.slots[slot];
-        if client.asked(attempt).is_none() {
+        if client.target(attempt).is_none() {
             return;
         }
         let Some(operation) = &mut client.operation else {
@@ -187,19 +190,19 @@ impl Clients<'_> {
             operation.open.retain(|open| *open != node);
             if self.is_last(slot, attempt) {
                 let at_ns = self.world.now_ns() + PAUSE_NS;
-                self.alarm(at_ns, Alarm::Again { slot, attempt });
+                self.alarm(at_ns, ClientAlarm::Retry { slot, attempt });
             }
             return;
         }
         // Those that were asked before had their time.
-        let place = operation.asked.iter().position(|asked| *asked == node);
-        let earlier = operation.asked[..place.unwrap_or(0)].iter().copied();
+        let place = operation.targets.iter().position(|target| *target == node);
+        let earlier = operation.targets[..place.unwrap_or(0)].iter().copied();
         let overtaken: Vec<usize> = earlier.filter(|one| operation.open.contains(one)).collect();
         let site = client.process.site;
         overtaken
             .into_iter()
             .for_each(|node| self.avoid(site, node));
-        self.ended(slot, Some((reply.path, &reply.outcome)));
+        self.complete(slot, Some((reply.path, &reply.outcome)));
     }
 }
 

@@ -1,18 +1,18 @@
 //! Changes of strategy in the simulated world.
 
 use anyhow::{Context as _, bail};
-use leasehold_replica::Operator;
+use leasehold_replica::OperatorRequest;
 use leasehold_replica::action::Event;
 use leasehold_replica::lease_set::LeaseSet;
 
-use super::clients::{Alarm, Clients};
+use super::clients::{ClientAlarm, Clients};
 
 impl Clients<'_> {
     /// Sets an alarm for each change; the measured interval begins at `begin_ns`.
     pub(super) fn schedule_changes(&mut self, begin_ns: u64) {
         let times = self.plan.changes(begin_ns).map(|(at_ns, _)| at_ns);
         for (index, at_ns) in times.collect::<Vec<_>>().into_iter().enumerate() {
-            self.alarm(at_ns, Alarm::Change(index));
+            self.alarm(at_ns, ClientAlarm::Change(index));
         }
     }
 
@@ -38,7 +38,8 @@ impl Clients<'_> {
             ..LeaseSet::default()
         };
         let ask = index as u64;
-        self.world.operate(leader, Operator::Lease { ask, set });
+        self.world
+            .operate(leader, OperatorRequest::Lease { ask, set });
         Ok(())
     }
 

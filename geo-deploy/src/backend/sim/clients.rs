@@ -6,34 +6,36 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldhash::fast::FixedState;
-use leasehold_sim::world::{Happened, Reply, World};
+use leasehold_sim::world::{ClientReply, World, WorldEvent};
 use leasehold_wire::{Outcome, Path};
 use leasehold_ycsb::sample::OpKind;
 
-use super::super::faults::{Faults, Turn};
-use super::super::load::{Due, OpenLoop, Processes, Requests, closed_loops, held_back_note};
+use super::super::faults::{FaultTransition, RunFaults};
+use super::super::load::{
+    DueRequest, OpenLoop, ProcessNumbers, RequestStream, closed_loops, queued_note,
+};
 use super::super::recorder::{READ_ONCE_MORE, READERS};
-use super::super::{Ended, Interval, Plan, Progress, Recorder};
+use super::super::{IntervalTracker, OperationRecord, ProgressFn, Recorder, RunPlan};
 use super::events::event;
-use super::faults::{Links, is_promised, roles};
+use super::faults::{LinkFaults, is_promised, snapshot};
 use super::route::Route;
-use super::slot::{Operation, Slot};
+use super::slot::{ClientSlot, Operation};
 use crate::fault::Effect;
-use crate::run::Event;
+use crate::run::RunEvent;
 
 /// Timeout after which a client abandons an operation, all attempts included, in ns.
-const PATIENCE_NS: u64 = 30_000_000_000;
+const REQUEST_TIMEOUT_NS: u64 = 30_000_000_000;
 /// Time between two checks whether promises to a failed replica have expired, in ns.
-const LOOK_NS: u64 = 10_000_000;
+const PROMISE_CHECK_NS: u64 = 10_000_000;
 
 /// Events for which the clients of a run wait.
-pub(super) enum Alarm {
+pub(super) enum ClientAlarm {
     /// A closed loop begins.
     Begin(usize),
     /// The next request of an open loop is due.
     Due(usize),
     /// A fault begins or ends.
-    Fault(Turn),
+    Fault(FaultTransition),
     /// The strategy is changed.
     Change(usize),
     /// Whether what a failed replica was promised has run out is looked at.
@@ -41,48 +43,51 @@ pub(super) enum Alarm {
     /// A replica that was restarted runs again.
     Restarted(usize),
     /// A request has come near a replica that is far away.
-    Arrives { slot: usize, attempt: u64 },
+    RequestArrives { slot: usize, attempt: u64 },
     /// An answer has come back from there.
-    Heard { reply: Box<Reply>, node: usize },
+    ReplyArrives {
+        reply: Box<ClientReply>,
+        node: usize,
+    },
     /// No connection was to be had, or it broke.
     Refused { slot: usize, attempt: u64 },
     /// An attempt has taken long.
     Late { slot: usize, attempt: u64 },
     /// It is time for another attempt.
-    Again { slot: usize, attempt: u64 },
+    Retry { slot: usize, attempt: u64 },
     /// An operation that began with this attempt has taken too long.
-    GiveUp { slot: usize, first: u64 },
+    Timeout { slot: usize, first: u64 },
     /// A replica that did not answer is tried again.
     Probe { site: usize, node: usize },
 }
 
 /// Where requests come from.
-enum Load {
-    Closed(Vec<Requests>),
+enum RequestSource {
+    Closed(Vec<RequestStream>),
     Open(Vec<OpenLoop<usize>>),
     /// Every key is read once more.
     Check(VecDeque<u64>),
 }
 
 pub(super) struct Clients<'a> {
-    pub(super) plan: &'a Plan<'a>,
-    pub(super) faults: Faults<'a>,
-    links: Links,
+    pub(super) plan: &'a RunPlan<'a>,
+    pub(super) faults: RunFaults<'a>,
+    links: LinkFaults,
     /// Whether it is known when faults begin.
     scheduled: bool,
     /// Events about leases of failed replicas.
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<RunEvent>,
     /// Why the run cannot go on.
-    broken: Option<anyhow::Error>,
+    failure: Option<anyhow::Error>,
     pub(super) world: World,
-    pub(super) interval: Interval,
+    pub(super) interval: IntervalTracker,
     pub(super) recorder: Recorder,
-    processes: Processes,
-    pub(super) slots: Vec<Slot>,
-    load: Load,
+    processes: ProcessNumbers,
+    pub(super) slots: Vec<ClientSlot>,
+    load: RequestSource,
     /// By site.
     pub(super) routes: Vec<Route>,
-    alarms: HashMap<u64, Alarm, FixedState>,
+    alarms: HashMap<u64, ClientAlarm, FixedState>,
     set: u64,
     /// Whether answers may fail to come.
     pub(super) doubtful: bool,
@@ -92,22 +97,22 @@ pub(super) struct Clients<'a> {
 
 impl<'a> Clients<'a> {
     /// Creates the clients of a plan. They begin to ask at `start_ns`.
-    pub(super) fn new(plan: &'a Plan<'a>, world: World, start_ns: u64) -> Clients<'a> {
+    pub(super) fn new(plan: &'a RunPlan<'a>, world: World, start_ns: u64) -> Clients<'a> {
         let topology = plan.topology();
         let route = |site| Route::new(topology, site);
         let mut clients = Clients {
             plan,
-            faults: Faults::new(plan),
-            links: Links::default(),
+            faults: RunFaults::new(plan),
+            links: LinkFaults::default(),
             scheduled: false,
             events: Vec::new(),
-            broken: None,
+            failure: None,
             world,
-            interval: Interval::new(plan, start_ns),
+            interval: IntervalTracker::new(plan, start_ns),
             recorder: Recorder::new(plan),
-            processes: Processes::new(topology.len()),
+            processes: ProcessNumbers::new(topology.len()),
             slots: Vec::new(),
-            load: Load::Closed(Vec::new()),
+            load: RequestSource::Closed(Vec::new()),
             routes: (0..topology.len()).map(route).collect(),
             alarms: HashMap::default(),
             set: 0,
@@ -122,10 +127,10 @@ impl<'a> Clients<'a> {
         if self.plan.experiment.workload.rate.is_some() {
             let sites = OpenLoop::all(self.plan, start_ns);
             for (index, site) in sites.iter().enumerate() {
-                self.alarm(site.due_ns(), Alarm::Due(index));
+                self.alarm(site.due_ns(), ClientAlarm::Due(index));
             }
             self.open = sites.len();
-            self.load = Load::Open(sites);
+            self.load = RequestSource::Open(sites);
             return;
         }
         let mut streams = Vec::new();
@@ -133,10 +138,13 @@ impl<'a> Clients<'a> {
             streams.push(stream);
             self.new_slot(site);
             // Clients start one after the other, as those of real sites would.
-            self.alarm(start_ns + index as u64 * 1_370_000, Alarm::Begin(index));
+            self.alarm(
+                start_ns + index as u64 * 1_370_000,
+                ClientAlarm::Begin(index),
+            );
         }
         self.open = streams.len();
-        self.load = Load::Closed(streams);
+        self.load = RequestSource::Closed(streams);
     }
 
     fn new_slot(&mut self, site: usize) -> usize {
@@ -144,11 +152,12 @@ impl<'a> Clients<'a> {
         let replicas = (0..self.world.n()).filter_map(|node| self.world.replica(node));
         let opened_ms = replicas.map(|replica| replica.log_time_ms()).max();
         let process = self.processes.make(site);
-        self.slots.push(Slot::new(process, opened_ms.unwrap_or(0)));
+        self.slots
+            .push(ClientSlot::new(process, opened_ms.unwrap_or(0)));
         self.slots.len() - 1
     }
 
-    pub(super) fn alarm(&mut self, at_ns: u64, alarm: Alarm) {
+    pub(super) fn alarm(&mut self, at_ns: u64, alarm: ClientAlarm) {
         self.set += 1;
         self.alarms.insert(self.set, alarm);
         self.world.alarm(at_ns, self.set);
@@ -161,7 +170,7 @@ impl<'a> Clients<'a> {
     /// If a fault is aimed at a role that nobody has.
     pub(super) fn drive(
         &mut self,
-        progress: Progress<'_>,
+        progress: ProgressFn<'_>,
         stop: &AtomicBool,
     ) -> anyhow::Result<()> {
         self.run(progress, stop)?;
@@ -178,23 +187,23 @@ impl<'a> Clients<'a> {
         Ok(())
     }
 
-    fn run(&mut self, progress: Progress<'_>, stop: &AtomicBool) -> anyhow::Result<()> {
+    fn run(&mut self, progress: ProgressFn<'_>, stop: &AtomicBool) -> anyhow::Result<()> {
         let label = &self.plan.strategy.label;
         let mut shown = 0;
         while self.open > 0 && !stop.load(Ordering::Relaxed) {
             match self.world.advance() {
-                Some(Happened::Replied(replies)) => {
+                Some(WorldEvent::Replied(replies)) => {
                     replies.into_iter().for_each(|reply| self.replied(reply));
                 }
-                Some(Happened::Alarm(token)) => self.rings(token),
-                Some(Happened::Ended(node, down_ns)) => self.process_ended(node, down_ns),
-                Some(Happened::Nothing) => {}
+                Some(WorldEvent::Alarm(token)) => self.on_alarm(token),
+                Some(WorldEvent::Ended(node, down_ns)) => self.process_ended(node, down_ns),
+                Some(WorldEvent::Nothing) => {}
                 None => return Ok(()),
             }
             if !self.scheduled {
                 self.schedule();
             }
-            if let Some(error) = self.broken.take() {
+            if let Some(error) = self.failure.take() {
                 return Err(error);
             }
             let (done, all) = self.interval.progress(self.world.now_ns());
@@ -212,58 +221,58 @@ impl<'a> Clients<'a> {
             return;
         };
         self.scheduled = true;
-        for (at_ns, turn) in self.faults.turns(begin_ns) {
-            self.alarm(at_ns, Alarm::Fault(turn));
+        for (at_ns, transition) in self.faults.transitions(begin_ns) {
+            self.alarm(at_ns, ClientAlarm::Fault(transition));
         }
         self.schedule_changes(begin_ns);
     }
 
-    fn turn(&mut self, turn: Turn) {
+    fn apply_transition(&mut self, transition: FaultTransition) {
         let now_ns = self.world.now_ns();
-        let effects = match turn {
-            Turn::Begin(index) => {
-                let roles = roles(self.plan, &self.world);
-                self.faults.begin(index, now_ns, roles)
+        let effects = match transition {
+            FaultTransition::Begin(index) => {
+                let snapshot = snapshot(self.plan, &self.world);
+                self.faults.begin(index, now_ns, snapshot)
             }
-            Turn::End(index) => Ok(self.faults.end(index, now_ns)),
+            FaultTransition::End(index) => Ok(self.faults.end(index, now_ns)),
         };
         match effects {
             Ok(effects) => effects.into_iter().for_each(|effect| self.perform(effect)),
-            Err(error) => self.broken = Some(error),
+            Err(error) => self.failure = Some(error),
         }
     }
 
     fn perform(&mut self, effect: Effect) {
         if let Some(node) = self.links.perform(&mut self.world, effect) {
-            self.hung_up(node);
+            self.on_disconnect(node);
         }
         let now_ns = self.world.now_ns();
         if let Effect::Kill(node) | Effect::Pause(node) = effect {
-            self.alarm(now_ns, Alarm::Promises(node));
+            self.alarm(now_ns, ClientAlarm::Promises(node));
         }
     }
 
     /// A replica that was asked to end has ended.
     fn process_ended(&mut self, node: usize, down_ns: Option<u64>) {
         let now_ns = self.world.now_ns();
-        self.hung_up(node);
-        self.alarm(now_ns, Alarm::Promises(node));
+        self.on_disconnect(node);
+        self.alarm(now_ns, ClientAlarm::Promises(node));
         if let Some(down_ns) = down_ns {
-            self.alarm(now_ns + down_ns, Alarm::Restarted(node));
+            self.alarm(now_ns + down_ns, ClientAlarm::Restarted(node));
         }
     }
 
     /// Notes when the last promise to a replica that is down or stands still has run out.
-    fn promises(&mut self, node: usize) {
+    fn check_promises(&mut self, node: usize) {
         let now_ns = self.world.now_ns();
         if self.world.is_up(node) {
             return; // it came back before
         }
         if is_promised(&self.world, node) {
-            return self.alarm(now_ns + LOOK_NS, Alarm::Promises(node));
+            return self.alarm(now_ns + PROMISE_CHECK_NS, ClientAlarm::Promises(node));
         }
         let text = "all promises to it have run out".to_owned();
-        let event = event(self.plan, now_ns, &[node], (Event::LEASE_END, text));
+        let event = event(self.plan, now_ns, &[node], (RunEvent::LEASE_END, text));
         self.events.push(event);
     }
 
@@ -271,7 +280,7 @@ impl<'a> Clients<'a> {
     fn read_all(&mut self) {
         let keys: VecDeque<u64> = self.recorder.written_keys().into();
         self.recorder.notes.push(READ_ONCE_MORE.to_owned());
-        self.load = Load::Check(keys);
+        self.load = RequestSource::Check(keys);
         for site in 0..self.plan.topology().len() {
             for _ in 0..READERS {
                 let slot = self.new_slot(site);
@@ -283,7 +292,7 @@ impl<'a> Clients<'a> {
 
     fn read_next(&mut self, slot: usize) {
         let now_ns = self.world.now_ns();
-        let Load::Check(keys) = &mut self.load else {
+        let RequestSource::Check(keys) = &mut self.load else {
             return;
         };
         match keys.pop_front() {
@@ -292,41 +301,43 @@ impl<'a> Clients<'a> {
         }
     }
 
-    fn rings(&mut self, token: u64) {
+    fn on_alarm(&mut self, token: u64) {
         let Some(alarm) = self.alarms.remove(&token) else {
             return;
         };
         match alarm {
-            Alarm::Begin(slot) => self.ask_next(slot),
-            Alarm::Due(index) => self.due(index),
-            Alarm::Fault(turn) => self.turn(turn),
-            Alarm::Change(index) => {
+            ClientAlarm::Begin(slot) => self.send_next(slot),
+            ClientAlarm::Due(index) => self.due(index),
+            ClientAlarm::Fault(transition) => self.apply_transition(transition),
+            ClientAlarm::Change(index) => {
                 let changed = self.change(index);
-                self.broken = self.broken.take().or(changed.err());
+                self.failure = self.failure.take().or(changed.err());
             }
-            Alarm::Promises(node) => self.promises(node),
-            Alarm::Restarted(node) => self.faults.started(node, self.world.now_ns()),
-            Alarm::Arrives { slot, attempt } => self.arrives(slot, attempt),
-            Alarm::Heard { reply, node } => self.heard(*reply, node),
-            Alarm::Refused { slot, attempt } => self.refused(slot, attempt),
-            Alarm::Late { slot, attempt } if self.is_last(slot, attempt) => self.send(slot),
-            Alarm::Again { slot, attempt } if self.is_last(slot, attempt) => self.send(slot),
-            Alarm::GiveUp { slot, first } => {
+            ClientAlarm::Promises(node) => self.check_promises(node),
+            ClientAlarm::Restarted(node) => {
+                self.faults.replica_restarted(node, self.world.now_ns())
+            }
+            ClientAlarm::RequestArrives { slot, attempt } => self.request_arrives(slot, attempt),
+            ClientAlarm::ReplyArrives { reply, node } => self.reply_arrives(*reply, node),
+            ClientAlarm::Refused { slot, attempt } => self.refused(slot, attempt),
+            ClientAlarm::Late { slot, attempt } if self.is_last(slot, attempt) => self.send(slot),
+            ClientAlarm::Retry { slot, attempt } if self.is_last(slot, attempt) => self.send(slot),
+            ClientAlarm::Timeout { slot, first } => {
                 let operation = self.slots[slot].operation.as_ref();
                 if operation.is_some_and(|operation| operation.first == first) {
-                    self.ended(slot, None);
+                    self.complete(slot, None);
                 }
             }
-            Alarm::Probe { site, node } => self.probe(site, node),
+            ClientAlarm::Probe { site, node } => self.probe(site, node),
             // The operation has ended, or another attempt is under way.
-            Alarm::Late { .. } | Alarm::Again { .. } => {}
+            ClientAlarm::Late { .. } | ClientAlarm::Retry { .. } => {}
         }
     }
 
     /// The next request of a closed loop.
-    fn ask_next(&mut self, slot: usize) {
+    fn send_next(&mut self, slot: usize) {
         let now_ns = self.world.now_ns();
-        let Load::Closed(streams) = &mut self.load else {
+        let RequestSource::Closed(streams) = &mut self.load else {
             return;
         };
         if self.interval.is_over(now_ns) {
@@ -339,7 +350,7 @@ impl<'a> Clients<'a> {
 
     /// The next request of an open loop.
     fn due(&mut self, index: usize) {
-        let Load::Open(sites) = &mut self.load else {
+        let RequestSource::Open(sites) = &mut self.load else {
             return;
         };
         if self.interval.is_over(sites[index].due_ns()) {
@@ -350,7 +361,7 @@ impl<'a> Clients<'a> {
         let site = sites[index].site;
         let next = sites[index].next(|| fresh);
         let next_ns = sites[index].due_ns();
-        self.alarm(next_ns, Alarm::Due(index));
+        self.alarm(next_ns, ClientAlarm::Due(index));
         // In flight or waiting, it must end before the run does.
         self.open += 1;
         if let Some((slot, due)) = next {
@@ -361,65 +372,68 @@ impl<'a> Clients<'a> {
         }
     }
 
-    fn operate(&mut self, slot: usize, (due_ns, drawn): Due) {
+    fn operate(&mut self, slot: usize, (due_ns, drawn): DueRequest) {
         let now_ns = self.world.now_ns();
         let client = &mut self.slots[slot];
-        let ask = client.process.ask(drawn);
-        let command = client.command(ask);
+        let request = client.process.next_request(drawn);
+        let command = client.command(request);
         let first = client.attempts + 1;
         client.operation = Some(Operation {
-            ask,
+            request,
             due_ns,
             sent_ns: now_ns,
             command,
             first,
-            asked: Vec::new(),
+            targets: Vec::new(),
             open: Vec::new(),
         });
         if self.doubtful {
-            self.alarm(now_ns + PATIENCE_NS, Alarm::GiveUp { slot, first });
+            self.alarm(
+                now_ns + REQUEST_TIMEOUT_NS,
+                ClientAlarm::Timeout { slot, first },
+            );
         }
         self.send(slot);
     }
 
     /// Notes the end of what a client waits for, and lets it go on.
-    pub(super) fn ended(&mut self, slot: usize, answer: Option<(Path, &Outcome)>) {
+    pub(super) fn complete(&mut self, slot: usize, answer: Option<(Path, &Outcome)>) {
         let now_ns = self.world.now_ns();
         let client = &mut self.slots[slot];
         let Some(operation) = client.operation.take() else {
             return;
         };
         client.ended += 1;
-        self.recorder.ended(&Ended {
+        self.recorder.record(&OperationRecord {
             site: client.process.site,
             process: client.process.id,
-            ask: operation.ask,
+            request: operation.request,
             due_ns: operation.due_ns,
             sent_ns: operation.sent_ns,
             now_ns,
-            gave_up: true,
+            timed_out: true,
             answer,
         });
         self.interval.made(client.ended, now_ns);
         let site = client.process.site;
         let sites = match &mut self.load {
-            Load::Closed(_) => return self.ask_next(slot),
-            Load::Check(_) => return self.read_next(slot),
-            Load::Open(sites) => sites,
+            RequestSource::Closed(_) => return self.send_next(slot),
+            RequestSource::Check(_) => return self.read_next(slot),
+            RequestSource::Open(sites) => sites,
         };
         self.open -= 1;
         let source = sites.iter_mut().find(|source| source.site == site);
-        if let Some((slot, due)) = source.and_then(|source| source.done(slot)) {
+        if let Some((slot, due)) = source.and_then(|source| source.complete(slot)) {
             self.operate(slot, due);
         }
     }
 
     /// Returns the report's notes on the clients.
     pub(super) fn notes(&self) -> Vec<String> {
-        let Load::Open(sites) = &self.load else {
+        let RequestSource::Open(sites) = &self.load else {
             return Vec::new();
         };
-        let held_back: Vec<(usize, u64)> = sites.iter().map(|s| (s.site, s.held_back)).collect();
-        held_back_note(self.plan, &held_back).into_iter().collect()
+        let queued: Vec<(usize, u64)> = sites.iter().map(|s| (s.site, s.queued)).collect();
+        queued_note(self.plan, &queued).into_iter().collect()
     }
 }

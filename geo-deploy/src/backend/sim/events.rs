@@ -6,12 +6,12 @@ use leasehold_leases::ReplicaId;
 use leasehold_replica::Event as ReplicaEvent;
 use leasehold_replica::action::Event as Note;
 
-use super::super::Plan;
-use super::super::node_events::hold_nothing;
-use crate::run::Event;
+use super::super::RunPlan;
+use super::super::node_events::excluded_note;
+use crate::run::RunEvent;
 
 /// Elections, and each configuration once: as the first replica that knew it reports it.
-pub(super) fn of_replicas(plan: &Plan<'_>, notes: &[(u64, ReplicaId, Note)]) -> Vec<Event> {
+pub(super) fn of_replicas(plan: &RunPlan<'_>, notes: &[(u64, ReplicaId, Note)]) -> Vec<RunEvent> {
     let mut known = BTreeSet::new();
     let fresh = |(_, _, note): &&(u64, ReplicaId, Note)| match note {
         ReplicaEvent::Configured { id, .. } => known.insert(id.0),
@@ -25,13 +25,14 @@ pub(super) fn of_replicas(plan: &Plan<'_>, notes: &[(u64, ReplicaId, Note)]) -> 
     notes.iter().filter_map(event).collect()
 }
 
-fn in_words(plan: &Plan<'_>, note: &Note) -> Option<(&'static str, String)> {
+fn in_words(plan: &RunPlan<'_>, note: &Note) -> Option<(&'static str, String)> {
     Some(match note {
-        ReplicaEvent::Leading(ballot) => {
-            (Event::ELECTION, format!("leads in round {}", ballot.round))
-        }
+        ReplicaEvent::Leading(ballot) => (
+            RunEvent::ELECTION,
+            format!("leads in round {}", ballot.round),
+        ),
         ReplicaEvent::Campaigning(ballot) => (
-            Event::ELECTION,
+            RunEvent::ELECTION,
             format!("campaigns in round {}", ballot.round),
         ),
         ReplicaEvent::Configured {
@@ -40,9 +41,9 @@ fn in_words(plan: &Plan<'_>, note: &Note) -> Option<(&'static str, String)> {
             strategy,
             excluded,
         } => {
-            let without = hold_nothing(plan, excluded.iter().map(ReplicaId::index));
+            let without = excluded_note(plan, excluded.iter().map(ReplicaId::index));
             let text = format!("{} ({strategy}): {keys} keys changed{without}", id.0);
-            (Event::CONFIGURATION, text)
+            (RunEvent::CONFIGURATION, text)
         }
         _ => return None,
     })
@@ -50,13 +51,13 @@ fn in_words(plan: &Plan<'_>, note: &Note) -> Option<(&'static str, String)> {
 
 /// Something that happened at these sites.
 pub(super) fn event(
-    plan: &Plan<'_>,
+    plan: &RunPlan<'_>,
     at_ns: u64,
     sites: &[usize],
     (kind, text): (&str, String),
-) -> Event {
+) -> RunEvent {
     let names = plan.topology().names();
-    Event {
+    RunEvent {
         run: Some(plan.strategy.label.clone()),
         at_s: at_ns as f64 / 1e9,
         kind: kind.to_owned(),

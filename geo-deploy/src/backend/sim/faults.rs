@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_leases::{ConfigId, ReplicaId};
-use leasehold_sim::network::Worse;
+use leasehold_sim::network::LinkDegradation;
 use leasehold_sim::world::{LEAVE_WITHIN_NS, World};
 
-use super::super::faults::{Held, Roles};
-use super::super::{Plan, key_name};
+use super::super::faults::{ClusterSnapshot, LeaseHolders};
+use super::super::{RunPlan, key_name};
 use crate::fault::{Effect, LinkState};
 use crate::run::bound::SiteSet;
 
@@ -16,18 +16,18 @@ const RESTART_NS: u64 = 500_000_000;
 
 /// Faults of each link now, by sender and receiver.
 #[derive(Debug, Default)]
-pub(super) struct Links(BTreeMap<(usize, usize), Vec<LinkState>>);
+pub(super) struct LinkFaults(BTreeMap<(usize, usize), Vec<LinkState>>);
 
-impl Links {
+impl LinkFaults {
     fn apply(&self, world: &mut World, (from, to): (usize, usize)) {
         let failing = self.0.get(&(from, to)).into_iter().flatten();
         let state = LinkState::of(failing.copied());
         world.set_cut(from, to, state.cut);
-        let worse = Worse {
-            slower_ns: (state.delay_ms * 1e6) as u64,
+        let degradation = LinkDegradation {
+            extra_delay_ns: (state.delay_ms * 1e6) as u64,
             loss: state.loss,
         };
-        world.set_worse(from, to, worse);
+        world.set_degradation(from, to, degradation);
     }
 
     fn fail(&mut self, world: &mut World, link: (usize, usize), how: LinkState) {
@@ -35,7 +35,7 @@ impl Links {
         self.apply(world, link);
     }
 
-    fn mend(&mut self, world: &mut World, link: (usize, usize), how: LinkState) {
+    fn heal(&mut self, world: &mut World, link: (usize, usize), how: LinkState) {
         let failing = self.0.entry(link).or_default();
         if let Some(place) = failing.iter().position(|one| *one == how) {
             failing.remove(place);
@@ -61,16 +61,16 @@ impl Links {
             Effect::Pause(node) => world.freeze(node),
             Effect::Resume(node) => world.wake(node),
             Effect::Fail { from, to, how } => self.fail(world, (from, to), how),
-            Effect::Mend { from, to, how } => self.mend(world, (from, to), how),
-            Effect::FillDisk(node) => world.fill_disk_until_mended(node),
-            Effect::FreeDisk(node) => world.mend_disk(node),
+            Effect::Mend { from, to, how } => self.heal(world, (from, to), how),
+            Effect::FillDisk(node) => world.fill_disk_until_repaired(node),
+            Effect::FreeDisk(node) => world.repair_disk(node),
         }
         None
     }
 }
 
 /// Returns the roles of the replicas now.
-pub(super) fn roles(plan: &Plan<'_>, world: &World) -> Roles {
+pub(super) fn snapshot(plan: &RunPlan<'_>, world: &World) -> ClusterSnapshot {
     let n = plan.topology().len();
     let up: Vec<bool> = (0..n).map(|node| world.is_up(node)).collect();
     let running = || (0..n).filter_map(|node| Some((node, world.replica(node)?)));
@@ -98,11 +98,13 @@ pub(super) fn roles(plan: &Plan<'_>, world: &World) -> Roles {
         };
         (0..n).filter(holds).collect()
     };
-    Roles {
+    ClusterSnapshot {
         leader: leader.map(|(node, _)| node),
         holders: holders(plan.hottest_key()).iter().collect(),
         up,
-        held: Held::By((0..plan.experiment.workload.keys).map(holders).collect()),
+        lease_holders: LeaseHolders::Known(
+            (0..plan.experiment.workload.keys).map(holders).collect(),
+        ),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::topology::Topology;
 
 /// State of one replica, as the clients of a site know it.
 #[derive(Debug)]
-struct Known {
+struct ReplicaRoute {
     /// It is not asked, because it did not answer.
     avoided: bool,
     /// Time at which it last answered a probe, on the run's clock.
@@ -25,20 +25,20 @@ pub(super) struct Route {
     /// All replicas, the nearest first.
     order: Vec<usize>,
     /// By replica.
-    known: Vec<Known>,
+    replicas: Vec<ReplicaRoute>,
 }
 
 impl Route {
     pub(super) fn new(topology: &Topology, site: usize) -> Route {
         let mut order = vec![site];
         order.extend(topology.nearest_to(site));
-        let known = || Known {
+        let replica = || ReplicaRoute {
             avoided: false,
             answered: Duration::ZERO,
             backoff: FlapBackoff::new(Duration::ZERO),
         };
         Route {
-            known: order.iter().map(|_| known()).collect(),
+            replicas: order.iter().map(|_| replica()).collect(),
             order,
         }
     }
@@ -46,20 +46,20 @@ impl Route {
     /// The nearest replica that answers and is none of `others`.
     pub(super) fn nearest(&self, others: &[usize]) -> Option<usize> {
         let mut order = self.order.iter().copied();
-        order.find(|node| !self.known[*node].avoided && !others.contains(node))
+        order.find(|node| !self.replicas[*node].avoided && !others.contains(node))
     }
 
     /// Whether a replica is not asked.
     pub(super) fn avoids(&self, node: usize) -> bool {
-        self.known[node].avoided
+        self.replicas[node].avoided
     }
 
     /// Stops asking a replica from `now_ns` on. Returns true if it was asked before.
     pub(super) fn avoid(&mut self, node: usize, now_ns: u64) -> bool {
-        let known = &mut self.known[node];
-        let is_new = !std::mem::replace(&mut known.avoided, true);
+        let replica = &mut self.replicas[node];
+        let is_new = !std::mem::replace(&mut replica.avoided, true);
         if is_new {
-            known.backoff.failed(Duration::from_nanos(now_ns));
+            replica.backoff.failed(Duration::from_nanos(now_ns));
         }
         is_new
     }
@@ -68,15 +68,15 @@ impl Route {
     /// nobody else is asked.
     pub(super) fn answered(&mut self, node: usize, now_ns: u64) {
         let now = Duration::from_nanos(now_ns);
-        let is_last = self.known.iter().all(|known| known.avoided);
-        let known = &mut self.known[node];
-        let last = std::mem::replace(&mut known.answered, now);
+        let is_last = self.replicas.iter().all(|replica| replica.avoided);
+        let replica = &mut self.replicas[node];
+        let last = std::mem::replace(&mut replica.answered, now);
         if now.saturating_sub(last).as_secs_f64() >= ATTEMPT_S {
-            known.backoff.interrupted(last, now);
+            replica.backoff.interrupted(last, now);
         }
-        if known.avoided && (is_last || known.backoff.may_return(now)) {
-            known.avoided = false;
-            known.backoff.chosen(now);
+        if replica.avoided && (is_last || replica.backoff.may_return(now)) {
+            replica.avoided = false;
+            replica.backoff.chosen(now);
         }
     }
 }

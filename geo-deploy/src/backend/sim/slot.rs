@@ -3,12 +3,12 @@
 use leasehold_wire::{Command, command::Op};
 use leasehold_ycsb::sample::OpKind;
 
-use super::super::load::{Ask, Process};
+use super::super::load::{HistoryProcess, KeyRequest};
 use super::super::{key_name, value};
 
 /// A client, and what it waits for.
-pub(super) struct Slot {
-    pub(super) process: Process,
+pub(super) struct ClientSlot {
+    pub(super) process: HistoryProcess,
     /// Log time at which its session began, in ms.
     opened_ms: u64,
     sequence: u64,
@@ -21,22 +21,22 @@ pub(super) struct Slot {
 
 /// An operation in flight.
 pub(super) struct Operation {
-    pub(super) ask: Ask,
+    pub(super) request: KeyRequest,
     pub(super) due_ns: u64,
     pub(super) sent_ns: u64,
     pub(super) command: Command,
     /// The number of its first attempt.
     pub(super) first: u64,
     /// Replicas that its attempts asked, one for each attempt.
-    pub(super) asked: Vec<usize>,
+    pub(super) targets: Vec<usize>,
     /// Replicas that may still answer one of the attempts.
     pub(super) open: Vec<usize>,
 }
 
-impl Slot {
+impl ClientSlot {
     /// The client `process`. Its session began at `opened_ms` of the replicated clock.
-    pub(super) fn new(process: Process, opened_ms: u64) -> Slot {
-        Slot {
+    pub(super) fn new(process: HistoryProcess, opened_ms: u64) -> ClientSlot {
+        ClientSlot {
             process,
             opened_ms,
             sequence: 0,
@@ -46,22 +46,22 @@ impl Slot {
         }
     }
 
-    /// The next command of its session, which asks `ask`.
-    pub(super) fn command(&mut self, ask: Ask) -> Command {
-        if ask.kind == OpKind::Read {
-            return Op::get(key_name(ask.key)).into();
+    /// The next command of its session, which sends `request`.
+    pub(super) fn command(&mut self, request: KeyRequest) -> Command {
+        if request.kind == OpKind::Read {
+            return Op::get(key_name(request.key)).into();
         }
         self.sequence += 1;
-        let op = Op::put(key_name(ask.key), value(ask.value, 8));
+        let op = Op::put(key_name(request.key), value(request.value, 8));
         let session = u64::from(self.process.id) + 1;
         Command::session(session, self.sequence, self.sequence, op).opened(self.opened_ms)
     }
 
     /// Returns the replica that an attempt of the operation in flight asked; `None` if the attempt
     /// is not of that operation.
-    pub(super) fn asked(&self, attempt: u64) -> Option<usize> {
+    pub(super) fn target(&self, attempt: u64) -> Option<usize> {
         let operation = self.operation.as_ref()?;
         let index = attempt.checked_sub(operation.first)?;
-        operation.asked.get(index as usize).copied()
+        operation.targets.get(index as usize).copied()
     }
 }

@@ -1,13 +1,13 @@
-use leasehold_ycsb::sample::{End, OpKind, Sample};
+use leasehold_ycsb::sample::{OpKind, OpOutcome, Sample};
 
 use super::*;
-use crate::run::{StrategyRun, Verdict};
+use crate::run::{HistoryVerdict, StrategyRun};
 
-fn ran(name: &str, sets: &[&str]) -> Vec<Ran> {
+fn ran(name: &str, sets: &[&str]) -> Vec<RunResult> {
     all_of(&experiment(name, sets)).unwrap()
 }
 
-fn all_of(experiment: &Experiment) -> anyhow::Result<Vec<Ran>> {
+fn all_of(experiment: &Experiment) -> anyhow::Result<Vec<RunResult>> {
     let mut ended = EndedRuns::default();
     let stop = AtomicBool::new(false);
     run(experiment, &|_, _, _| (), &stop, &mut ended)?;
@@ -98,7 +98,7 @@ fn an_open_loop_asks_equally_often_everywhere() {
             "40 a second for 5 s"
         );
     }
-    assert!(run.samples.iter().all(|sample| sample.end == End::Ok));
+    assert!(run.samples.iter().all(|sample| sample.end == OpOutcome::Ok));
     assert_eq!(run.linearizable.word(), "yes");
 }
 
@@ -123,7 +123,7 @@ fn a_cap_on_operations_in_flight_is_counted_and_latency_includes_the_wait() {
         free[0].run.samples.len(),
         "none is dropped"
     );
-    let slowest = |ran: &[Ran]| ran[0].run.samples.iter().map(|s| s.latency_ns).max();
+    let slowest = |ran: &[RunResult]| ran[0].run.samples.iter().map(|s| s.latency_ns).max();
     assert!(slowest(&capped) > slowest(&free));
 }
 
@@ -135,7 +135,7 @@ fn the_same_seed_is_the_same_run() {
         "seconds=2",
         "network.loss=0.05",
     ];
-    let shape = |ran: Vec<Ran>| -> Vec<(u64, u64)> {
+    let shape = |ran: Vec<RunResult>| -> Vec<(u64, u64)> {
         let samples = ran[0].run.samples.iter();
         samples.map(|s| (s.start_ns, s.latency_ns)).collect()
     };
@@ -154,7 +154,7 @@ fn longest_s(run: &StrategyRun, site: u8, kind: OpKind, leased: bool) -> f64 {
         sample.site == site
             && sample.kind == kind
             && sample.start_ns + sample.latency_ns > after_ns
-            && held.meets(fault.sites) == leased
+            && held.intersects(fault.sites) == leased
     });
     meant
         .map(|(sample, _)| sample.latency_ns as f64 / 1e9)
@@ -198,7 +198,7 @@ fn a_dead_holder_stalls_its_keys_within_the_bound_and_no_others() {
         }
     }
     // Clients of the dead site went elsewhere.
-    assert!(run.samples.iter().all(|sample| sample.end == End::Ok));
+    assert!(run.samples.iter().all(|sample| sample.end == OpOutcome::Ok));
     assert_eq!(run.linearizable.word(), "yes");
     assert!(
         run.notes.iter().any(|note| note.contains("read once more")),
@@ -274,7 +274,10 @@ fn repeated_runs_follow_each_other_and_each_is_judged() {
         );
         assert_eq!(run.samples.len(), run.leased_to.len());
         assert!(run.samples.is_sorted_by_key(|sample| sample.start_ns));
-        assert_eq!(run.linearizable, Verdict::Yes("each of 3 runs".to_owned()));
+        assert_eq!(
+            run.linearizable,
+            HistoryVerdict::Yes("each of 3 runs".to_owned())
+        );
         let mut times = ran.events.iter().map(|event| event.at_s);
         assert!(times.all(|at| (measured.start_s..measured.end_s).contains(&at)));
     }
@@ -285,7 +288,7 @@ fn whoever_fails_the_leader_is_replaced_within_the_bound() {
     for ran in ran("failover", &FAILOVER) {
         let run = &ran.run;
         assert!(
-            run.samples.iter().all(|sample| sample.end == End::Ok),
+            run.samples.iter().all(|sample| sample.end == OpOutcome::Ok),
             "{}",
             run.label
         );
@@ -323,11 +326,11 @@ fn restarts_are_seen_and_the_end_of_leases_too() {
     let fault = &run.faults[0];
     assert!((fault.until_s.unwrap() - fault.at_s - 10.0).abs() < 1e-9);
     let ends: Vec<f64> = (ran[0].events.iter())
-        .filter(|event| event.kind == crate::run::Event::LEASE_END)
+        .filter(|event| event.kind == crate::run::RunEvent::LEASE_END)
         .map(|event| event.at_s - fault.at_s)
         .collect();
     assert!(ends.len() == 1 && (3.0..9.5).contains(&ends[0]), "{ends:?}");
-    let without = |event: &&crate::run::Event| event.text.ends_with("holds nothing");
+    let without = |event: &&crate::run::RunEvent| event.text.ends_with("holds nothing");
     assert!(ran[0].events.iter().any(|event| without(&event)));
 }
 
@@ -389,8 +392,11 @@ fn holders_that_hear_every_vote_hold_reads_shorter_for_more_messages() {
         sent(all),
         sent(origin)
     );
-    assert_eq!(origin.asked, all.asked);
-    assert!(origin.asked > origin.samples.len() as u64, "warm-up counts");
+    assert_eq!(origin.issued, all.issued);
+    assert!(
+        origin.issued > origin.samples.len() as u64,
+        "warm-up counts"
+    );
 }
 
 #[test]
@@ -412,8 +418,8 @@ fn exchanged_keys_are_events_and_strategies_that_learn_follow() {
         let swaps = ran
             .events
             .iter()
-            .filter(|event| event.kind == crate::run::Event::SWAP);
-        let swaps: Vec<&crate::run::Event> = swaps.collect();
+            .filter(|event| event.kind == crate::run::RunEvent::SWAP);
+        let swaps: Vec<&crate::run::RunEvent> = swaps.collect();
         assert_eq!(swaps.len(), 1);
         assert!((swaps[0].at_s - start_s - 25.0).abs() < 1e-9);
         assert_eq!(swaps[0].sites, ["JP", "IRL"]);
@@ -452,7 +458,7 @@ fn strategies_change_without_a_failed_operation_or_an_interrupted_read() {
     let experiment = experiment.with(&sets.map(String::from)).unwrap();
     let ran = &all_of(&experiment).unwrap()[0];
     let run = &ran.run;
-    assert!(run.samples.iter().all(|sample| sample.end == End::Ok));
+    assert!(run.samples.iter().all(|sample| sample.end == OpOutcome::Ok));
     assert_eq!(run.linearizable.word(), "yes");
     let to: Vec<&str> = run.switches.iter().map(|s| s.to.as_str()).collect();
     assert_eq!(to, ["quorum", "all", "quorum", "leader", "none"]);
@@ -483,7 +489,7 @@ fn strategies_change_without_a_failed_operation_or_an_interrupted_read() {
     let marks = ran
         .events
         .iter()
-        .filter(|event| event.kind == crate::run::Event::SWITCH);
+        .filter(|event| event.kind == crate::run::RunEvent::SWITCH);
     assert_eq!(marks.count(), 5);
 }
 

@@ -1,9 +1,9 @@
 //! Shares per site, each beside perfect bookkeeping and what the paper reports.
 
 use super::super::paper;
-use super::super::summary::{SiteSummary, Summary};
+use super::super::summary::{ExperimentSummary, SiteSummary};
 use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
-use super::{Figure, Key, LEFT, RIGHT, Report, WIDTH, legend, looks};
+use super::{ExperimentReport, Figure, LEFT, LegendKey, RIGHT, WIDTH, legend, looks};
 
 const TOP: f64 = 80.0;
 const PLOT_HEIGHT: f64 = 210.0;
@@ -21,7 +21,7 @@ struct Bar {
     paper: Option<f64>,
 }
 
-pub(super) fn local_reads(report: &Report, summary: &Summary) -> Figure {
+pub(super) fn local_reads(report: &ExperimentReport, summary: &ExperimentSummary) -> Figure {
     let bar = |run: usize, site: &SiteSummary| Bar {
         share: site.reads.local_fraction,
         pale: site.reads.held_fraction,
@@ -39,7 +39,7 @@ pub(super) fn local_reads(report: &Report, summary: &Summary) -> Figure {
     }
 }
 
-pub(super) fn writes_at_minimum(report: &Report, summary: &Summary) -> Figure {
+pub(super) fn writes_at_minimum(report: &ExperimentReport, summary: &ExperimentSummary) -> Figure {
     let bar = |run: usize, site: &SiteSummary| Bar {
         share: site.writes.min_latency_fraction,
         pale: 0.0,
@@ -64,7 +64,7 @@ pub(super) fn writes_at_minimum(report: &Report, summary: &Summary) -> Figure {
 }
 
 /// Every run's bars, site by site.
-fn bars_of(summary: &Summary, bar: &dyn Fn(usize, &SiteSummary) -> Bar) -> Vec<Vec<Bar>> {
+fn bars_of(summary: &ExperimentSummary, bar: &dyn Fn(usize, &SiteSummary) -> Bar) -> Vec<Vec<Bar>> {
     let runs = summary.runs.iter().enumerate();
     runs.map(|(run, figures)| figures.sites.iter().map(|site| bar(run, site)).collect())
         .collect()
@@ -86,8 +86,8 @@ fn legend_words(bars: &[Vec<Bar>], whose: &str) -> String {
 }
 
 fn chart(
-    report: &Report,
-    summary: &Summary,
+    report: &ExperimentReport,
+    summary: &ExperimentSummary,
     title: &str,
     bar: &dyn Fn(usize, &SiteSummary) -> Bar,
 ) -> Svg {
@@ -123,19 +123,19 @@ fn draw_group(svg: &mut Svg, middle: f64, site_width: f64, bars: Vec<(&Bar, Ink)
     }
 }
 
-fn draw_legend(svg: &mut Svg, report: &Report, looks: &[usize], bars: &[Vec<Bar>]) {
+fn draw_legend(svg: &mut Svg, report: &ExperimentReport, looks: &[usize], bars: &[Vec<Bar>]) {
     let runs = report.runs.iter().zip(looks);
-    let mut entries: Vec<(Key, String)> = runs
-        .map(|(run, &look)| (Key::Box(Ink::Series(look)), run.label.clone()))
+    let mut entries: Vec<(LegendKey, String)> = runs
+        .map(|(run, &look)| (LegendKey::Box(Ink::Series(look)), run.label.clone()))
         .collect();
     if bars.iter().flatten().any(|bar| bar.pale > 0.0) {
-        entries.push((Key::Pale, "held back by a write in flight".to_owned()));
+        entries.push((LegendKey::Pale, "held back by a write in flight".to_owned()));
     }
     if bars.iter().flatten().any(|bar| bar.bookkeeping.is_some()) {
-        entries.push((Key::Tick, "perfect bookkeeping".to_owned()));
+        entries.push((LegendKey::Tick, "perfect bookkeeping".to_owned()));
     }
     if bars.iter().flatten().any(|bar| bar.paper.is_some()) {
-        entries.push((Key::Diamond, "the paper".to_owned()));
+        entries.push((LegendKey::Diamond, "the paper".to_owned()));
     }
     legend(svg, &entries, 18.0);
 }

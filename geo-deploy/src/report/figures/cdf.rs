@@ -7,8 +7,8 @@ mod panel;
 
 use super::super::digest::Class;
 use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
-use super::{Figure, Key, LEFT, LogAxis, RIGHT, file_name, legend};
-use panel::Panel;
+use super::{Figure, LEFT, LegendKey, LogAxis, RIGHT, file_name, legend};
+use panel::CdfPanel;
 
 pub(in super::super) use of_report::of_report;
 
@@ -41,7 +41,7 @@ pub(in super::super) struct Curves {
 }
 
 /// Sizes of one form of the drawing, in pixels.
-struct Form {
+struct CdfLayout {
     name: &'static str,
     width: f64,
     panel_height: f64,
@@ -51,21 +51,21 @@ struct Form {
     sites_across: bool,
 }
 
-const PAGE: Form = Form {
+const PAGE: CdfLayout = CdfLayout {
     name: "cdf",
     width: 1_000.0,
     panel_height: 132.0,
     gap: 58.0,
     sites_across: false,
 };
-const WIDE: Form = Form {
+const WIDE: CdfLayout = CdfLayout {
     name: "cdf-wide",
     width: 1_280.0,
     panel_height: 190.0,
     gap: 46.0,
     sites_across: true,
 };
-const SINGLE: Form = Form {
+const SINGLE: CdfLayout = CdfLayout {
     name: "panels/cdf",
     width: 360.0,
     panel_height: 150.0,
@@ -93,7 +93,7 @@ pub(in super::super) fn figures(cdf: &Cdf) -> Vec<Figure> {
     figures
 }
 
-impl Form {
+impl CdfLayout {
     fn draw(&self, cdf: &Cdf, sites: &[usize], classes: &[usize], suffix: String) -> Figure {
         let (columns, rows) = match self.sites_across {
             true => (sites.len(), classes.len()),
@@ -108,7 +108,7 @@ impl Form {
         for (i, &site) in sites.iter().enumerate() {
             for (j, &class) in classes.iter().enumerate() {
                 let (column, row) = if self.sites_across { (i, j) } else { (j, i) };
-                let panel = Panel {
+                let panel = CdfPanel {
                     axis: axis(extent(class, cdf), left(column), width),
                     top: TOP + row as f64 * row_height + HEAD,
                     height: self.panel_height,
@@ -152,12 +152,12 @@ fn has_bounds(cdf: &Cdf, muted: bool) -> bool {
 }
 
 fn draw_legend(svg: &mut Svg, cdf: &Cdf) {
-    let line = |look: usize| Key::Line(Stroke::series(look));
+    let line = |look: usize| LegendKey::Line(Stroke::series(look));
     let names = cdf.names.iter();
-    let mut entries: Vec<(Key, String)> = names
+    let mut entries: Vec<(LegendKey, String)> = names
         .map(|(look, name)| (line(*look), name.clone()))
         .collect();
-    let thin = |ink| Key::Line(Stroke::dashed(ink, 1.4, BOUND_DASH));
+    let thin = |ink| LegendKey::Line(Stroke::dashed(ink, 1.4, BOUND_DASH));
     if has_bounds(cdf, true) {
         entries.push((thin(Ink::Muted), "least possible write".to_owned()));
     }

@@ -1,9 +1,12 @@
 //! Mean latency and local reads over time, a line for each strategy, with what was changed
 //! marked.
 
-use super::super::course::{Mark, Stretch, is_shown, marks, stretches};
+use super::super::course::{ChangeMark, TimeSlice, is_shown, marks, time_slices};
 use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
-use super::{Figure, Key, LEFT, RIGHT, Report, WIDTH, legend, looks, ms_label, one_two_five_above};
+use super::{
+    ExperimentReport, Figure, LEFT, LegendKey, RIGHT, WIDTH, legend, looks, ms_label,
+    one_two_five_above,
+};
 
 /// The name of the picture.
 pub(in super::super) const NAME: &str = "over-time";
@@ -18,15 +21,15 @@ const CHANGE: Stroke = Stroke {
 };
 
 /// The picture, if anything was changed on purpose.
-pub(super) fn figure(report: &Report) -> Option<Figure> {
+pub(super) fn figure(report: &ExperimentReport) -> Option<Figure> {
     if !is_shown(report) {
         return None;
     }
-    let lines: Vec<Vec<Stretch>> = (report.runs.iter())
-        .map(|run| stretches(report, run))
+    let lines: Vec<Vec<TimeSlice>> = (report.runs.iter())
+        .map(|run| time_slices(report, run))
         .collect();
     let ends = lines.iter().flatten().map(|stretch| stretch.to_s);
-    let chart = Chart {
+    let chart = TimeSeriesChart {
         to_s: ends.fold(1.0, f64::max),
         looks: looks(&report.runs),
         marks: all_marks(report),
@@ -34,8 +37,8 @@ pub(super) fn figure(report: &Report) -> Option<Figure> {
     };
     let mut svg = Svg::new(WIDTH, 0.0, "Mean latency and local reads over time");
     let labels = report.runs.iter().zip(&chart.looks);
-    let entries: Vec<(Key, String)> = labels
-        .map(|(run, look)| (Key::Line(Stroke::series(*look)), run.label.clone()))
+    let entries: Vec<(LegendKey, String)> = labels
+        .map(|(run, look)| (LegendKey::Line(Stroke::series(*look)), run.label.clone()))
         .collect();
     let top = legend(&mut svg, &entries, 18.0) + 42.0;
     chart.latency(&mut svg, top);
@@ -57,10 +60,11 @@ pub(super) fn figure(report: &Report) -> Option<Figure> {
 }
 
 /// Those of all runs; the same change in several runs once.
-fn all_marks(report: &Report) -> Vec<Mark> {
-    let mut all: Vec<Mark> = Vec::new();
+fn all_marks(report: &ExperimentReport) -> Vec<ChangeMark> {
+    let mut all: Vec<ChangeMark> = Vec::new();
     for mark in report.runs.iter().flat_map(|run| marks(report, run)) {
-        let same = |other: &Mark| other.text == mark.text && (other.at_s - mark.at_s).abs() < 0.5;
+        let same =
+            |other: &ChangeMark| other.text == mark.text && (other.at_s - mark.at_s).abs() < 0.5;
         if !all.iter().any(same) {
             all.push(mark);
         }
@@ -68,38 +72,38 @@ fn all_marks(report: &Report) -> Vec<Mark> {
     all
 }
 
-struct Chart {
+struct TimeSeriesChart {
     to_s: f64,
     looks: Vec<usize>,
-    marks: Vec<Mark>,
+    marks: Vec<ChangeMark>,
     /// By run.
-    lines: Vec<Vec<Stretch>>,
+    lines: Vec<Vec<TimeSlice>>,
 }
 
 /// A panel: where it is, and what its axis ends with.
 #[derive(Clone, Copy)]
-struct Panel {
+struct TimeSeriesPanel {
     top: f64,
     height: f64,
     most: f64,
 }
 
-impl Panel {
+impl TimeSeriesPanel {
     fn y(self, value: f64) -> f64 {
         self.top + (1.0 - (value / self.most).clamp(0.0, 1.0)) * self.height
     }
 }
 
-impl Chart {
+impl TimeSeriesChart {
     fn x(&self, at_s: f64) -> f64 {
         LEFT + at_s / self.to_s * (WIDTH - LEFT - RIGHT)
     }
 
     fn latency(&self, svg: &mut Svg, top: f64) {
-        let means = self.lines.iter().flatten().map(Stretch::mean_ms);
+        let means = self.lines.iter().flatten().map(TimeSlice::mean_ms);
         let greatest = means.fold(1.0, f64::max);
         let step = one_two_five_above(greatest / 8.0);
-        let panel = Panel {
+        let panel = TimeSeriesPanel {
             top,
             height: LATENCY_HEIGHT,
             most: (greatest * 1.05 / step).ceil() * step,
@@ -115,17 +119,17 @@ impl Chart {
     }
 
     fn local(&self, svg: &mut Svg, top: f64) {
-        let panel = Panel {
+        let panel = TimeSeriesPanel {
             top,
             height: LOCAL_HEIGHT,
             most: 1.0,
         };
         let ticks = [0.0, 0.25, 0.5, 0.75, 1.0].map(|s| (s, format!("{:.0}%", s * 100.0)));
         self.frame(svg, panel, ticks.into(), "local reads");
-        self.series(svg, panel, Stretch::local);
+        self.series(svg, panel, TimeSlice::local);
     }
 
-    fn frame(&self, svg: &mut Svg, panel: Panel, ticks: Vec<(f64, String)>, title: &str) {
+    fn frame(&self, svg: &mut Svg, panel: TimeSeriesPanel, ticks: Vec<(f64, String)>, title: &str) {
         let right = WIDTH - RIGHT;
         let number = Lettering::small(Ink::Muted, Anchor::End);
         for (value, label) in ticks {
@@ -149,7 +153,7 @@ impl Chart {
 
     /// Draws the names of the changes above the panel. A name that would touch the one before goes
     /// higher.
-    fn names(&self, svg: &mut Svg, panel: Panel) {
+    fn names(&self, svg: &mut Svg, panel: TimeSeriesPanel) {
         let mut free_from = [LEFT; 2];
         for mark in &self.marks {
             // Letters of this size are 6.6 pixels wide on average.
@@ -163,7 +167,12 @@ impl Chart {
         }
     }
 
-    fn series(&self, svg: &mut Svg, panel: Panel, value: impl Fn(&Stretch) -> Option<f64>) {
+    fn series(
+        &self,
+        svg: &mut Svg,
+        panel: TimeSeriesPanel,
+        value: impl Fn(&TimeSlice) -> Option<f64>,
+    ) {
         for (line, look) in self.lines.iter().zip(&self.looks) {
             let known = line.iter().filter_map(|stretch| {
                 let y = panel.y(value(stretch)?);

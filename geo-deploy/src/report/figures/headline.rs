@@ -1,9 +1,12 @@
 //! The result at a glance: mean, median and 99th percentile of all operations, by
 //! strategy and site.
 
-use super::super::summary::{RunSummary, Summary};
+use super::super::summary::{ExperimentSummary, RunSummary};
 use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
-use super::{Figure, Key, LEFT, RIGHT, Report, WIDTH, legend, looks, ms_label, one_two_five_above};
+use super::{
+    ExperimentReport, Figure, LEFT, LegendKey, RIGHT, WIDTH, legend, looks, ms_label,
+    one_two_five_above,
+};
 
 const TOP: f64 = 52.0;
 const PLOT_HEIGHT: f64 = 108.0;
@@ -19,7 +22,7 @@ const DIGIT_WIDTH: f64 = 0.636;
 /// A figure of one row: all sites together, then each.
 type Values = fn(&RunSummary) -> Vec<f64>;
 
-pub(super) fn figure(report: &Report, summary: &Summary) -> Figure {
+pub(super) fn figure(report: &ExperimentReport, summary: &ExperimentSummary) -> Figure {
     let rows: [(&str, Values); 3] = [
         ("mean latency, ms", |run| {
             let sites = run.sites.iter().map(|site| site.all.mean_ms);
@@ -38,14 +41,14 @@ pub(super) fn figure(report: &Report, summary: &Summary) -> Figure {
     let mut svg = Svg::new(WIDTH, height, "Latency by strategy and site");
     let looks = looks(&report.runs);
     let labels = report.runs.iter().zip(&looks);
-    let entries: Vec<(Key, String)> = labels
-        .map(|(run, look)| (Key::Box(Ink::Series(*look)), run.label.clone()))
+    let entries: Vec<(LegendKey, String)> = labels
+        .map(|(run, look)| (LegendKey::Box(Ink::Series(*look)), run.label.clone()))
         .collect();
     legend(&mut svg, &entries, 18.0);
     for (row, (title, values)) in rows.into_iter().enumerate() {
         let mut groups = vec!["all operations"];
         groups.extend(report.topology.names());
-        let chart = Chart {
+        let chart = LatencyChart {
             top: TOP + row as f64 * ROW_HEIGHT + 22.0,
             title,
             groups,
@@ -63,7 +66,7 @@ pub(super) fn figure(report: &Report, summary: &Summary) -> Figure {
     }
 }
 
-struct Chart<'a> {
+struct LatencyChart<'a> {
     top: f64,
     title: &'a str,
     groups: Vec<&'a str>,
@@ -71,7 +74,7 @@ struct Chart<'a> {
     runs: Vec<Vec<f64>>,
 }
 
-impl Chart<'_> {
+impl LatencyChart<'_> {
     fn draw(&self, svg: &mut Svg, looks: &[usize]) {
         let greatest = self.runs.iter().flatten().copied().fold(0.0, f64::max);
         let most = tick_above(greatest.max(0.1));

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use super::super::digest::Class;
 use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 use super::{
-    Figure, Key, LEFT, LogAxis, RIGHT, WIDTH, file_name, legend, one_two_five_above,
+    Figure, LEFT, LegendKey, LogAxis, RIGHT, WIDTH, file_name, legend, one_two_five_above,
     one_two_five_below,
 };
-use panel::Panel;
+use panel::TimelinePanel;
 
 pub(in super::super) use of_run::of_run;
 
@@ -60,7 +60,7 @@ pub(in super::super) struct Timeline {
     pub to_s: f64,
     /// A site's name, its reads and its writes.
     pub rows: Vec<(String, [Series; 2])>,
-    pub marks: Vec<Mark>,
+    pub marks: Vec<TimelineMark>,
     /// Event from which the time counts.
     pub since: &'static str,
     /// Further note for the reader; begins with a space.
@@ -103,7 +103,7 @@ pub(in super::super) struct Band {
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
-pub(in super::super) enum Mark {
+pub(in super::super) enum TimelineMark {
     /// A fault from its beginning to its end, and what was done.
     Fault(f64, f64, String),
     Election(f64),
@@ -139,7 +139,7 @@ fn draw(name: String, timeline: &Timeline, scale: &Scale, rows: &[usize]) -> Fig
     for (place, &row) in rows.iter().enumerate() {
         let (site, series) = &timeline.rows[row];
         for (column, &class) in scale.classes.iter().enumerate() {
-            let panel = Panel {
+            let panel = TimelinePanel {
                 scale,
                 left: scale.left(column),
                 top: top + place as f64 * ROW_HEIGHT + 34.0,
@@ -170,9 +170,9 @@ fn draw(name: String, timeline: &Timeline, scale: &Scale, rows: &[usize]) -> Fig
     }
 }
 
-fn entries(timeline: &Timeline) -> Vec<(Key, String)> {
+fn entries(timeline: &Timeline) -> Vec<(LegendKey, String)> {
     let series = || timeline.rows.iter().flat_map(|(_, series)| series);
-    let has = |mark: fn(&Mark) -> bool| timeline.marks.iter().any(mark);
+    let has = |mark: fn(&TimelineMark) -> bool| timeline.marks.iter().any(mark);
     let leased = series().any(|s| !s.leased.is_empty());
     let dots = if leased {
         "other operations"
@@ -182,52 +182,52 @@ fn entries(timeline: &Timeline) -> Vec<(Key, String)> {
     let all = [
         (
             series().any(|s| !s.dots.is_empty()),
-            Key::Dot(Ink::Series(0)),
+            LegendKey::Dot(Ink::Series(0)),
             dots,
         ),
         (
             leased,
-            Key::Square(Ink::Series(1)),
+            LegendKey::Square(Ink::Series(1)),
             "on a key leased to the failed site",
         ),
         (
             series().any(|s| !s.bands.is_empty()),
-            Key::Band(Ink::Series(0)),
+            LegendKey::Band(Ink::Series(0)),
             "median, 99th percentile (band) and maximum (line)",
         ),
         (
             series().any(|s| !s.throughput.is_empty()),
-            Key::Box(Ink::Pale(0)),
+            LegendKey::Box(Ink::Pale(0)),
             "successes a second (dark top: more than the axis)",
         ),
         (
             series().any(|s| !s.ranges.is_empty()),
-            Key::Line(panel::RANGE),
+            LegendKey::Line(panel::RANGE),
             "least and most of them within a pixel",
         ),
         (
             series().any(|s| !s.failed.is_empty()),
-            Key::Cross,
+            LegendKey::Cross,
             "failed or given up",
         ),
         (
-            has(|mark| matches!(mark, Mark::Fault(..))),
-            Key::Shade,
+            has(|mark| matches!(mark, TimelineMark::Fault(..))),
+            LegendKey::Shade,
             "fault",
         ),
         (
-            has(|mark| matches!(mark, Mark::Election(_))),
-            Key::Line(panel::ELECTION),
+            has(|mark| matches!(mark, TimelineMark::Election(_))),
+            LegendKey::Line(panel::ELECTION),
             "election",
         ),
         (
-            has(|mark| matches!(mark, Mark::LeaseEnd(_))),
-            Key::Line(panel::LEASE_END),
+            has(|mark| matches!(mark, TimelineMark::LeaseEnd(_))),
+            LegendKey::Line(panel::LEASE_END),
             "leases ended",
         ),
         (
-            has(|mark| matches!(mark, Mark::Configuration(_))),
-            Key::Notch,
+            has(|mark| matches!(mark, TimelineMark::Configuration(_))),
+            LegendKey::Notch,
             "new configuration",
         ),
     ];

@@ -11,44 +11,44 @@ use leasehold_ycsb::measurement::{LogInterval, each_interval};
 
 use super::super::figures::timeline::{Band, Series, extremes};
 use super::NamedLogs;
-use super::grid::{Cuts, Grid};
-use super::tag::{Counted, counted};
+use super::grid::{Grid, IntervalEdges};
+use super::tag::{OperationTag, parse_tag};
 
 /// Name of a site that a log does not name.
 const UNNAMED_SITE: &str = "all sites";
 
 /// Everything that the logs hold.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct LogData {
     /// In the order in which they were met.
     pub sites: Vec<String>,
-    pub runs: Vec<Run>,
+    pub runs: Vec<LogRun>,
 }
 
 /// One run, maybe of several load generators.
 #[derive(Debug, Default)]
-pub(super) struct Run {
+pub(super) struct LogRun {
     pub name: String,
     /// Whether latencies count from the intended start.
     pub intended: bool,
-    times: Times,
+    times: IntervalTimes,
     grid: Grid,
     /// By site and class.
-    rows: BTreeMap<(String, usize), Row>,
+    rows: BTreeMap<(String, usize), SiteRow>,
 }
 
 /// Times of a run's intervals, by what the intervals count.
 #[derive(Debug, Default)]
-struct Times {
+struct IntervalTimes {
     /// Answered operations, from when they were sent and from when they should have been.
-    done: [Cuts; 2],
+    done: [IntervalEdges; 2],
     /// The others.
-    others: Cuts,
+    others: IntervalEdges,
 }
 
 /// Results of a run at one site, of one class of operations.
 #[derive(Debug, Default)]
-struct Row {
+struct SiteRow {
     /// Successes a second in each cell; `None` where no interval is.
     cells: Vec<Option<f64>>,
     columns: Vec<Column>,
@@ -70,22 +70,22 @@ struct Column {
 ///
 /// # Errors
 /// If one cannot be read or is none.
-pub(super) fn gather(logs: &[NamedLogs]) -> anyhow::Result<Gathered> {
-    let mut gathered = Gathered::default();
+pub(super) fn gather(logs: &[NamedLogs]) -> anyhow::Result<LogData> {
+    let mut gathered = LogData::default();
     let mut files = Vec::new();
     for (name, paths) in logs {
         for path in paths {
             let mut file = open(path)?;
-            gathered.each(name, path, &mut file, &mut |run, counted, interval| {
-                run.times.add(counted, span_ms(interval));
+            gathered.each(name, path, &mut file, &mut |run, tag, interval| {
+                run.times.add(tag, span_ms(interval));
                 Ok(())
             })?;
             files.push((name, path, file));
         }
     }
-    gathered.runs.iter_mut().for_each(Run::settle);
+    gathered.runs.iter_mut().for_each(LogRun::choose_basis);
     for (name, path, mut file) in files {
-        gathered.each(name, path, &mut file, &mut Run::take)?;
+        gathered.each(name, path, &mut file, &mut LogRun::add_interval)?;
     }
     gathered.runs.retain(|run| !run.rows.is_empty());
     Ok(gathered)
@@ -106,9 +106,10 @@ fn open(path: &Path) -> anyhow::Result<File> {
 }
 
 /// Does something with an interval of a run.
-type Take<'a> = &'a mut dyn FnMut(&mut Run, &Counted, &LogInterval<'_>) -> Result<(), String>;
+type IntervalVisitor<'a> =
+    &'a mut dyn FnMut(&mut LogRun, &OperationTag, &LogInterval<'_>) -> Result<(), String>;
 
-impl Gathered {
+impl LogData {
     pub(super) fn names(&self) -> Vec<&str> {
         self.runs.iter().map(|run| run.name.as_str()).collect()
     }
@@ -119,34 +120,34 @@ impl Gathered {
         name: &str,
         path: &Path,
         file: &mut File,
-        take: Take<'_>,
+        visit: IntervalVisitor<'_>,
     ) -> anyhow::Result<()> {
         file.rewind().with_context(|| path.display().to_string())?;
         each_interval(path, file, &mut |interval| {
-            let Some(mut counted) = counted(&interval.tag, path) else {
+            let Some(mut tag) = parse_tag(&interval.tag, path) else {
                 return Ok(());
             };
-            if counted.site.is_empty() {
-                counted.site = UNNAMED_SITE.to_owned();
+            if tag.site.is_empty() {
+                tag.site = UNNAMED_SITE.to_owned();
             }
-            if !self.sites.contains(&counted.site) {
-                self.sites.push(counted.site.clone());
+            if !self.sites.contains(&tag.site) {
+                self.sites.push(tag.site.clone());
             }
-            let run = self.run(name, &counted.run);
-            take(run, &counted, interval)
+            let run = self.run(name, &tag.run);
+            visit(run, &tag, interval)
         })?;
         Ok(())
     }
 
     /// The run of that name and label, which may be new.
-    fn run(&mut self, name: &str, label: &str) -> &mut Run {
+    fn run(&mut self, name: &str, label: &str) -> &mut LogRun {
         let parts = [name, label].into_iter().filter(|part| !part.is_empty());
         let name = parts.collect::<Vec<_>>().join(" ");
         let at = self.runs.iter().position(|run| run.name == name);
         let at = at.unwrap_or_else(|| {
-            self.runs.push(Run {
+            self.runs.push(LogRun {
                 name,
-                ..Run::default()
+                ..LogRun::default()
             });
             self.runs.len() - 1
         });
@@ -154,10 +155,10 @@ impl Gathered {
     }
 }
 
-impl Times {
-    fn add(&mut self, counted: &Counted, [from_ms, to_ms]: [u64; 2]) {
-        let cuts = match counted.done {
-            true => &mut self.done[usize::from(counted.intended)],
+impl IntervalTimes {
+    fn add(&mut self, tag: &OperationTag, [from_ms, to_ms]: [u64; 2]) {
+        let cuts = match tag.done {
+            true => &mut self.done[usize::from(tag.intended)],
             false => &mut self.others,
         };
         cuts.add(from_ms, to_ms);
@@ -166,35 +167,39 @@ impl Times {
     /// Beginning and end of all that is shown.
     fn ends_ms(&self, intended: bool) -> [u64; 2] {
         let shown = [&self.done[usize::from(intended)], &self.others];
-        let ends = shown.into_iter().filter_map(Cuts::ends_ms);
+        let ends = shown.into_iter().filter_map(IntervalEdges::ends_ms);
         let all = ends.reduce(|[a, b], [from, to]| [a.min(from), b.max(to)]);
         all.unwrap_or_default()
     }
 }
 
-impl Run {
+impl LogRun {
     /// Chooses one basis of latency: the intended start, where a log has it. What was never
     /// sent has no other.
-    fn settle(&mut self) {
+    fn choose_basis(&mut self) {
         self.intended = self.times.done[1].ends_ms().is_some();
         self.grid = Grid::new(&self.times.done[usize::from(self.intended)]);
     }
 
     /// Adds an interval, unless it is of the other basis.
-    fn take(&mut self, counted: &Counted, interval: &LogInterval<'_>) -> Result<(), String> {
-        if counted.done && counted.intended != self.intended {
+    fn add_interval(
+        &mut self,
+        tag: &OperationTag,
+        interval: &LogInterval<'_>,
+    ) -> Result<(), String> {
+        if tag.done && tag.intended != self.intended {
             return Ok(());
         }
         let counts = interval.counts()?;
         let [from_ms, to_ms] = span_ms(interval);
-        let key = (counted.site.clone(), counted.class as usize);
+        let key = (tag.site.clone(), tag.class as usize);
         let grid = &self.grid;
-        let row = self.rows.entry(key).or_insert_with(|| Row {
+        let row = self.rows.entry(key).or_insert_with(|| SiteRow {
             cells: vec![None; grid.cells()],
             columns: vec![Column::default(); grid.columns()],
-            ..Row::default()
+            ..SiteRow::default()
         });
-        if !counted.done {
+        if !tag.done {
             let longest = counts.last().map(|(us, _)| ms(*us));
             let middle_ms = (from_ms + to_ms) as f64 / 2.0;
             row.failed.extend(longest.map(|ms| (middle_ms, ms)));
@@ -253,7 +258,7 @@ impl Run {
     }
 }
 
-impl Row {
+impl SiteRow {
     fn add(&mut self, grid: &Grid, [from_ms, to_ms]: [u64; 2], counts: &[(u64, u64)]) {
         let answered: u64 = counts.iter().map(|(_, count)| count).sum();
         let per_s = answered as f64 / ((to_ms - from_ms) as f64 / 1e3);

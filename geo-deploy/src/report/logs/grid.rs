@@ -10,14 +10,14 @@ const CELLS: usize = 1 << 16;
 
 /// Beginnings and ends of intervals, in ms, while they are few.
 #[derive(Debug, Default)]
-pub(super) struct Cuts {
+pub(super) struct IntervalEdges {
     at_ms: BTreeSet<u64>,
     /// There were too many to keep.
     many: bool,
     ends_ms: Option<[u64; 2]>,
 }
 
-impl Cuts {
+impl IntervalEdges {
     pub(super) fn add(&mut self, from_ms: u64, to_ms: u64) {
         let [first, last] = self.ends_ms.unwrap_or([from_ms, to_ms]);
         self.ends_ms = Some([first.min(from_ms), last.max(to_ms)]);
@@ -46,7 +46,7 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    pub(super) fn new(cuts: &Cuts) -> Grid {
+    pub(super) fn new(cuts: &IntervalEdges) -> Grid {
         let Some([from, to]) = cuts.ends_ms else {
             return Grid::default();
         };

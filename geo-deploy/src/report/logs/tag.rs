@@ -7,7 +7,7 @@ use super::super::digest::Class;
 
 /// Operations that a line counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct OperationTag {
     /// The run, "" if the tag names none.
     pub run: String,
     /// The site, "" if the tag names none.
@@ -22,7 +22,7 @@ pub(super) struct Counted {
 /// `label:site:OPERATION:path`; label, site and path may be missing. A log without tags
 /// is one of a single operation, which names the file (`READ.hdr`). `None` if no
 /// operations are counted.
-pub(super) fn counted(tag: &str, file: &std::path::Path) -> Option<Counted> {
+pub(super) fn parse_tag(tag: &str, file: &std::path::Path) -> Option<OperationTag> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy());
     let stem = stem.unwrap_or_default();
     let tag = if tag.is_empty() { &stem } else { tag };
@@ -39,7 +39,7 @@ pub(super) fn counted(tag: &str, file: &std::path::Path) -> Option<Counted> {
         [site] => (String::new(), *site),
         [run @ .., site] => (run.join(":"), *site),
     };
-    Some(Counted {
+    Some(OperationTag {
         run,
         site: site.to_owned(),
         class,
@@ -83,14 +83,14 @@ mod tests {
     #[test]
     fn tags_of_every_origin_are_understood() {
         let found = |tag: &str, file: &str| {
-            let counted = counted(tag, std::path::Path::new(file))?;
-            let Counted {
+            let parsed = parse_tag(tag, std::path::Path::new(file))?;
+            let OperationTag {
                 run,
                 site,
                 class,
                 done,
                 intended,
-            } = counted;
+            } = parsed;
             Some((run, site, class, done, intended))
         };
         let expected = |run: &str, site: &str, class, done, intended| {

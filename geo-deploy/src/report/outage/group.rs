@@ -10,7 +10,7 @@ const LONGEST_NAMED: usize = 3;
 
 /// Effect of faults of the same text on one group of operations at one site.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Group {
+pub struct OutageGroup {
     /// The faults, in words.
     pub text: String,
     /// The clients' site.
@@ -50,12 +50,12 @@ pub struct Group {
     /// Those that clients waited longest for, the longest first; none if there was one
     /// fault.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub longest: Vec<Longest>,
+    pub longest: Vec<LongestOutage>,
 }
 
 /// One fault of many.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Longest {
+pub struct LongestOutage {
     /// The number of the run, from 1, if there are several.
     pub run: Option<usize>,
     /// The fault's number in its run, from 1.
@@ -65,7 +65,7 @@ pub struct Longest {
 }
 
 /// The groups of a run's outages, in the order in which they are first met.
-pub(in super::super) fn groups(outages: &[Outage]) -> Vec<Group> {
+pub(in super::super) fn groups(outages: &[Outage]) -> Vec<OutageGroup> {
     let mut apart: Vec<Vec<&Outage>> = Vec::new();
     for outage in outages {
         let same = |all: &&mut Vec<&Outage>| {
@@ -78,19 +78,22 @@ pub(in super::super) fn groups(outages: &[Outage]) -> Vec<Group> {
             None => apart.push(vec![outage]),
         }
     }
-    apart.iter().map(|all| Group::of(all)).collect()
+    apart.iter().map(|all| OutageGroup::of(all)).collect()
 }
 
-impl Group {
+impl OutageGroup {
     /// Combines at least one outage.
-    fn of(all: &[&Outage]) -> Group {
+    fn of(all: &[&Outage]) -> OutageGroup {
         let first = all[0];
         let sum = |count: fn(&Outage) -> u64| all.iter().map(|outage| count(outage)).sum();
         let outages_s = rising(all.iter().map(|outage| outage.outage_s));
         let longest_s = rising(all.iter().map(|outage| outage.longest_s));
-        let kept: Vec<bool> = all.iter().filter_map(|outage| outage.kept()).collect();
+        let kept: Vec<bool> = all
+            .iter()
+            .filter_map(|outage| outage.within_bound())
+            .collect();
         let bounds = all.iter().filter_map(|outage| outage.bound_s);
-        Group {
+        OutageGroup {
             text: first.text.clone(),
             site: first.site.clone(),
             operation: first.operation,
@@ -119,25 +122,28 @@ impl Group {
     }
 
     /// Returns the number of bounds that were broken, and the longest time without an answer, in s.
-    pub(super) fn harm(&self) -> (usize, f64) {
+    pub(super) fn severity(&self) -> (usize, f64) {
         (self.bounded - self.kept, self.outage_s.max(self.longest_s))
     }
 }
 
 /// Nothing of a single fault.
-fn longest(all: &[&Outage]) -> Vec<Longest> {
-    let mut all: Vec<Longest> = match all {
+fn longest(all: &[&Outage]) -> Vec<LongestOutage> {
+    let mut all: Vec<LongestOutage> = match all {
         [_] => return Vec::new(),
-        several => several.iter().map(|outage| Longest::of(outage)).collect(),
+        several => several
+            .iter()
+            .map(|outage| LongestOutage::of(outage))
+            .collect(),
     };
     all.sort_by(|a, b| b.waited_s.total_cmp(&a.waited_s));
     all.truncate(LONGEST_NAMED);
     all
 }
 
-impl Longest {
-    fn of(outage: &Outage) -> Longest {
-        Longest {
+impl LongestOutage {
+    fn of(outage: &Outage) -> LongestOutage {
+        LongestOutage {
             run: outage.run,
             fault: outage.fault,
             waited_s: outage.waited_s(),

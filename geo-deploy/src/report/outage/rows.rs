@@ -1,14 +1,14 @@
 //! Outages as a reader sees them: faults of the same text together.
 
 use super::super::table::{Table, grouped, ms};
-use super::{Group, Longest};
+use super::{LongestOutage, OutageGroup};
 
 /// A table with more rows keeps only the worst site of each fault and group.
 const ROWS_MAX: usize = 60;
 
 /// The outages of one run; `None` if it had no faults, or nothing was due.
-pub(in super::super) fn table(label: &str, groups: &[Group]) -> Option<Table> {
-    let mut rows: Vec<&Group> = groups.iter().collect();
+pub(in super::super) fn table(label: &str, groups: &[OutageGroup]) -> Option<Table> {
+    let mut rows: Vec<&OutageGroup> = groups.iter().collect();
     if rows.is_empty() {
         return None;
     }
@@ -46,14 +46,14 @@ fn columns(several: bool) -> Vec<&'static str> {
 
 /// Returns, for each fault and group, the site where most bounds were broken, or where clients
 /// waited longest.
-fn worst(groups: Vec<&Group>) -> Vec<&Group> {
-    let mut kept: Vec<&Group> = Vec::new();
+fn worst(groups: Vec<&OutageGroup>) -> Vec<&OutageGroup> {
+    let mut kept: Vec<&OutageGroup> = Vec::new();
     for group in groups {
-        let same = |other: &&mut &Group| {
+        let same = |other: &&mut &OutageGroup| {
             (&other.text, other.operations()) == (&group.text, group.operations())
         };
         match kept.iter_mut().find(same) {
-            Some(other) if group.harm() > other.harm() => *other = group,
+            Some(other) if group.severity() > other.severity() => *other = group,
             Some(_) => {}
             None => kept.push(group),
         }
@@ -61,7 +61,7 @@ fn worst(groups: Vec<&Group>) -> Vec<&Group> {
     kept
 }
 
-fn cells(group: &Group, several: bool) -> Vec<String> {
+fn cells(group: &OutageGroup, several: bool) -> Vec<String> {
     let mut cells = vec![group.text.clone(), group.site.clone(), group.operations()];
     if several {
         cells.push(group.faults.to_string());
@@ -77,7 +77,7 @@ fn cells(group: &Group, several: bool) -> Vec<String> {
     cells
 }
 
-fn kept(group: &Group) -> String {
+fn kept(group: &OutageGroup) -> String {
     match (group.bounded, group.bounded - group.kept) {
         (0, _) => dash(),
         (_, 0) => "yes".to_owned(),
@@ -87,7 +87,7 @@ fn kept(group: &Group) -> String {
 }
 
 /// The numbers of the runs, if there are several.
-fn runs(longest: &[Longest]) -> String {
+fn runs(longest: &[LongestOutage]) -> String {
     let runs = longest.iter().filter_map(|one| one.run);
     let runs: Vec<String> = runs.map(|run| run.to_string()).collect();
     match runs.is_empty() {

@@ -3,22 +3,22 @@ use super::*;
 const S: u64 = 1_000_000_000;
 
 /// An operation due from `start` to `end`, in seconds.
-fn op(start: f64, end: f64, how: End) -> Op {
+fn op(start: f64, end: f64, how: OpOutcome) -> DueOperation {
     let ns = |s: f64| (s * S as f64) as u64;
-    Op {
+    DueOperation {
         start: ns(start),
         end: ns(end),
         how,
     }
 }
 
-fn ok(start: f64, end: f64) -> Op {
-    op(start, end, End::Ok)
+fn ok(start: f64, end: f64) -> DueOperation {
+    op(start, end, OpOutcome::Ok)
 }
 
 /// Outage and longest wait in a window from 10 s to 30 s.
-fn seen(ops: &[Op]) -> (f64, f64) {
-    let window = Window {
+fn seen(ops: &[DueOperation]) -> (f64, f64) {
+    let window = FaultWindow {
         previous: 0,
         start: 10 * S,
         end: 30 * S,
@@ -53,8 +53,8 @@ fn a_success_among_waiting_operations_ends_the_outage_but_not_their_wait() {
 
 #[test]
 fn operations_that_fail_at_once_prolong_the_outage() {
-    let refused = [10.0, 12.0, 14.0, 16.0].map(|at| op(at, at + 0.001, End::Failed));
-    let ops: Vec<Op> = refused.into_iter().chain([ok(18.0, 18.5)]).collect();
+    let refused = [10.0, 12.0, 14.0, 16.0].map(|at| op(at, at + 0.001, OpOutcome::Failed));
+    let ops: Vec<DueOperation> = refused.into_iter().chain([ok(18.0, 18.5)]).collect();
     assert_eq!(seen(&ops), (8.5, 0.5));
 }
 
@@ -62,12 +62,12 @@ fn operations_that_fail_at_once_prolong_the_outage() {
 fn an_outage_without_end_lasts_until_the_last_operation_is_given_up() {
     let ops = [
         ok(10.0, 10.5),
-        op(11.0, 21.0, End::TimedOut),
-        op(21.0, 26.0, End::TimedOut),
+        op(11.0, 21.0, OpOutcome::TimedOut),
+        op(21.0, 26.0, OpOutcome::TimedOut),
     ];
     assert_eq!(seen(&ops), (15.0, 10.0));
     // What outlives the window is the next fault's.
-    let ops = [ok(10.0, 10.5), op(11.0, 45.0, End::TimedOut)];
+    let ops = [ok(10.0, 10.5), op(11.0, 45.0, OpOutcome::TimedOut)];
     assert_eq!(seen(&ops), (19.0, 34.0));
 }
 
@@ -79,7 +79,7 @@ fn what_was_due_when_the_fault_began_counts_from_then_and_its_wait_from_its_star
 
 #[test]
 fn an_open_loop_without_outage_shows_its_longest_operation() {
-    let ops: Vec<Op> = (0..20)
+    let ops: Vec<DueOperation> = (0..20)
         .map(|i| 10.0 + f64::from(i))
         .map(|at| ok(at, at + 0.25))
         .collect();
@@ -88,7 +88,7 @@ fn an_open_loop_without_outage_shows_its_longest_operation() {
 
 #[test]
 fn nothing_due_is_no_row() {
-    let window = Window {
+    let window = FaultWindow {
         previous: 0,
         start: 10 * S,
         end: 30 * S,
@@ -115,14 +115,14 @@ fn a_bound_is_kept_only_by_both() {
         median_before_ms: None,
         median_after_ms: None,
     };
-    assert_eq!(outage.kept(), Some(false));
+    assert_eq!(outage.within_bound(), Some(false));
     let fast = |bound_s| Outage {
         longest_s: 2.0,
         bound_s,
         ..outage.clone()
     };
-    assert_eq!(fast(Some(9.0)).kept(), Some(true));
-    assert_eq!(fast(None).kept(), None);
+    assert_eq!(fast(Some(9.0)).within_bound(), Some(true));
+    assert_eq!(fast(None).within_bound(), None);
     let bound = OutageBound {
         leased_writes_s: Some(9.0),
         other_writes_s: Some(0.2),

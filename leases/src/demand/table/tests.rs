@@ -6,15 +6,15 @@ use crate::types::Key;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn reads(key: impl Into<Key>, reads: u32) -> Report {
+fn reads(key: impl Into<Key>, reads: u32) -> TallyReport {
     let delta = Delta {
         key: key.into(),
         reads,
         writes: 0,
     };
-    Report {
+    TallyReport {
         deltas: vec![delta],
-        ..Report::default()
+        ..TallyReport::default()
     }
 }
 
@@ -115,9 +115,9 @@ fn when_clients_turn_to_other_keys_the_old_ones_are_forgotten() {
                 writes: 0,
             };
             let deltas = (0..20).map(delta).collect();
-            let report = Report {
+            let report = TallyReport {
                 deltas,
-                ..Report::default()
+                ..TallyReport::default()
             };
             shifted |= demand.report(now, origin, &report);
         }

@@ -125,8 +125,10 @@ impl World {
                 may_promise: true,
             };
             for other in ReplicaSet::all(n).minus(ReplicaSet::one(id)).iter() {
-                party.grantor.met(now, other, Incarnation(1));
-                party.holder.met(other, Incarnation(1));
+                party
+                    .grantor
+                    .observe_incarnation(now, other, Incarnation(1));
+                party.holder.observe_incarnation(other, Incarnation(1));
             }
             party
         };
@@ -238,8 +240,8 @@ impl World {
         let party = self.party(id);
         if incarnation > party.met[other.index()] {
             party.met[other.index()] = incarnation;
-            party.grantor.met(now, other, incarnation);
-            party.holder.met(other, incarnation);
+            party.grantor.observe_incarnation(now, other, incarnation);
+            party.holder.observe_incarnation(other, incarnation);
         }
     }
 

@@ -128,10 +128,14 @@ fn late_news_of_an_earlier_run_drops_nothing() {
     w.pass(LeaseParams::default().restart_wait());
     w.establish(G, H);
     let now = w.now(G);
-    w.party(G).grantor.met(now, H, Incarnation(1));
-    w.party(G).grantor.met(now, H, Incarnation(2));
+    w.party(G)
+        .grantor
+        .observe_incarnation(now, H, Incarnation(1));
+    w.party(G)
+        .grantor
+        .observe_incarnation(now, H, Incarnation(2));
     assert_eq!(w.tag(G, KEY), set(&[1]));
     w.check_contained(G, H);
-    w.party(H).holder.met(G, Incarnation(1));
+    w.party(H).holder.observe_incarnation(G, Incarnation(1));
     assert!(w.permit(H, KEY).is_ok());
 }

@@ -28,8 +28,8 @@ impl Clients {
     /// Closes the connections that have lost their rights, with whatever waits to be sent.
     fn renew_rights(&self, access: &Access) {
         for connection in self.connections.borrow().values() {
-            if !access.renew(&connection.pass) {
-                if let Some(untold) = self.budget.closed.due(Instant::now()) {
+            if !access.renew(&connection.auth) {
+                if let Some(untold) = self.budget.close_log.due(Instant::now()) {
                     let client = connection.address;
                     tracing::info!(%client, untold, "closed: its token was revoked, or has expired");
                 }
@@ -44,7 +44,7 @@ impl Clients {
     /// As [`Access::check`].
     pub(crate) fn allow(&self, connection: &Connection, body: Option<&Body>) -> Result<(), Error> {
         match (&self.access, body) {
-            (Some(access), Some(body)) => access.check(&connection.pass, body),
+            (Some(access), Some(body)) => access.check(&connection.auth, body),
             _ => Ok(()),
         }
     }

@@ -16,6 +16,6 @@ pub(crate) mod tests;
 pub mod tokens;
 
 pub(super) use reload::Access;
-pub(super) use table::Pass;
-pub use table::Table;
+pub(super) use table::AuthState;
+pub use table::TokenTable;
 pub use tokens::AccessError;

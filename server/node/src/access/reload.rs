@@ -16,15 +16,15 @@ use leasehold_wire::Error;
 use leasehold_wire::request::Body;
 use tokio::time::sleep;
 
-use super::table::{Pass, Table};
+use super::table::{AuthState, TokenTable};
 use super::tokens::{self, AccessError, FILE_BYTES_MAX};
-use crate::reread::{LOOK_EVERY, Looks};
+use crate::reread::{CHECK_INTERVAL, FileWatcher};
 
 /// The table of tokens in force, which follows its file.
 #[derive(Debug)]
 pub(crate) struct Access {
     file: PathBuf,
-    table: RefCell<Table>,
+    table: RefCell<TokenTable>,
     /// When rights were last looked up for all connections, in seconds since 1970.
     renewed_s: Cell<i64>,
     /// The file cannot be used as it is.
@@ -47,7 +47,7 @@ impl Access {
         tracing::info!(file = %file.display(), tokens = entries.len(), "clients need a token");
         Ok(Access {
             file: file.to_owned(),
-            table: RefCell::new(Table::new(&entries)),
+            table: RefCell::new(TokenTable::new(&entries)),
             renewed_s: Cell::new(unix_s()),
             outdated: Cell::default(),
             unauthenticated: Cell::default(),
@@ -59,23 +59,23 @@ impl Access {
     /// Takes the token with which a connection begins.
     ///
     /// # Errors
-    /// As [`Pass::say`].
-    pub(crate) fn admit(&self, pass: &Pass, token: &[u8]) -> Result<(), Error> {
-        let said = pass.say(token, &self.table.borrow(), unix_s());
-        said.inspect_err(|_| count(&self.unauthenticated))
+    /// As [`AuthState::authenticate`].
+    pub(crate) fn admit(&self, auth: &AuthState, token: &[u8]) -> Result<(), Error> {
+        let outcome = auth.authenticate(token, &self.table.borrow(), unix_s());
+        outcome.inspect_err(|_| count(&self.unauthenticated))
     }
 
     /// Whether a connection may ask for this.
     ///
     /// # Errors
-    /// As [`Pass::check`].
-    pub(crate) fn check(&self, pass: &Pass, body: &Body) -> Result<(), Error> {
-        pass.check(body).inspect_err(|_| count(&self.denied))
+    /// As [`AuthState::check`].
+    pub(crate) fn check(&self, auth: &AuthState, body: &Body) -> Result<(), Error> {
+        auth.check(body).inspect_err(|_| count(&self.denied))
     }
 
     /// Looks the rights of a connection up again. False if it has lost them.
-    pub(crate) fn renew(&self, pass: &Pass) -> bool {
-        let keeps = pass.renew(&self.table.borrow(), self.renewed_s.get());
+    pub(crate) fn renew(&self, auth: &AuthState) -> bool {
+        let keeps = auth.renew(&self.table.borrow(), self.renewed_s.get());
         if !keeps {
             count(&self.revoked);
         }
@@ -85,11 +85,11 @@ impl Access {
     /// Follows the file for as long as it is polled. Calls `renew_all` when connections may
     /// have other rights than before.
     pub(crate) async fn follow(self: Rc<Self>, renew_all: impl Fn()) {
-        let mut watch = Watch::default();
+        let mut watch = TokenFileWatcher::default();
         loop {
-            sleep(LOOK_EVERY).await;
-            let found = watch.look(&self.file).await;
-            self.outdated.set(watch.looks.are_unusable());
+            sleep(CHECK_INTERVAL).await;
+            let found = watch.check(&self.file).await;
+            self.outdated.set(watch.watcher.is_unusable());
             let now = unix_s();
             if self.has_changed(found, now) || self.has_expired(now) {
                 self.renewed_s.set(now);
@@ -98,7 +98,7 @@ impl Access {
         }
     }
 
-    fn has_changed(&self, found: Option<Table>, now: i64) -> bool {
+    fn has_changed(&self, found: Option<TokenTable>, now: i64) -> bool {
         let Some(table) = found.filter(|found| *found != *self.table.borrow()) else {
             return false;
         };
@@ -139,49 +139,51 @@ fn unix_s() -> i64 {
 }
 
 /// Result of another thread's look at the file.
-enum Look {
+enum TokenFileCheck {
     Same,
-    Other(Arc<str>, Result<Table, AccessError>),
+    Other(Arc<str>, Result<TokenTable, AccessError>),
     Unreadable(AccessError),
 }
 
 /// Last known state of the file.
 #[derive(Default)]
-struct Watch {
+struct TokenFileWatcher {
     /// Text that the file held when it was last read.
     text: Option<Arc<str>>,
     /// Reason why that text cannot be used.
     refusal: Option<String>,
-    looks: Looks<Look>,
+    watcher: FileWatcher<TokenFileCheck>,
 }
 
-impl Watch {
+impl TokenFileWatcher {
     /// Reads the file. Returns what it says, if it is not what was read before.
-    async fn look(&mut self, file: &Path) -> Option<Table> {
+    async fn check(&mut self, file: &Path) -> Option<TokenTable> {
         match self.read(file).await {
             Ok(table) => {
-                self.looks.usable();
+                self.watcher.mark_usable();
                 table
             }
             Err(problem) => {
-                self.tell(file, &problem);
+                self.report(file, &problem);
                 None
             }
         }
     }
 
-    async fn read(&mut self, file: &Path) -> Result<Option<Table>, String> {
+    async fn read(&mut self, file: &Path) -> Result<Option<TokenTable>, String> {
         let (path, known) = (file.to_owned(), self.text.clone());
-        let found = self.looks.look(move || look(&path, known.as_deref()));
+        let found = self
+            .watcher
+            .check(move || check_file(&path, known.as_deref()));
         match found.await? {
-            Look::Same => self.refusal.clone().map_or(Ok(None), Err),
-            Look::Other(text, parsed) => {
+            TokenFileCheck::Same => self.refusal.clone().map_or(Ok(None), Err),
+            TokenFileCheck::Other(text, parsed) => {
                 self.text = Some(text);
                 let parsed = parsed.map_err(|error| error.to_string());
                 self.refusal = parsed.as_ref().err().cloned();
                 parsed.map(Some)
             }
-            Look::Unreadable(error) => {
+            TokenFileCheck::Unreadable(error) => {
                 // Whatever is read next is new.
                 self.text = None;
                 Err(error.to_string())
@@ -189,8 +191,8 @@ impl Watch {
         }
     }
 
-    fn tell(&mut self, file: &Path, problem: &str) {
-        if !self.looks.unusable(problem) {
+    fn report(&mut self, file: &Path, problem: &str) {
+        if !self.watcher.mark_unusable(problem) {
             return;
         }
         tracing::error!(
@@ -202,12 +204,12 @@ impl Watch {
     }
 }
 
-fn look(file: &Path, known: Option<&str>) -> Look {
+fn check_file(file: &Path, known: Option<&str>) -> TokenFileCheck {
     let text = match read_private(file, FILE_BYTES_MAX) {
-        Ok(text) if known == Some(text.as_str()) => return Look::Same,
+        Ok(text) if known == Some(text.as_str()) => return TokenFileCheck::Same,
         Ok(text) => text,
-        Err(error) => return Look::Unreadable(error.into()),
+        Err(error) => return TokenFileCheck::Unreadable(error.into()),
     };
-    let parsed = tokens::parse(&text, file).map(|entries| Table::new(&entries));
-    Look::Other(text.into(), parsed)
+    let parsed = tokens::parse(&text, file).map(|entries| TokenTable::new(&entries));
+    TokenFileCheck::Other(text.into(), parsed)
 }

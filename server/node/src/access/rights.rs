@@ -99,7 +99,7 @@ pub fn check(rights: &Rights, body: &Body) -> Result<(), Error> {
                 "a command without an operation is allowed to nobody",
             )),
         },
-        Body::Status(asked) => check_status(rights, asked),
+        Body::Status(request) => check_status(rights, request),
         Body::Move(_) => needs_admin(rights, "moving leadership"),
         Body::Lease(_) => needs_admin(rights, "changing leases"),
     }
@@ -149,20 +149,20 @@ fn check_scan(rights: &Rights, scan: &Scan) -> Result<(), Error> {
 
 /// Checks the rights for a status. Every client with a token may ask for the bare status: it
 /// names no key, and clients measure with it how far a replica is.
-fn check_status(rights: &Rights, asked: &StatusRequest) -> Result<(), Error> {
-    if asked.leases {
+fn check_status(rights: &Rights, request: &StatusRequest) -> Result<(), Error> {
+    if request.leases {
         needs_admin(rights, "the status with `leases`")?;
     }
-    if asked.demand {
+    if request.demand {
         needs_admin(rights, "the status with `demand`")?;
     }
-    if !asked.holders {
+    if !request.holders {
         return Ok(());
     }
-    match asked.key.is_empty() {
+    match request.key.is_empty() {
         true => needs_admin(rights, "the status with `holders` of the hottest key"),
         false if rights.admin => Ok(()),
-        false => reads(rights, "the status with `holders`", &asked.key),
+        false => reads(rights, "the status with `holders`", &request.key),
     }
 }
 

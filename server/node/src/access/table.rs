@@ -8,24 +8,24 @@ use leasehold_wire::request::Body;
 use leasehold_wire::{Error, ErrorCode, TOKEN_BYTES_MAX};
 
 use super::rights::{self, Rights};
-use super::tokens::{Digest, Entry};
+use super::tokens::{Digest, TokenEntry};
 
 /// The tokens of a file, and what they may do.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Table {
-    tokens: HashMap<Digest, Holder>,
+pub struct TokenTable {
+    tokens: HashMap<Digest, TokenHolder>,
     /// Rights of clients without a token; `None` if they have none.
-    anonymous: Option<Holder>,
+    anonymous: Option<TokenHolder>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Holder {
+struct TokenHolder {
     rights: Arc<Rights>,
     /// Seconds since 1970 began, UTC.
     expires: Option<i64>,
 }
 
-impl Holder {
+impl TokenHolder {
     fn rights_at(&self, unix_s: i64) -> Option<Arc<Rights>> {
         let counts = self.expires.is_none_or(|expires| unix_s < expires);
         counts.then(|| Arc::clone(&self.rights))
@@ -34,29 +34,29 @@ impl Holder {
 
 /// Identity that a connection is taken to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum Principal {
     /// It has said no token.
     Anonymous,
     /// It has said the token with this digest.
     Token(Digest),
 }
 
-impl Who {
+impl Principal {
     /// Identity of a client that sends this token; an empty token counts as none.
-    pub fn says(token: &[u8]) -> Who {
+    pub fn from_token(token: &[u8]) -> Principal {
         match token.is_empty() {
-            true => Who::Anonymous,
-            false => Who::Token(Digest::of(token)),
+            true => Principal::Anonymous,
+            false => Principal::Token(Digest::of(token)),
         }
     }
 }
 
-impl Table {
+impl TokenTable {
     /// Builds the table of these entries.
-    pub fn new(entries: &[Entry]) -> Table {
-        let mut table = Table::default();
+    pub fn new(entries: &[TokenEntry]) -> TokenTable {
+        let mut table = TokenTable::default();
         for entry in entries {
-            let holder = Holder {
+            let holder = TokenHolder {
                 rights: Arc::new(entry.rights()),
                 expires: entry.expires.map(|expires| expires.unix_s),
             };
@@ -68,12 +68,12 @@ impl Table {
         table
     }
 
-    /// Rights of `who` at a time, in seconds since 1970 began, UTC; `None` if it counts for
+    /// Rights of `principal` at a time, in seconds since 1970 began, UTC; `None` if it counts for
     /// nothing then.
-    pub fn rights(&self, who: Who, unix_s: i64) -> Option<Arc<Rights>> {
-        let holder = match who {
-            Who::Anonymous => self.anonymous.as_ref(),
-            Who::Token(digest) => self.tokens.get(&digest),
+    pub fn rights(&self, principal: Principal, unix_s: i64) -> Option<Arc<Rights>> {
+        let holder = match principal {
+            Principal::Anonymous => self.anonymous.as_ref(),
+            Principal::Token(digest) => self.tokens.get(&digest),
         };
         holder?.rights_at(unix_s)
     }
@@ -94,38 +94,43 @@ impl Table {
 
 /// Identity and rights of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Pass {
-    who: Cell<Option<Who>>,
+pub(crate) struct AuthState {
+    principal: Cell<Option<Principal>>,
     rights: RefCell<Option<Arc<Rights>>>,
 }
 
-impl Pass {
+impl AuthState {
     /// Takes the token with which a connection begins.
     ///
     /// # Errors
     /// `UNAUTHENTICATED`, ready to be sent: the token counts for nothing, or is missing.
-    pub(super) fn say(&self, token: &[u8], table: &Table, unix_s: i64) -> Result<(), Error> {
+    pub(super) fn authenticate(
+        &self,
+        token: &[u8],
+        table: &TokenTable,
+        unix_s: i64,
+    ) -> Result<(), Error> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(unauthenticated("hello.token is too long to be a token"));
         }
-        let who = Who::says(token);
-        let Some(rights) = table.rights(who, unix_s) else {
-            return Err(unauthenticated(match who {
-                Who::Anonymous => "hello.token is missing: this cluster asks for a token",
-                Who::Token(_) => "hello.token is unknown, revoked or expired",
+        let principal = Principal::from_token(token);
+        let Some(rights) = table.rights(principal, unix_s) else {
+            return Err(unauthenticated(match principal {
+                Principal::Anonymous => "hello.token is missing: this cluster asks for a token",
+                Principal::Token(_) => "hello.token is unknown, revoked or expired",
             }));
         };
-        self.who.set(Some(who));
+        self.principal.set(Some(principal));
         *self.rights.borrow_mut() = Some(rights);
         Ok(())
     }
 
     /// Looks the rights up again. False if the connection had some, and has none any more.
-    pub(super) fn renew(&self, table: &Table, unix_s: i64) -> bool {
-        let Some(who) = self.who.get() else {
+    pub(super) fn renew(&self, table: &TokenTable, unix_s: i64) -> bool {
+        let Some(principal) = self.principal.get() else {
             return true;
         };
-        let rights = table.rights(who, unix_s);
+        let rights = table.rights(principal, unix_s);
         let has_some = rights.is_some();
         *self.rights.borrow_mut() = rights;
         has_some

@@ -141,7 +141,7 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 
 /// One token of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct TokenEntry {
     /// Its name, for readers of the file and for logs.
     pub name: String,
     /// Digest by which the token is known. `None`: the entry is for clients without a token,
@@ -157,7 +157,7 @@ pub struct Entry {
     pub admin: bool,
 }
 
-impl Entry {
+impl TokenEntry {
     /// Rights that the entry gives.
     pub fn rights(&self) -> Rights {
         let keys = |prefixes: &[String]| {
@@ -176,7 +176,7 @@ impl Entry {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// It cannot be read, or others than its owner may read it.
-    #[error("file of tokens ([security] tokens): {}", with_mend(.0))]
+    #[error("file of tokens ([security] tokens): {}", with_fix(.0))]
     File(#[from] PrivateFileError),
     /// Not TOML, or not these fields.
     #[error("{}: {problem}", file.display())]
@@ -212,7 +212,7 @@ pub enum AccessError {
 }
 
 /// With what to do about a file that is not there; other errors say it themselves.
-fn with_mend(error: &PrivateFileError) -> String {
+fn with_fix(error: &PrivateFileError) -> String {
     match error {
         PrivateFileError::Read { file, source } if source.kind() == ErrorKind::NotFound => {
             let file = file.display();
@@ -244,12 +244,12 @@ struct RawToken {
 #[serde(deny_unknown_fields)]
 struct RawRight {
     prefix: String,
-    may: May,
+    may: RightKind,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-enum May {
+enum RightKind {
     Read,
     Write,
 }
@@ -258,7 +258,7 @@ enum May {
 ///
 /// # Errors
 /// The first thing that is wrong with it.
-pub fn load(file: &Path) -> Result<Vec<Entry>, AccessError> {
+pub fn load(file: &Path) -> Result<Vec<TokenEntry>, AccessError> {
     parse(&read_private(file, FILE_BYTES_MAX)?, file)
 }
 
@@ -266,7 +266,7 @@ pub fn load(file: &Path) -> Result<Vec<Entry>, AccessError> {
 ///
 /// # Errors
 /// The first thing that is wrong with it.
-pub fn parse(text: &str, file: &Path) -> Result<Vec<Entry>, AccessError> {
+pub fn parse(text: &str, file: &Path) -> Result<Vec<TokenEntry>, AccessError> {
     let raw: RawFile = from_toml(text).map_err(|error| AccessError::Syntax {
         file: file.to_owned(),
         problem: error.to_string(),
@@ -297,7 +297,7 @@ pub fn parse(text: &str, file: &Path) -> Result<Vec<Entry>, AccessError> {
     Ok(entries)
 }
 
-fn entry(raw: RawToken) -> Result<Entry, String> {
+fn entry(raw: RawToken) -> Result<TokenEntry, String> {
     check_name(&raw.name)?;
     let is_anonymous = raw.name == ANONYMOUS;
     let digest = match raw.sha256 {
@@ -321,9 +321,9 @@ fn entry(raw: RawToken) -> Result<Entry, String> {
         let granted = raw.rights.iter().filter(move |right| right.may == may);
         granted.map(|right| right.prefix.clone()).collect()
     };
-    Ok(Entry {
-        read: prefixes(May::Read),
-        write: prefixes(May::Write),
+    Ok(TokenEntry {
+        read: prefixes(RightKind::Read),
+        write: prefixes(RightKind::Write),
         expires: raw.expires.map(Expiry::new).transpose()?,
         name: raw.name,
         digest,
@@ -346,7 +346,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// The text of a file with these entries.
-pub fn write(entries: &[Entry]) -> String {
+pub fn write(entries: &[TokenEntry]) -> String {
     let mut text =
         "# Tokens of clients, as `leasehold token` keeps them: it leaves out other comments.\n\
                     # A node reads this file again within seconds of a change.\n"
@@ -362,7 +362,7 @@ pub fn write(entries: &[Entry]) -> String {
     text
 }
 
-fn write_entry(text: &mut String, entry: &Entry) -> fmt::Result {
+fn write_entry(text: &mut String, entry: &TokenEntry) -> fmt::Result {
     let string = |value: &str| toml::Value::String(value.to_owned());
     write!(text, "\n[[token]]\nname = {}\n", string(&entry.name))?;
     if let Some(digest) = entry.digest {

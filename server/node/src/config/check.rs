@@ -24,27 +24,27 @@ const HOLDERS_KB_S_DEFAULT: u64 = 100;
 /// A report of half of it fits into a frame.
 const HOLDERS_KB_S_MAX: u64 = 4000;
 /// A day: longer than any useful duration, and far from any overflow.
-const SPAN_MS_MAX: u64 = Durations::MAX.as_millis() as u64;
+const DURATION_MS_MAX: u64 = Durations::MAX.as_millis() as u64;
 pub(super) struct Checker<'a> {
     file: &'a Path,
 }
 
-pub(super) type Checked<T> = Result<T, ConfigError>;
+pub(super) type CheckResult<T> = Result<T, ConfigError>;
 
-pub(super) fn check(raw: raw::Cluster, file: &Path) -> Checked<ClusterConfig> {
+pub(super) fn check(raw: raw::Cluster, file: &Path) -> CheckResult<ClusterConfig> {
     let checker = Checker { file };
     checker.name("cluster", &raw.cluster)?;
     let nodes = checker.nodes(raw.node)?;
-    let find = Names(&nodes);
+    let names = NodeNames(&nodes);
     let leader = raw.leader.as_deref();
-    let leader = leader.map(|name| checker.known("leader", name, &find));
+    let leader = leader.map(|name| checker.replica_id("leader", name, &names));
     let defaults = Settings::new(ReplicaId(0), nodes.len());
     let base = file.parent().unwrap_or(Path::new(""));
     Ok(ClusterConfig {
         leader: leader.transpose()?,
         durability: checker.durability(raw.durability.as_deref())?,
         data: checker.data(base, &raw.data)?,
-        strategies: checker.strategies(&raw.lease, &find)?,
+        strategies: checker.strategies(&raw.lease, &names)?,
         params: checker.params(&raw.lease)?,
         timing: checker.timing(&raw.timing, &raw.lease)?,
         accept_replies: checker.accept_replies(raw.accept_replies.as_deref())?,
@@ -86,9 +86,9 @@ pub(super) fn check(raw: raw::Cluster, file: &Path) -> Checked<ClusterConfig> {
 }
 
 /// Ids by name.
-pub(super) struct Names<'a>(&'a [NodeConfig]);
+pub(super) struct NodeNames<'a>(&'a [NodeConfig]);
 
-impl Names<'_> {
+impl NodeNames<'_> {
     fn find(&self, name: &str) -> Option<ReplicaId> {
         let found = self.0.iter().position(|node| node.name == name)?;
         Some(ReplicaId(found as u8))
@@ -129,7 +129,7 @@ impl Checker<'_> {
         self.refuse(field, format!("{found:?}"), accepted)
     }
 
-    fn name(&self, field: &str, name: &str) -> Checked<()> {
+    fn name(&self, field: &str, name: &str) -> CheckResult<()> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
         if fits && name.bytes().all(plain) && !name.starts_with('.') {
@@ -142,7 +142,7 @@ impl Checker<'_> {
         Err(self.quoted(field, name, accepted))
     }
 
-    fn not_of_the_authority(&self, field: &str, name: &str) -> Checked<()> {
+    fn not_of_the_authority(&self, field: &str, name: &str) -> CheckResult<()> {
         if key_file(Path::new(""), name) != Path::new(AUTHORITY_KEY) {
             return Ok(());
         }
@@ -153,14 +153,19 @@ impl Checker<'_> {
         Err(self.quoted(field, name, accepted))
     }
 
-    pub(super) fn known(&self, field: &str, name: &str, names: &Names) -> Checked<ReplicaId> {
+    pub(super) fn replica_id(
+        &self,
+        field: &str,
+        name: &str,
+        names: &NodeNames,
+    ) -> CheckResult<ReplicaId> {
         names.find(name).ok_or_else(|| {
             let accepted = format!("accepted are the names of nodes: {}", names.all());
             self.quoted(field, name, accepted)
         })
     }
 
-    fn one_of<T: Copy>(&self, field: &str, found: &str, among: &[(&str, T)]) -> Checked<T> {
+    fn one_of<T: Copy>(&self, field: &str, found: &str, among: &[(&str, T)]) -> CheckResult<T> {
         let matching = among.iter().find(|(name, _)| *name == found);
         matching.map(|(_, value)| *value).ok_or_else(|| {
             let names: Vec<&str> = among.iter().map(|(name, _)| *name).collect();
@@ -168,7 +173,7 @@ impl Checker<'_> {
         })
     }
 
-    fn data(&self, base: &Path, data: &str) -> Checked<std::path::PathBuf> {
+    fn data(&self, base: &Path, data: &str) -> CheckResult<std::path::PathBuf> {
         if data.is_empty() {
             let accepted = "a directory is required, relative to this file or absolute";
             return Err(self.quoted("data", data, accepted));
@@ -176,7 +181,7 @@ impl Checker<'_> {
         Ok(base.join(data))
     }
 
-    fn durability(&self, found: Option<&str>) -> Checked<Durability> {
+    fn durability(&self, found: Option<&str>) -> CheckResult<Durability> {
         let all = [Durability::Sync, Durability::Async, Durability::None];
         let among = all.map(|durability| (durability.name(), durability));
         found.map_or(Ok(Durability::default()), |found| {
@@ -184,7 +189,7 @@ impl Checker<'_> {
         })
     }
 
-    fn accept_replies(&self, found: Option<&str>) -> Checked<AcceptReplies> {
+    fn accept_replies(&self, found: Option<&str>) -> CheckResult<AcceptReplies> {
         let among = [
             ("leader", AcceptReplies::Leader),
             ("origin", AcceptReplies::Origin),
@@ -195,7 +200,7 @@ impl Checker<'_> {
         })
     }
 
-    fn nodes(&self, nodes: Vec<raw::Node>) -> Checked<Vec<NodeConfig>> {
+    fn nodes(&self, nodes: Vec<raw::Node>) -> CheckResult<Vec<NodeConfig>> {
         if nodes.is_empty() || nodes.len() > NODES_MAX {
             let accepted =
                 format!("1 to {NODES_MAX} of them are required, in the same order everywhere");
@@ -215,7 +220,7 @@ impl Checker<'_> {
         Ok(nodes)
     }
 
-    fn distinct_names(&self, nodes: &[raw::Node]) -> Checked<()> {
+    fn distinct_names(&self, nodes: &[raw::Node]) -> CheckResult<()> {
         let mut names = BTreeMap::new();
         for (index, node) in nodes.iter().enumerate() {
             let field = format!("node[{index}].name");
@@ -229,7 +234,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn distinct_addresses(&self, nodes: &[raw::Node]) -> Checked<()> {
+    fn distinct_addresses(&self, nodes: &[raw::Node]) -> CheckResult<()> {
         let mut addresses = BTreeMap::new();
         for node in nodes {
             for (part, address) in [("client", &node.client), ("peer", &node.peer)] {
@@ -245,10 +250,10 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn via(&self, node: &NodeConfig, nodes: &[NodeConfig]) -> Checked<()> {
+    fn via(&self, node: &NodeConfig, nodes: &[NodeConfig]) -> CheckResult<()> {
         for (peer, address) in &node.via {
             let field = format!("via of node {}", node.name);
-            self.known(&field, peer, &Names(nodes))?;
+            self.replica_id(&field, peer, &NodeNames(nodes))?;
             if *peer == node.name {
                 return Err(self.quoted(&field, peer, "a node does not dial itself; leave it out"));
             }
@@ -257,7 +262,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn address(&self, field: &str, address: &str) -> Checked<()> {
+    fn address(&self, field: &str, address: &str) -> CheckResult<()> {
         let parts = address.rsplit_once(':');
         let port = parts.and_then(|(_, port)| port.parse::<u16>().ok());
         let host = parts.is_some_and(|(host, _)| !host.is_empty());
@@ -268,24 +273,29 @@ impl Checker<'_> {
         Err(self.quoted(field, address, accepted))
     }
 
-    fn span(&self, field: &str, found: Option<u64>, default: Duration) -> Checked<Duration> {
+    fn duration(
+        &self,
+        field: &str,
+        found: Option<u64>,
+        default: Duration,
+    ) -> CheckResult<Duration> {
         let ms = found.map_or(Ok(default.as_millis() as u64), |ms| {
             self.ms(field, ms, default)
         });
         Ok(Duration::from_millis(ms?))
     }
 
-    fn ms(&self, field: &str, ms: u64, default: Duration) -> Checked<u64> {
-        if (1..=SPAN_MS_MAX).contains(&ms) {
+    fn ms(&self, field: &str, ms: u64, default: Duration) -> CheckResult<u64> {
+        if (1..=DURATION_MS_MAX).contains(&ms) {
             return Ok(ms);
         }
         let default = default.as_millis();
         let accepted =
-            format!("accepted are 1 to {SPAN_MS_MAX} milliseconds; the default is {default}");
+            format!("accepted are 1 to {DURATION_MS_MAX} milliseconds; the default is {default}");
         Err(self.refuse(field, ms, accepted))
     }
 
-    fn params(&self, lease: &LeaseSection) -> Checked<LeaseParams> {
+    fn params(&self, lease: &LeaseSection) -> CheckResult<LeaseParams> {
         let default = LeaseParams::for_sites();
         for (field, found, default) in [
             ("lease.renew_ms", lease.renew_ms, default.renew),
@@ -323,7 +333,7 @@ impl Checker<'_> {
         }
     }
 
-    fn rho(&self, rho: f64) -> Checked<()> {
+    fn rho(&self, rho: f64) -> CheckResult<()> {
         let max = f64::from(ClockBound::RHO_PPM_MAX) / 1e6;
         if (0.0..=max).contains(&rho) {
             return Ok(());
@@ -334,10 +344,10 @@ impl Checker<'_> {
         Err(self.refuse("lease.rho", rho, accepted))
     }
 
-    fn timing(&self, timing: &raw::Timing, lease: &LeaseSection) -> Checked<Timing> {
+    fn timing(&self, timing: &raw::Timing, lease: &LeaseSection) -> CheckResult<Timing> {
         let default = Timing::default();
         let field =
-            |name: &str, found, default| self.span(&format!("timing.{name}"), found, default);
+            |name: &str, found, default| self.duration(&format!("timing.{name}"), found, default);
         let (election_ms, retransmit_ms) = (timing.election_timeout_ms, timing.retransmit_ms);
         self.ms(
             "lease.reconfigure_ms",

@@ -48,7 +48,7 @@ fn without_tokens(said: &str) -> String {
 
 /// Brackets and dots that are open at a place in a document.
 #[derive(Default)]
-struct Open {
+struct OpenBrackets {
     /// Kind of each open bracket, and the number of dots before it.
     brackets: Vec<(TokenKind, usize)>,
     /// Dots since the last bracket, comma or line.
@@ -56,7 +56,7 @@ struct Open {
     depth: usize,
 }
 
-impl Open {
+impl OpenBrackets {
     /// A bracket that closes nothing is passed over: the depth is never below the parser's.
     fn pass(&mut self, token: TokenKind) {
         match token {
@@ -90,7 +90,7 @@ impl Open {
 
 /// The line, from 1, on which the nesting becomes too deep.
 fn line_too_deep(text: &str) -> Option<usize> {
-    let mut open = Open::default();
+    let mut open = OpenBrackets::default();
     for token in Source::new(text).lex() {
         open.pass(token.kind());
         if open.depth > DEPTH_MAX {

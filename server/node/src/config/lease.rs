@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_leases::{ClockBound, CostSettings, LeaseParams, Unlisted};
+use leasehold_leases::{ClockBound, CostSettings, LeaseParams, UnlistedHolders};
 use serde::{Deserialize, Serialize};
 
 use leasehold_replica::lease_set::RENEWALS_PER_ACK;
@@ -95,14 +95,14 @@ impl CostSection {
     }
 }
 
-/// [`Unlisted`] by its names.
+/// [`UnlistedHolders`] by its names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnlistedName {
-    /// See [`Unlisted::Nearest`].
+    /// See [`UnlistedHolders::Nearest`].
     #[default]
     Nearest,
-    /// See [`Unlisted::Leader`].
+    /// See [`UnlistedHolders::Leader`].
     Leader,
 }
 
@@ -116,18 +116,18 @@ impl UnlistedName {
     }
 }
 
-impl From<UnlistedName> for Unlisted {
-    fn from(name: UnlistedName) -> Unlisted {
+impl From<UnlistedName> for UnlistedHolders {
+    fn from(name: UnlistedName) -> UnlistedHolders {
         match name {
-            UnlistedName::Nearest => Unlisted::Nearest,
-            UnlistedName::Leader => Unlisted::Leader,
+            UnlistedName::Nearest => UnlistedHolders::Nearest,
+            UnlistedName::Leader => UnlistedHolders::Leader,
         }
     }
 }
 
 impl Default for LeaseSection {
     fn default() -> LeaseSection {
-        let ms = |span: Duration| span.as_millis() as u64;
+        let ms = |duration: Duration| duration.as_millis() as u64;
         let params = LeaseParams::for_sites();
         LeaseSection {
             strategy: None,
@@ -176,6 +176,9 @@ mod tests {
         let default = LeaseSection::default();
         assert_eq!(default.params(), LeaseParams::for_sites());
         assert_eq!(default.reconfigure(), Timing::default().reconfigure);
-        assert_eq!(Unlisted::from(UnlistedName::default()), Unlisted::default());
+        assert_eq!(
+            UnlistedHolders::from(UnlistedName::default()),
+            UnlistedHolders::default()
+        );
     }
 }

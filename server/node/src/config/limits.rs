@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::check::{Checked, Checker};
+use super::check::{CheckResult, Checker};
 
 /// One MiB.
 const MIB: usize = 1 << 20;
@@ -31,10 +31,10 @@ pub struct Limits {
     /// Bytes of writes of more than 4 KiB that the replica works on at a time. One may exceed
     /// it.
     pub large_writes_bytes: usize,
-    /// With more bytes of answers unread, a client is given up. The last answer to be encoded
+    /// With more bytes of answers unread, a client is abandoned. The last answer to be encoded
     /// may exceed it by a frame.
     pub connection_unread_bytes: usize,
-    /// With more bytes unread by all, the client that has left most is given up.
+    /// With more bytes unread by all, the client that has left most is abandoned.
     pub unread_bytes: usize,
     /// Maximum time for a frame to arrive, from its first byte to its last.
     pub frame: Duration,
@@ -72,7 +72,7 @@ impl Default for Limits {
 impl Limits {
     /// Connections of clients, if file descriptors are left for `max`.
     pub(crate) fn clients(&self, max: usize) -> usize {
-        self.clients.map_or(max, |asked| asked.min(max))
+        self.clients.map_or(max, |configured| configured.min(max))
     }
 
     /// Connections of clients from one address, likewise.
@@ -104,36 +104,36 @@ pub(super) struct LimitsSection {
 }
 
 /// Maximum and unit of a number.
-struct Kind {
+struct LimitUnit {
     max: u64,
     unit: &'static str,
 }
 
-const MB: Kind = Kind {
+const MB: LimitUnit = LimitUnit {
     max: MB_MAX,
     unit: "MiB",
 };
-const S: Kind = Kind {
+const S: LimitUnit = LimitUnit {
     max: S_MAX,
     unit: "seconds",
 };
 
 impl Checker<'_> {
-    pub(super) fn limits(&self, found: &LimitsSection) -> Checked<Limits> {
+    pub(super) fn limits(&self, found: &LimitsSection) -> CheckResult<Limits> {
         let default = Limits::default();
         let bytes = |field, found, default: usize| {
             let mb = self.limit(field, found, (default / MIB) as u64, &MB)?;
             Ok(mb as usize * MIB)
         };
-        let span = |field, found, default: Duration| {
+        let duration = |field, found, default: Duration| {
             let s = self.limit(field, found, default.as_secs(), &S)?;
             Ok(Duration::from_secs(s))
         };
-        let requests = Kind {
+        let requests = LimitUnit {
             max: COUNT_MAX,
             unit: "requests",
         };
-        let per_peer = Kind {
+        let per_peer = LimitUnit {
             max: PER_PEER_MAX,
             unit: "connections",
         };
@@ -161,9 +161,9 @@ impl Checker<'_> {
                 default.connection_unread_bytes,
             )?,
             unread_bytes: bytes("unread_mb", found.unread_mb, default.unread_bytes)?,
-            frame: span("frame_s", found.frame_s, default.frame)?,
-            stalled: span("stalled_s", found.stalled_s, default.stalled)?,
-            idle: span("idle_s", found.idle_s, default.idle)?,
+            frame: duration("frame_s", found.frame_s, default.frame)?,
+            stalled: duration("stalled_s", found.stalled_s, default.stalled)?,
+            idle: duration("idle_s", found.idle_s, default.idle)?,
             clients: self.clients("clients", found.clients)?,
             clients_per_address: self.clients("clients_per_address", found.clients_per_address)?,
             connections_per_peer: self.limit(
@@ -177,8 +177,14 @@ impl Checker<'_> {
         Ok(limits)
     }
 
-    fn limit(&self, field: &str, found: Option<u64>, default: u64, kind: &Kind) -> Checked<u64> {
-        let Kind { max, unit } = kind;
+    fn limit(
+        &self,
+        field: &str,
+        found: Option<u64>,
+        default: u64,
+        unit: &LimitUnit,
+    ) -> CheckResult<u64> {
+        let LimitUnit { max, unit } = unit;
         match found {
             None => Ok(default),
             Some(found) if (1..=*max).contains(&found) => Ok(found),
@@ -189,7 +195,7 @@ impl Checker<'_> {
         }
     }
 
-    fn clients(&self, field: &str, found: Option<u64>) -> Checked<Option<usize>> {
+    fn clients(&self, field: &str, found: Option<u64>) -> CheckResult<Option<usize>> {
         match found {
             None => Ok(None),
             Some(found) if (1..=COUNT_MAX).contains(&found) => Ok(Some(found as usize)),
@@ -204,7 +210,7 @@ impl Checker<'_> {
     }
 
     /// Refuses limits of one connection that are above those of all.
-    fn fit_each_other(&self, limits: &Limits, found: &LimitsSection) -> Checked<()> {
+    fn fit_each_other(&self, limits: &Limits, found: &LimitsSection) -> CheckResult<()> {
         for (field, given, one, all_field, all) in [
             (
                 "connection_in_flight_mb",

@@ -6,7 +6,7 @@ use leasehold_leases::config::{RANGES_MAX, STARTS_BYTES_MAX};
 use leasehold_leases::{KeyRange, RangeMap, StrategySpec};
 use leasehold_wire::KEY_BYTES_MAX;
 
-use super::check::{Checked, Checker};
+use super::check::{CheckResult, Checker};
 use super::lease::RangeSection;
 
 impl Checker<'_> {
@@ -16,8 +16,8 @@ impl Checker<'_> {
         &self,
         of_all: StrategySpec,
         ranges: &[RangeSection],
-        of_range: impl Fn(&RangeSection) -> Checked<StrategySpec>,
-    ) -> Checked<RangeMap<StrategySpec>> {
+        of_range: impl Fn(&RangeSection) -> CheckResult<StrategySpec>,
+    ) -> CheckResult<RangeMap<StrategySpec>> {
         self.ranges_fit(ranges)?;
         let ordered = self.in_order(ranges)?;
         let mut map = RangeMap::uniform(of_all);
@@ -30,7 +30,7 @@ impl Checker<'_> {
         Ok(map)
     }
 
-    fn in_order<'r>(&self, ranges: &'r [RangeSection]) -> Checked<Vec<&'r RangeSection>> {
+    fn in_order<'r>(&self, ranges: &'r [RangeSection]) -> CheckResult<Vec<&'r RangeSection>> {
         let mut ordered = BTreeMap::new();
         for range in ranges {
             if ordered.insert(&range.from, range).is_some() {
@@ -42,7 +42,7 @@ impl Checker<'_> {
     }
 
     /// The keys of a range: up to its own end, or up to where the `next` one begins.
-    fn keys(&self, range: &RangeSection, next: Option<&str>) -> Checked<KeyRange> {
+    fn keys(&self, range: &RangeSection, next: Option<&str>) -> CheckResult<KeyRange> {
         let end = range.to.as_deref().or(next);
         let field = || format!("to of lease.range from {:?}", range.from);
         if let (Some(to), Some(next)) = (&range.to, next)
@@ -61,7 +61,7 @@ impl Checker<'_> {
     }
 
     /// Refuses more than a configuration can hold.
-    fn ranges_fit(&self, ranges: &[RangeSection]) -> Checked<()> {
+    fn ranges_fit(&self, ranges: &[RangeSection]) -> CheckResult<()> {
         let ends = ranges.iter().flat_map(|range| &range.to);
         let bounds: BTreeSet<&String> =
             ranges.iter().map(|range| &range.from).chain(ends).collect();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use leasehold_transport::is_loopback;
 use serde::Deserialize;
 
-use super::check::{Checked, Checker};
+use super::check::{CheckResult, Checker};
 use super::{ClusterConfig, ConfigError};
 
 /// As it is written.
@@ -43,7 +43,7 @@ pub struct Security {
 }
 
 impl Checker<'_> {
-    pub(super) fn security(&self, found: SecuritySection, base: &Path) -> Checked<Security> {
+    pub(super) fn security(&self, found: SecuritySection, base: &Path) -> CheckResult<Security> {
         let identity = match (found.certificates, found.secret) {
             (None, None) => Identity::None,
             (Some(directory), None) => Identity::Certificates(base.join(directory)),

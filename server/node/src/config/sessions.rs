@@ -1,6 +1,6 @@
 //! Limits on the sessions of clients: a part of `[limits]`.
 
-use super::check::{Checked, Checker};
+use super::check::{CheckResult, Checker};
 use super::limits::LimitsSection;
 use leasehold_replica::settings::SessionLimits;
 
@@ -9,7 +9,11 @@ const SESSIONS_MAX: u64 = 1 << 24;
 
 impl Checker<'_> {
     /// Checks the session limits of a cluster of `nodes` nodes.
-    pub(super) fn sessions(&self, found: &LimitsSection, nodes: usize) -> Checked<SessionLimits> {
+    pub(super) fn sessions(
+        &self,
+        found: &LimitsSection,
+        nodes: usize,
+    ) -> CheckResult<SessionLimits> {
         let default = SessionLimits::of(nodes);
         let limits = SessionLimits {
             max: self.sessions_max(found.sessions_max, &default, nodes)?,
@@ -26,7 +30,7 @@ impl Checker<'_> {
         found: Option<u64>,
         default: &SessionLimits,
         nodes: usize,
-    ) -> Checked<u32> {
+    ) -> CheckResult<u32> {
         let least = 2 * default.busy().as_secs() * nodes as u64;
         match found {
             None => Ok(default.max),
@@ -47,8 +51,8 @@ impl Checker<'_> {
         found: Option<u64>,
         limits: &SessionLimits,
         nodes: usize,
-    ) -> Checked<u32> {
-        let most = limits.openings_max(nodes);
+    ) -> CheckResult<u32> {
+        let most = limits.session_opens_max(nodes);
         match found {
             None => Ok(most),
             Some(found) if (1..=u64::from(most)).contains(&found) => Ok(found as u32),

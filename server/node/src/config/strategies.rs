@@ -3,11 +3,11 @@
 
 use leasehold_leases::{RangeMap, ReplicaSet, StrategySpec};
 
-use super::check::{Checked, Checker, Names};
+use super::check::{CheckResult, Checker, NodeNames};
 use super::lease::{CostSection, LeaseSection, RangeSection, UnlistedName};
 
 /// A strategy with what belongs to it, of all keys or of a range.
-struct Written<'a> {
+struct StrategyFields<'a> {
     /// Where the range begins; `None` in `[lease]` itself.
     from: Option<&'a str>,
     strategy: Option<&'a str>,
@@ -16,9 +16,9 @@ struct Written<'a> {
     cost: Option<CostSection>,
 }
 
-impl<'a> Written<'a> {
-    fn of_lease(lease: &'a LeaseSection) -> Written<'a> {
-        Written {
+impl<'a> StrategyFields<'a> {
+    fn of_lease(lease: &'a LeaseSection) -> StrategyFields<'a> {
+        StrategyFields {
             from: None,
             strategy: Some(lease.strategy.as_deref().unwrap_or("leader")),
             holders: &[],
@@ -27,8 +27,8 @@ impl<'a> Written<'a> {
         }
     }
 
-    fn of_range(range: &'a RangeSection) -> Written<'a> {
-        Written {
+    fn of_range(range: &'a RangeSection) -> StrategyFields<'a> {
+        StrategyFields {
             from: Some(&range.from),
             strategy: range.strategy.as_deref(),
             holders: &range.holders,
@@ -61,52 +61,56 @@ impl Checker<'_> {
     pub(super) fn strategies(
         &self,
         lease: &LeaseSection,
-        names: &Names,
-    ) -> Checked<RangeMap<StrategySpec>> {
-        let of_all = self.strategy(&Written::of_lease(lease), names)?;
+        names: &NodeNames,
+    ) -> CheckResult<RangeMap<StrategySpec>> {
+        let of_all = self.strategy(&StrategyFields::of_lease(lease), names)?;
         if matches!(of_all, StrategySpec::Fixed { .. }) && lease.range.is_empty() {
             let accepted = "strategy = \"fixed\" needs at least one, with `from` and `holders`";
             return Err(self.refuse("[[lease.range]]", "not given", accepted));
         }
         self.by_range(of_all, &lease.range, |range| {
-            self.strategy(&Written::of_range(range), names)
+            self.strategy(&StrategyFields::of_range(range), names)
         })
     }
 
-    fn strategy(&self, written: &Written<'_>, names: &Names) -> Checked<StrategySpec> {
-        let Some(name) = written.name() else {
+    fn strategy(
+        &self,
+        fields: &StrategyFields<'_>,
+        names: &NodeNames,
+    ) -> CheckResult<StrategySpec> {
+        let Some(name) = fields.name() else {
             let accepted = format!(
                 "accepted are {}; or give the `holders`",
                 StrategySpec::NAMES.join(", ")
             );
-            return Err(self.refuse(written.field("strategy"), "not given", accepted));
+            return Err(self.refuse(fields.field("strategy"), "not given", accepted));
         };
-        self.nothing_for_others(written, name)?;
+        self.reject_foreign_fields(fields, name)?;
         Ok(match name {
             "none" => StrategySpec::None,
             "leader" => StrategySpec::Leader,
             "all" => StrategySpec::All,
             "quorum" => StrategySpec::Quorum {
-                unlisted: written.unlisted.unwrap_or_default().into(),
+                unlisted: fields.unlisted.unwrap_or_default().into(),
             },
             // Of `[lease]` itself: keys outside of all ranges.
-            "fixed" if written.from.is_none() => StrategySpec::Fixed { holders: None },
+            "fixed" if fields.from.is_none() => StrategySpec::Fixed { holders: None },
             "fixed" => StrategySpec::Fixed {
-                holders: Some(self.holders(written, names)?),
+                holders: Some(self.holders(fields, names)?),
             },
-            "cost" => self.cost(written, names)?,
+            "cost" => self.cost(fields, names)?,
             other => {
                 let accepted = format!("accepted are {}", StrategySpec::NAMES.join(", "));
-                return Err(self.quoted(&written.field("strategy"), other, accepted));
+                return Err(self.quoted(&fields.field("strategy"), other, accepted));
             }
         })
     }
 
     /// Refuses what only another strategy would look at.
-    fn nothing_for_others(&self, written: &Written<'_>, name: &str) -> Checked<()> {
-        let unlisted = written.unlisted.map(UnlistedName::name);
-        let cost = written.cost.is_some();
-        let holders = !written.holders.is_empty();
+    fn reject_foreign_fields(&self, fields: &StrategyFields<'_>, name: &str) -> CheckResult<()> {
+        let unlisted = fields.unlisted.map(UnlistedName::name);
+        let cost = fields.cost.is_some();
+        let holders = !fields.holders.is_empty();
         for (part, found, strategy) in [
             ("holders", holders.then(|| "given".to_owned()), "fixed"),
             ("unlisted", unlisted.map(|it| format!("{it:?}")), "quorum"),
@@ -116,37 +120,33 @@ impl Checker<'_> {
                 && name != strategy
             {
                 let accepted = format!("only strategy = \"{strategy}\" looks at it; leave it out");
-                return Err(self.refuse(written.field(part), found, accepted));
+                return Err(self.refuse(fields.field(part), found, accepted));
             }
         }
         Ok(())
     }
 
-    fn holders(&self, written: &Written<'_>, names: &Names) -> Checked<ReplicaSet> {
-        let field = written.field("holders");
-        if written.holders.is_empty() {
+    fn holders(&self, fields: &StrategyFields<'_>, names: &NodeNames) -> CheckResult<ReplicaSet> {
+        let field = fields.field("holders");
+        if fields.holders.is_empty() {
             return Err(self.refuse(field, "empty", "name at least one node"));
         }
-        let holders = written.holders.iter();
+        let holders = fields.holders.iter();
         holders
-            .map(|name| self.known(&field, name, names))
+            .map(|name| self.replica_id(&field, name, names))
             .collect()
     }
 
-    fn cost(&self, written: &Written<'_>, names: &Names) -> Checked<StrategySpec> {
-        let cost = written.cost.unwrap_or_default();
+    fn cost(&self, fields: &StrategyFields<'_>, names: &NodeNames) -> CheckResult<StrategySpec> {
+        let cost = fields.cost.unwrap_or_default();
         let most = names.len() - 1;
         if usize::from(cost.spare) > most {
             let accepted = format!("accepted are 0 to {most}: one less than there are nodes");
-            return Err(self.refuse(written.field("cost.spare"), cost.spare, accepted));
+            return Err(self.refuse(fields.field("cost.spare"), cost.spare, accepted));
         }
         cost.settings().map(StrategySpec::Cost).ok_or_else(|| {
             let accepted = "accepted are 0 (only writes count) to 1 (only reads count)";
-            self.refuse(
-                written.field("cost.read_weight"),
-                cost.read_weight,
-                accepted,
-            )
+            self.refuse(fields.field("cost.read_weight"), cost.read_weight, accepted)
         })
     }
 }

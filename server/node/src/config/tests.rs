@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_leases::{
     Ballot, ClockBound, ConfigChange, CostSettings, RangeChange, RangeMap, ReplicaId, ReplicaSet,
-    Unlisted,
+    UnlistedHolders,
 };
 use leasehold_wire::FRAME_BYTES_MAX;
 
@@ -84,7 +84,7 @@ fn what_is_written_is_taken() {
     assert_eq!(config.settings(ReplicaId(0)).holders_bytes_s, 40_000);
     let sessions = config.settings(ReplicaId(0)).sessions;
     assert_eq!((sessions.max, sessions.opened_per_s), (1000, 5));
-    let unlisted = Unlisted::Leader;
+    let unlisted = UnlistedHolders::Leader;
     assert_eq!(config.strategies, StrategySpec::Quorum { unlisted }.into());
     assert_eq!(config.params.t_lease, ms(900));
     assert_eq!(config.params.t_guard, ms(800));
@@ -148,7 +148,7 @@ fn ranges_have_strategies_of_their_own() {
     let cost = |weight, spare| CostSettings::new(weight, spare, true).unwrap();
     let of_all = StrategySpec::Cost(cost(0.5, 1));
     let holders = Some([ReplicaId(1)].into_iter().collect());
-    let unlisted = Unlisted::Leader;
+    let unlisted = UnlistedHolders::Leader;
     let ranges = [
         ("", of_all.clone()),
         ("b", StrategySpec::All),

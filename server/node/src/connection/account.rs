@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use leasehold_leases::hashing::Seeded;
+use leasehold_leases::hashing::SeededState;
 
 use super::SMALL_BYTES;
 use super::budget::Budget;
@@ -19,7 +19,7 @@ pub(crate) struct Account {
     /// Units of [`leasehold_replica::cost`] by which reads in flight may cost more than they are charged.
     guessed: Cell<usize>,
     /// By request, what is charged above [`SMALL_BYTES`].
-    large: RefCell<HashMap<u64, Charge, Seeded>>,
+    large: RefCell<HashMap<u64, Charge, SeededState>>,
 }
 
 /// Charge of one request.
@@ -51,7 +51,7 @@ impl Account {
             let charge = Charge { bytes, ..charge };
             self.large.borrow_mut().insert(request, charge);
         }
-        self.guess(self.guessed.get() + charge.guessed);
+        self.set_guessed(self.guessed.get() + charge.guessed);
         self.in_flight.set(self.in_flight.get() + 1);
         self.charged.set(self.charged.get() + bytes);
         self.budget.charged.set(self.budget.charged.get() + bytes);
@@ -59,7 +59,7 @@ impl Account {
 
     /// A request is answered: gives back what it was charged. Returns its units if it was a
     /// large write, else 0.
-    pub(crate) fn settle(&self, request: u64) -> usize {
+    pub(crate) fn release(&self, request: u64) -> usize {
         let mut large = self.large.borrow_mut();
         let charge = match large.is_empty() {
             true => None,
@@ -70,7 +70,7 @@ impl Account {
             large_write: 0,
             guessed: 0,
         });
-        self.guess(self.guessed.get() - charge.guessed);
+        self.set_guessed(self.guessed.get() - charge.guessed);
         let bytes = charge.bytes.min(self.charged.get());
         self.in_flight.set(self.in_flight.get().saturating_sub(1));
         self.charged.set(self.charged.get() - bytes);
@@ -78,7 +78,7 @@ impl Account {
         charge.large_write
     }
 
-    fn guess(&self, units: usize) {
+    fn set_guessed(&self, units: usize) {
         let others = self.budget.guessed.get() - self.guessed.replace(units);
         self.budget.guessed.set(others + units);
     }
@@ -86,7 +86,7 @@ impl Account {
     /// The client has gone, and will have no answer: gives back what was charged for answers.
     /// Writes go on, and keep their part; of each read what any request takes. The replica may
     /// still execute the reads: what they may cost more is given back when it has dropped them all.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn client_disconnected(&self) {
         let mut large = self.large.borrow_mut();
         let mut given_back = 0;
         large.retain(|_, charge| {
@@ -117,6 +117,6 @@ impl Drop for Account {
     fn drop(&mut self) {
         let left = self.budget.charged.get() - self.charged.get();
         self.budget.charged.set(left);
-        self.guess(0);
+        self.set_guessed(0);
     }
 }

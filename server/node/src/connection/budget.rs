@@ -5,14 +5,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::config::Limits;
-use crate::outbox::Unread;
-use crate::seldom::Seldom;
+use crate::outbox::UnreadBytes;
+use crate::seldom::LogRateLimiter;
 
 /// Counts of what the replica did to keep its limits.
 #[derive(Debug, Default)]
-pub(crate) struct Acted {
-    /// Connections given up, for they left too much unread.
-    pub(crate) given_up: Cell<u64>,
+pub(crate) struct LimitCounters {
+    /// Connections abandoned, for they left too much unread.
+    pub(crate) abandoned: Cell<u64>,
     /// Times that a connection was not read from, for it had enough in flight or unread.
     pub(crate) paused: Cell<u64>,
     /// Requests refused, for all together had too much in flight.
@@ -22,7 +22,7 @@ pub(crate) struct Acted {
     /// Connections closed, for nothing was asked on them for long.
     pub(crate) idle: Cell<u64>,
     /// Connections closed, for unfinished frames took too much together.
-    pub(crate) crowded_out: Cell<u64>,
+    pub(crate) evicted: Cell<u64>,
 }
 
 /// Resources that all connections of clients take together, and their limits. Fields are bytes,
@@ -34,16 +34,16 @@ pub(crate) struct Budget {
     pub(crate) charged: Cell<usize>,
     /// Bytes that have arrived of frames that are not whole yet.
     pub(crate) partial: Cell<usize>,
-    pub(crate) unread: Rc<Unread>,
+    pub(crate) unread: Rc<UnreadBytes>,
     /// By kind, the bytes that answers to all clients are expected to have.
     pub(super) expected: [Cell<usize>; 3],
     /// Number of entries that answers of several to all clients are expected to have.
     pub(super) expected_entries: Cell<usize>,
     /// Units of [`leasehold_replica::cost`] by which reads in flight may cost more than they are charged.
     pub(super) guessed: Cell<usize>,
-    pub(crate) acted: Acted,
+    pub(crate) limit_counters: LimitCounters,
     /// Rate limit of the log lines about connections that are closed.
-    pub(crate) closed: Seldom,
+    pub(crate) close_log: LogRateLimiter,
 }
 
 impl Budget {
@@ -72,7 +72,7 @@ impl Budget {
 
     /// Whether unfinished frames take more than their share: half of what requests in flight
     /// may. The other half is for requests that have arrived.
-    pub(crate) fn is_crowded(&self) -> bool {
+    pub(crate) fn has_excess_partial(&self) -> bool {
         self.partial.get() > self.limits.in_flight_bytes / 2
     }
 }

@@ -31,26 +31,26 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use leasehold_leases::hashing::Seeded;
+use leasehold_leases::hashing::SeededState;
 use leasehold_wire::request::Body;
 use leasehold_wire::{
-    Error, ErrorCode, FRAME_BYTES_MAX, Path, Read, Request, Response, VALUE_BYTES_MAX,
+    Error, ErrorCode, FRAME_BYTES_MAX, Path, ReadOp, Request, Response, VALUE_BYTES_MAX,
     encode_response, outcome,
 };
 use prost::Message as _;
 use tokio::sync::Notify;
 
 use self::account::Charge;
-use self::patience::{Patience, Seen};
-use super::access::Pass;
-use super::inbox::UNITS_A_ROUND;
+use self::patience::{ClientTimeouts, ConnectionSnapshot};
+use super::access::AuthState;
+use super::inbox::UNITS_PER_ITERATION;
 use super::listener::READ_BYTES;
 use super::outbox::Outbox;
 use leasehold_replica::cost::{self, Cost};
 
 pub(super) use self::account::Account;
 pub(super) use self::budget::{Budget, count};
-pub(super) use self::patience::{LOOK_EVERY, Late};
+pub(super) use self::patience::{CHECK_INTERVAL, MissedDeadline};
 
 /// Interval at which a connection that is not read from checks whether it may go on, unless it
 /// is notified: other connections may have released capacity.
@@ -78,7 +78,7 @@ pub(super) struct Connection {
     pub(super) address: SocketAddr,
     pub(super) outbox: Outbox,
     /// Rights of its client, if clients need tokens.
-    pub(super) pass: Pass,
+    pub(super) auth: AuthState,
     /// Answers were appended since the last flush.
     pub(super) dirty: Cell<bool>,
     budget: Rc<Budget>,
@@ -86,7 +86,7 @@ pub(super) struct Connection {
     /// The number of the newest request.
     last_request: Cell<u64>,
     /// By request, the keys about which the client asks for hints.
-    hinted: RefCell<HashMap<u64, Bytes, Seeded>>,
+    hint_keys: RefCell<HashMap<u64, Bytes, SeededState>>,
     /// Bytes that answers of three kinds are expected to have: to a Get; to a Scan or MultiGet;
     /// to a request for all ranges of leases or for the demand. `None` before the first.
     expected: [Cell<Option<usize>>; 3],
@@ -94,22 +94,22 @@ pub(super) struct Connection {
     expected_entries: Cell<Option<usize>>,
     /// Paths that the last Get and the last Scan or MultiGet took, as the next ones are expected to.
     paths: [Cell<Path>; 2],
-    patience: Patience,
+    timeouts: ClientTimeouts,
     /// Bytes of a frame that is not whole yet, as far as they count.
     partial: Cell<usize>,
     /// A part of a frame is here.
     awaits_frame: Cell<bool>,
     /// Why it is to be closed.
-    ending: RefCell<Option<Error>>,
-    /// It waits for room.
-    waits: Cell<bool>,
+    close_reason: RefCell<Option<Error>>,
+    /// It waits for capacity.
+    is_waiting: Cell<bool>,
     /// A request was answered while it waited.
-    room: Notify,
+    capacity: Notify,
 }
 
 /// Cost of a request for the replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Work {
+pub(super) struct RequestCost {
     /// Units of [`leasehold_replica::cost`].
     pub(super) units: usize,
     /// A write of more than [`SMALL_WRITE`].
@@ -118,7 +118,7 @@ pub(super) struct Work {
 
 /// Number of bytes that an answer is expected to have.
 #[derive(Clone, Copy, Debug, Default)]
-struct Expected {
+struct ExpectedAnswer {
     /// As many as the connection must be ready to be charged.
     charged: usize,
     /// As many as is likely, by what all connections were answered.
@@ -136,28 +136,28 @@ impl Connection {
             id,
             address,
             outbox,
-            pass: Pass::default(),
+            auth: AuthState::default(),
             dirty: Cell::new(false),
             account: Rc::new(Account::new(budget.clone())),
             budget,
             last_request: Cell::new(0),
-            hinted: RefCell::default(),
+            hint_keys: RefCell::default(),
             expected: Default::default(),
             expected_entries: Cell::default(),
             paths: Default::default(),
-            patience: Patience::default(),
+            timeouts: ClientTimeouts::default(),
             partial: Cell::new(0),
             awaits_frame: Cell::new(false),
-            ending: RefCell::default(),
-            waits: Cell::new(false),
-            room: Notify::new(),
+            close_reason: RefCell::default(),
+            is_waiting: Cell::new(false),
+            capacity: Notify::new(),
         }
     }
 
     /// Returns the bytes of a request that are kept while the replica works on it. They are
     /// copied if the request would otherwise keep much that was read with it, and requests in
     /// flight take some memory already.
-    pub(super) fn keep(&self, frame: Bytes) -> Bytes {
+    pub(super) fn compact(&self, frame: Bytes) -> Bytes {
         match frame.len() <= READ_BYTES && self.budget.is_in_use() {
             true => Bytes::copy_from_slice(&frame),
             false => frame,
@@ -169,7 +169,7 @@ impl Connection {
     /// # Errors
     /// Its number does not tell its answer from those of others, or its frame holds much beside
     /// it. Or all together have too much in flight for it.
-    pub(super) fn charge(&self, request: &Request, bytes: usize) -> Result<Work, Error> {
+    pub(super) fn charge(&self, request: &Request, bytes: usize) -> Result<RequestCost, Error> {
         if request.id <= self.last_request.get() {
             return Err(out_of_order(request.id));
         }
@@ -184,8 +184,8 @@ impl Connection {
         let is_command = matches!(&request.body, Some(Body::Command(_)));
         let is_small = bytes <= SMALL_BYTES && !(is_command && self.budget.is_overspent());
         if self.budget.is_spent() && !is_small {
-            count(&self.budget.acted.requests_refused);
-            return Err(self.spent());
+            count(&self.budget.limit_counters.requests_refused);
+            return Err(self.over_budget_error());
         }
         let answer = self.expected_answer(request);
         let is_write = matches!(&request.body, Some(Body::Command(command)) if command.is_write());
@@ -198,7 +198,7 @@ impl Connection {
         // Scans that find little may be followed by one that finds much. All that are charged by
         // what others found cost no more than another round together.
         let guessed = most.units() - likely.units();
-        let (cost, guessed) = match self.budget.guessed.get() + guessed <= UNITS_A_ROUND {
+        let (cost, guessed) = match self.budget.guessed.get() + guessed <= UNITS_PER_ITERATION {
             true => (likely, guessed),
             false => (most, 0),
         };
@@ -212,7 +212,7 @@ impl Connection {
                 guessed,
             },
         );
-        Ok(Work {
+        Ok(RequestCost {
             units: cost.units(),
             is_large_write,
         })
@@ -224,8 +224,8 @@ impl Connection {
             Some(Body::Command(command)) => {
                 let path = |kind: usize| self.paths[kind].get();
                 cost::of(match command.as_read() {
-                    Some(Read::Get(_)) => cost::Request::Read(command, path(0)),
-                    Some(Read::MultiGet(_) | Read::Scan(_)) => {
+                    Some(ReadOp::Get(_)) => cost::Request::Read(command, path(0)),
+                    Some(ReadOp::MultiGet(_) | ReadOp::Scan(_)) => {
                         cost::Request::Read(command, path(1))
                     }
                     None => cost::Request::Command(command),
@@ -241,7 +241,7 @@ impl Connection {
         self.account.clone()
     }
 
-    fn spent(&self) -> Error {
+    fn over_budget_error(&self) -> Error {
         let most = self.budget.limits.in_flight_bytes >> 20;
         let message = format!(
             "clients have {most} MiB of requests in flight at this replica, as much as \
@@ -251,43 +251,43 @@ impl Connection {
     }
 
     /// Notes that the answer of this request is to name the holders of its key, if it names one.
-    pub(super) fn wants_hint(&self, request: u64, key: Option<&Bytes>) {
+    pub(super) fn request_hint(&self, request: u64, key: Option<&Bytes>) {
         if let Some(key) = key {
-            self.hinted.borrow_mut().insert(request, key.clone());
+            self.hint_keys.borrow_mut().insert(request, key.clone());
         }
     }
 
     /// The key about which the answer of this request is to give a hint.
-    pub(super) fn take_hinted(&self, request: u64) -> Option<Bytes> {
-        let mut hinted = self.hinted.borrow_mut();
-        match hinted.is_empty() {
+    pub(super) fn take_hint_key(&self, request: u64) -> Option<Bytes> {
+        let mut hint_keys = self.hint_keys.borrow_mut();
+        match hint_keys.is_empty() {
             true => None,
-            false => hinted.remove(&request),
+            false => hint_keys.remove(&request),
         }
     }
 
-    fn expected_answer(&self, request: &Request) -> Expected {
+    fn expected_answer(&self, request: &Request) -> ExpectedAnswer {
         let command = match &request.body {
             Some(Body::Command(command)) => command,
-            Some(Body::Status(asked)) if asked.leases || asked.demand => {
+            Some(Body::Status(status)) if status.leases || status.demand => {
                 return self.expect(2);
             }
             Some(Body::Lease(_)) => return self.expect(2),
-            _ => return Expected::default(),
+            _ => return ExpectedAnswer::default(),
         };
         match command.as_read() {
-            Some(Read::Get(_)) => self.expect(0),
-            Some(Read::MultiGet(_) | Read::Scan(_)) => self.expect(1),
-            None => Expected::default(),
+            Some(ReadOp::Get(_)) => self.expect(0),
+            Some(ReadOp::MultiGet(_) | ReadOp::Scan(_)) => self.expect(1),
+            None => ExpectedAnswer::default(),
         }
     }
 
     /// Returns how many bytes an answer of this kind is expected to have, without the entries' overhead.
-    fn expect(&self, kind: usize) -> Expected {
+    fn expect(&self, kind: usize) -> ExpectedAnswer {
         let known = self.expected[kind].get();
         let most = ANSWER_BYTES_MAX[kind];
         let usual = self.budget.expected[kind].get().clamp(USUAL_BYTES, most);
-        Expected {
+        ExpectedAnswer {
             charged: known.unwrap_or(most),
             // What is known of one connection begins with the most, and falls by half each time.
             likely: known.map_or(usual, |known| known.min(usual)),
@@ -299,7 +299,7 @@ impl Connection {
         self.expected_entries.get().unwrap_or(usual)
     }
 
-    /// Appends the answer of a request that is settled with its account.
+    /// Appends the answer of a request that its account has released.
     pub(super) fn answer(&self, response: &Response) {
         let bytes = self.append(response);
         let result = response.outcome.as_ref().and_then(|o| o.result.as_ref());
@@ -319,8 +319,8 @@ impl Connection {
         if status.is_some_and(|status| status.leases.is_some() || status.demand.is_some()) {
             self.learn(2, bytes);
         }
-        if self.waits.get() {
-            self.room.notify_one();
+        if self.is_waiting.get() {
+            self.capacity.notify_one();
         }
     }
 
@@ -342,14 +342,14 @@ impl Connection {
         usual.set(entries.max(usual.get() / 2));
     }
 
-    /// Appends an answer, unless the client has left too much unread: it is given up
+    /// Appends an answer, unless the client has left too much unread: it is abandoned
     /// then. Returns the bytes appended.
     pub(super) fn append(&self, response: &Response) -> usize {
         if self.outbox.is_broken() {
             return 0;
         }
         if self.outbox.pending_bytes() > self.budget.limits.connection_unread_bytes {
-            self.give_up();
+            self.abandon();
             return 0;
         }
         let mut buffer = self.outbox.buffer();
@@ -362,25 +362,25 @@ impl Connection {
         }
         let appended = buffer.len() - before;
         drop(buffer);
-        self.outbox.account();
+        self.outbox.update_unread();
         appended
     }
 
     /// Closes the connection of a client that does not read, and frees what it left.
-    pub(super) fn give_up(&self) {
+    pub(super) fn abandon(&self) {
         let unread = self.outbox.pending_bytes();
-        if let Some(untold) = self.budget.closed.due(Instant::now()) {
+        if let Some(untold) = self.budget.close_log.due(Instant::now()) {
             let client = self.address;
             tracing::info!(%client, unread, untold, "closed: it does not read its answers");
         }
-        count(&self.budget.acted.given_up);
+        count(&self.budget.limit_counters.abandoned);
         self.outbox.abandon();
     }
 
     /// Bytes have arrived: `partial` is what is here of a frame that is not whole yet, and
     /// `counted` how much of that counts.
-    pub(super) fn hold(&self, partial: usize, counted: usize) {
-        self.patience.hear();
+    pub(super) fn track_partial_frame(&self, partial: usize, counted: usize) {
+        self.timeouts.note_bytes();
         self.awaits_frame.set(partial > 0);
         let before = self.partial.replace(counted);
         if before != counted {
@@ -390,40 +390,40 @@ impl Connection {
     }
 
     /// A whole frame was taken.
-    pub(super) fn take_frame(&self) {
-        self.patience.take_frame();
+    pub(super) fn note_frame(&self) {
+        self.timeouts.note_frame();
     }
 
     /// Rank among connections with unfinished frames, if these take too much together: the
     /// lowest goes first. Frames that hardly grow come first, and then the largest of those that
     /// have only just begun. `None` if there is no unfinished frame.
-    pub(super) fn keeps_its_place(&self) -> Option<(bool, usize)> {
+    pub(super) fn eviction_rank(&self) -> Option<(bool, usize)> {
         let bytes = self.partial.get();
-        (bytes > 0).then(|| match self.patience.has_grown(bytes) {
+        (bytes > 0).then(|| match self.timeouts.growth(bytes) {
             Some(grown) => (false, grown),
             None => (true, FRAME_BYTES_MAX.saturating_sub(bytes)),
         })
     }
 
-    /// One look, each [`LOOK_EVERY`]: what the client is too late with.
-    pub(super) fn look(&self) -> Option<Late> {
-        let seen = Seen {
-            awaits_frame: self.awaits_frame.get() && !self.congested(),
-            works: self.account.in_flight() > 0,
+    /// One look, each [`CHECK_INTERVAL`]: what the client is too late with.
+    pub(super) fn check_timeouts(&self) -> Option<MissedDeadline> {
+        let snapshot = ConnectionSnapshot {
+            awaits_frame: self.awaits_frame.get() && !self.is_congested(),
+            has_requests: self.account.in_flight() > 0,
             unread: self.outbox.pending_bytes() > 0,
             taken: self.outbox.taken_bytes(),
             partial: self.partial.get(),
         };
-        self.patience.look(seen, &self.budget.limits)
+        self.timeouts.check(snapshot, &self.budget.limits)
     }
 
     /// Closes the connection of a client that is late.
-    pub(super) fn close_late(&self, late: Late) {
-        let acted = &self.budget.acted;
+    pub(super) fn close_late(&self, missed: MissedDeadline) {
+        let counted = &self.budget.limit_counters;
         let limits = &self.budget.limits;
-        match late {
-            Late::Frame => {
-                count(&acted.timed_out);
+        match missed {
+            MissedDeadline::Frame => {
+                count(&counted.timed_out);
                 let within = limits.frame.as_secs();
                 let message = format!(
                     "a message did not arrive whole within {within} s (limits.frame_s): send \
@@ -431,17 +431,17 @@ impl Connection {
                 );
                 self.end(Error::new(ErrorCode::Unavailable, message));
             }
-            Late::Stalled => {
-                count(&acted.timed_out);
+            MissedDeadline::Stalled => {
+                count(&counted.timed_out);
                 let unread = self.outbox.pending_bytes();
-                if let Some(untold) = self.budget.closed.due(Instant::now()) {
+                if let Some(untold) = self.budget.close_log.due(Instant::now()) {
                     let client = self.address;
                     tracing::info!(%client, unread, untold, "closed: it reads its answers too slowly");
                 }
                 self.outbox.abandon();
             }
-            Late::Idle => {
-                count(&acted.idle);
+            MissedDeadline::Idle => {
+                count(&counted.idle);
                 let idle = limits.idle.as_secs();
                 let message = format!("nothing was asked for {idle} s (limits.idle_s)");
                 self.end(Error::new(ErrorCode::Idle, message));
@@ -450,9 +450,9 @@ impl Connection {
     }
 
     /// Closes the connection, for unfinished frames take too much together.
-    pub(super) fn crowd_out(&self) {
-        count(&self.budget.acted.crowded_out);
-        self.hold(0, 0);
+    pub(super) fn evict(&self) {
+        count(&self.budget.limit_counters.evicted);
+        self.track_partial_frame(0, 0);
         let message = "this replica has too many requests of which only a part has arrived: \
                        send them again, faster, or to another replica";
         self.end(Error::new(ErrorCode::Unavailable, message));
@@ -460,17 +460,17 @@ impl Connection {
 
     /// Has the connection's task close it, and tell the client why.
     fn end(&self, why: Error) {
-        *self.ending.borrow_mut() = Some(why);
+        *self.close_reason.borrow_mut() = Some(why);
         self.outbox.interrupt();
     }
 
     /// Why it is to be closed, if it is.
-    pub(super) fn take_ending(&self) -> Option<Error> {
-        self.ending.borrow_mut().take()
+    pub(super) fn take_close_reason(&self) -> Option<Error> {
+        self.close_reason.borrow_mut().take()
     }
 
     /// Whether no request is to be taken from it for now.
-    pub(super) fn congested(&self) -> bool {
+    pub(super) fn is_congested(&self) -> bool {
         let limits = &self.budget.limits;
         let in_flight = self.account.in_flight();
         let charged =
@@ -482,50 +482,50 @@ impl Connection {
 
     /// Waits until requests may be taken again. Returns false without waiting if they may
     /// be taken already.
-    pub(super) async fn relieved(&self) -> bool {
-        if !self.congested() {
+    pub(super) async fn wait_for_capacity(&self) -> bool {
+        if !self.is_congested() {
             return false;
         }
-        count(&self.budget.acted.paused);
-        self.waits.set(true);
-        while self.congested() {
-            let _ = tokio::time::timeout(PAUSE, self.room.notified()).await;
+        count(&self.budget.limit_counters.paused);
+        self.is_waiting.set(true);
+        while self.is_congested() {
+            let _ = tokio::time::timeout(PAUSE, self.capacity.notified()).await;
         }
-        self.waits.set(false);
+        self.is_waiting.set(false);
         true
     }
 
     /// For a client that sends no more: waits until all its requests are answered and it
     /// has taken the answers, or neither goes on, or the connection is broken.
-    pub(super) async fn settled(&self) {
+    pub(super) async fn wait_until_drained(&self) {
         // It cannot finish a frame any more.
-        self.hold(0, 0);
-        let settled = async {
+        self.track_partial_frame(0, 0);
+        let drained = async {
             tokio::select! {
                 () = self.outbox.drain() => return,
-                () = self.answered() => {}
+                () = self.wait_until_answered() => {}
             }
-            self.outbox.emptied().await;
+            self.outbox.wait_until_empty().await;
         };
-        tokio::pin!(settled);
+        tokio::pin!(drained);
         loop {
-            let due = self.due();
-            let ended = tokio::time::timeout(self.budget.limits.stalled, &mut settled).await;
-            if ended.is_ok() || self.due() == due {
+            let before = self.outstanding();
+            let ended = tokio::time::timeout(self.budget.limits.stalled, &mut drained).await;
+            if ended.is_ok() || self.outstanding() == before {
                 return;
             }
         }
     }
 
     /// Requests not yet answered, and bytes of answers not yet taken.
-    fn due(&self) -> (usize, usize) {
+    fn outstanding(&self) -> (usize, usize) {
         (self.account.in_flight(), self.outbox.pending_bytes())
     }
 
-    async fn answered(&self) {
-        self.waits.set(true);
+    async fn wait_until_answered(&self) {
+        self.is_waiting.set(true);
         while self.account.in_flight() > 0 {
-            self.room.notified().await;
+            self.capacity.notified().await;
         }
     }
 }
@@ -549,6 +549,6 @@ fn padded(request: usize, frame: usize) -> Error {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.hold(0, 0);
+        self.track_partial_frame(0, 0);
     }
 }

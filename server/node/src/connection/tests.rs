@@ -29,7 +29,7 @@ fn budget(limits: Limits) -> Rc<Budget> {
 
 /// The replica's answer to a request.
 fn answer(connection: &Connection, response: &Response) {
-    connection.account().settle(response.id);
+    connection.account().release(response.id);
     connection.answer(response);
 }
 
@@ -56,7 +56,7 @@ fn scanned(id: u64, bytes: usize) -> Response {
 fn let_in(connection: &Connection, op: impl Fn() -> Op) -> u64 {
     let before = connection.last_request.get();
     let mut id = before;
-    while !connection.congested() && id < before + (1 << 20) {
+    while !connection.is_congested() && id < before + (1 << 20) {
         id += 1;
         connection.charge(&request(id, op()), 20).unwrap();
     }
@@ -258,7 +258,7 @@ async fn scans_that_may_find_more_than_those_before_do_not_fill_rounds() {
     assert_eq!(budget.guessed.get(), 0);
     let (mut charged, mut scans) = (0, 0);
     for (connection, _client) in &open {
-        while !connection.congested() {
+        while !connection.is_congested() {
             next += 1;
             let scan = request(next, Op::scan("", "", 10_000));
             charged += connection.charge(&scan, 20).unwrap().units;
@@ -267,12 +267,14 @@ async fn scans_that_may_find_more_than_those_before_do_not_fill_rounds() {
     }
     let one = cost::of_body(request(1, Op::scan("", "", 10_000)).body.as_ref().unwrap());
     assert!(
-        charged + UNITS_A_ROUND >= scans * one.executing(),
+        charged + UNITS_PER_ITERATION >= scans * one.executing(),
         "{scans}: {charged}"
     );
     // Those of clients that have left are executed, too.
     let accounts: Vec<_> = open.iter().map(|(it, _)| it.account()).collect();
-    accounts.iter().for_each(|account| account.leave());
+    accounts
+        .iter()
+        .for_each(|account| account.client_disconnected());
     assert!(budget.guessed.get() > 0);
     drop((open, accounts));
     assert_eq!(budget.guessed.get(), 0);
@@ -324,7 +326,7 @@ async fn large_writes_are_told_apart_and_given_back_once() {
     let many = work(6, entries(100), 1000);
     assert!(many.is_large_write && many.units > 10 * put.units / 2);
     let account = connection.account();
-    let given_back = [1, 1, 2, 3, 4, 5, 6].map(|id| account.settle(id));
+    let given_back = [1, 1, 2, 3, 4, 5, 6].map(|id| account.release(id));
     assert_eq!(given_back, [put.units, 0, 0, 0, 0, 0, many.units]);
     assert_eq!((account.in_flight(), budget.charged.get()), (0, 0));
 }
@@ -340,14 +342,14 @@ async fn all_together_are_bounded_and_one_request_of_each_is_let_in() {
     let scan = || Op::scan("", "", 10);
     assert_eq!(let_in(&first, scan), 2);
     let status = Request::new(1, None);
-    assert!(!second.congested(), "it has nothing in flight");
+    assert!(!second.is_congested(), "it has nothing in flight");
     second.charge(&status, 4).unwrap();
-    assert!(second.congested());
+    assert!(second.is_congested());
     let account = first.account();
     drop(first);
-    assert!(second.congested(), "the replica works for who has left");
-    (1..=2).for_each(|id| _ = account.settle(id));
-    assert!(!second.congested());
+    assert!(second.is_congested(), "the replica works for who has left");
+    (1..=2).for_each(|id| _ = account.release(id));
+    assert!(!second.is_congested());
     answer(&second, &found(1, 1));
     assert_eq!(budget.charged.get(), 0);
 }
@@ -369,11 +371,11 @@ async fn small_commands_take_little_more_than_all_may_and_a_status_is_let_in() {
     }
     assert_eq!(taken.len(), 72);
     assert_eq!(budget.charged.get(), 72 * SMALL_BYTES);
-    assert_eq!(budget.acted.requests_refused.get(), 28);
+    assert_eq!(budget.limit_counters.requests_refused.get(), 28);
     let (operator, _client) = connection(101, &budget).await;
     let status = Request::new(1, Some(Body::Status(StatusRequest::default())));
     operator.charge(&status, 4).unwrap();
-    taken.iter().for_each(|account| _ = account.settle(1));
+    taken.iter().for_each(|account| _ = account.release(1));
     let (later, _client) = connection(102, &budget).await;
     later.charge(&put, 20).unwrap();
 }
@@ -388,12 +390,12 @@ async fn a_request_keeps_little_beside_itself_once_that_matters() {
     let read = Bytes::from(vec![7; READ_BYTES]);
     let keeps_all = |frame: &Bytes| read.as_ptr_range().contains(&frame.as_ptr());
     for id in 1..=4 {
-        assert!(keeps_all(&connection.keep(read.slice(..100))), "{id}");
+        assert!(keeps_all(&connection.compact(read.slice(..100))), "{id}");
         let put = request(id, Op::put("k", "v"));
         connection.charge(&put, 100).unwrap();
     }
     for bytes in [1, 100, SMALL_BYTES + 1, READ_BYTES] {
-        let kept = connection.keep(read.slice(..bytes));
+        let kept = connection.compact(read.slice(..bytes));
         assert!(!keeps_all(&kept) && kept.len() == bytes);
     }
 }
@@ -405,18 +407,18 @@ async fn who_sends_no_more_is_waited_for_while_its_answers_come() {
     for id in 1..=2 {
         connection.charge(&request(id, Op::get("k")), 20).unwrap();
     }
-    let settled = connection.settled();
-    tokio::pin!(settled);
+    let drained = connection.wait_until_drained();
+    tokio::pin!(drained);
     for id in 1..=2 {
         let almost = STALLED * 2 / 3;
-        let early = tokio::time::timeout(almost, &mut settled).await;
+        let early = tokio::time::timeout(almost, &mut drained).await;
         assert!(early.is_err(), "{id} is due");
         answer(&connection, &found(id, 1));
     }
     let begun = tokio::time::Instant::now();
-    settled.await;
+    drained.await;
     assert!(begun.elapsed() < STALLED, "nothing is due");
-    assert_eq!(connection.due(), (0, 0));
+    assert_eq!(connection.outstanding(), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -424,10 +426,10 @@ async fn who_sends_no_more_is_not_waited_for_without_end() {
     let budget = budget(Limits::default());
     let (unanswered, _one) = connection(1, &budget).await;
     unanswered.charge(&request(1, Op::get("k")), 20).unwrap();
-    unanswered.settled().await;
+    unanswered.wait_until_drained().await;
     let (unread, _two) = connection(2, &budget).await;
     (1..=20).for_each(|id| _ = unread.append(&found(id, 1 << 20)));
-    unread.settled().await;
+    unread.wait_until_drained().await;
     assert!(unread.outbox.pending_bytes() > 0);
 }
 
@@ -441,7 +443,7 @@ async fn nothing_is_encoded_for_a_client_that_has_left_too_much() {
     for id in 1..100 {
         connection.append(&found(id, 1000));
     }
-    assert_eq!(budget.acted.given_up.get(), 1);
+    assert_eq!(budget.limit_counters.abandoned.get(), 1);
     assert_eq!(budget.unread.now(), 0, "what it left is freed");
     assert!(budget.unread.most() <= 12_000);
     assert!(connection.outbox.is_broken());

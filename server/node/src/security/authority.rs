@@ -66,7 +66,7 @@ pub fn day(time: SystemTime) -> String {
 }
 
 /// A certificate of a replica, and its key.
-pub struct Issued {
+pub struct IssuedCertificate {
     /// The certificate.
     pub certificate: Certificate,
     /// Its key.
@@ -155,7 +155,11 @@ impl Authority {
     ///
     /// # Errors
     /// The system gives no random numbers.
-    pub fn issue(&self, replica: &str, validity: Validity) -> Result<Issued, SecurityError> {
+    pub fn issue(
+        &self,
+        replica: &str,
+        validity: Validity,
+    ) -> Result<IssuedCertificate, SecurityError> {
         self.sign(names::all(&self.cluster, replica), validity)
     }
 
@@ -164,7 +168,7 @@ impl Authority {
         &self,
         names: Vec<String>,
         validity: Validity,
-    ) -> Result<Issued, SecurityError> {
+    ) -> Result<IssuedCertificate, SecurityError> {
         let key = KeyPair::generate_for(&PKCS_ED25519).map_err(failed("making a key"))?;
         let mut params = CertificateParams::new(names).map_err(failed("naming a replica"))?;
         params.distinguished_name = named("leasehold replica");
@@ -177,7 +181,7 @@ impl Authority {
         (params.not_before, params.not_after) = (validity.from, validity.to);
         let certificate = params.signed_by(&key, &self.issuer);
         let certificate = certificate.map_err(failed("signing a certificate"))?;
-        Ok(Issued { certificate, key })
+        Ok(IssuedCertificate { certificate, key })
     }
 }
 

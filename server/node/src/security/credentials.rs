@@ -15,7 +15,7 @@ use rustls::{
 };
 
 use super::files::{self, AUTHORITY, SECRET_BYTES_MIN};
-use super::{Authority, Issued, SecurityError, Validity, certificate_file, key_file};
+use super::{Authority, IssuedCertificate, SecurityError, Validity, certificate_file, key_file};
 use crate::config::{ClusterConfig, Identity};
 
 /// After the end of every certificate.
@@ -23,7 +23,7 @@ const FAR: Duration = Duration::from_secs(100_000 * 365 * 86_400);
 
 /// TLS configurations of a node, with the certificate that it shows and those that it accepts.
 #[derive(Clone, Debug)]
-pub struct Credentials {
+pub struct NodeCredentials {
     /// For connections to the clients' port.
     pub clients: Arc<ServerConfig>,
     /// For connections to the peers' port: the other end must show a certificate.
@@ -35,25 +35,28 @@ pub struct Credentials {
 }
 
 /// Certificates and a key, as they were found.
-struct Found {
+struct KeyMaterial {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     roots: RootCertStore,
 }
 
-impl Credentials {
+impl NodeCredentials {
     /// Those of the node called `name`; none if the configuration wants none.
     ///
     /// # Errors
     /// Any [`SecurityError`].
-    pub fn open(config: &ClusterConfig, name: &str) -> Result<Option<Credentials>, SecurityError> {
+    pub fn open(
+        config: &ClusterConfig,
+        name: &str,
+    ) -> Result<Option<NodeCredentials>, SecurityError> {
         let cluster = &config.cluster;
         let found = match &config.security.identity {
             Identity::None => return Ok(None),
             Identity::Certificates(directory) => of_directory(cluster, name, directory),
             Identity::Secret(file) => of_secret(cluster, name, file),
         };
-        let credentials = found.and_then(Found::credentials);
+        let credentials = found.and_then(KeyMaterial::credentials);
         credentials.map(Some).map_err(|error| error.of(config))
     }
 
@@ -73,57 +76,57 @@ impl Credentials {
     /// With a certificate as it was issued, and an authority to trust: for tests of what others
     /// might show.
     #[cfg(test)]
-    pub(crate) fn issued(issued: &Issued, authority: &Authority) -> Credentials {
-        let found = Found::issued(issued, authority).unwrap();
-        found.credentials().unwrap()
+    pub(crate) fn issued(issued: &IssuedCertificate, authority: &Authority) -> NodeCredentials {
+        let material = KeyMaterial::issued(issued, authority).unwrap();
+        material.credentials().unwrap()
     }
 }
 
-fn of_directory(cluster: &str, name: &str, directory: &Path) -> Result<Found, SecurityError> {
-    let mend = "`leasehold cert` makes the certificates of all nodes; copy ca.pem and this node's two files here";
+fn of_directory(cluster: &str, name: &str, directory: &Path) -> Result<KeyMaterial, SecurityError> {
+    let fix = "`leasehold cert` makes the certificates of all nodes; copy ca.pem and this node's two files here";
     let certificate = certificate_file(directory, name);
     let (key, authority) = (key_file(directory, name), directory.join(AUTHORITY));
     let malformed = |file: &Path, problem: String| SecurityError::Malformed {
         file: file.to_owned(),
-        problem: format!("{problem}; {mend}"),
+        problem: format!("{problem}; {fix}"),
     };
-    let roots = roots(&files::read(&authority, mend)?);
+    let roots = roots(&files::read(&authority, fix)?);
     let roots = roots.map_err(|problem| malformed(&authority, problem))?;
-    let pem = files::read(&certificate, mend)?;
+    let pem = files::read(&certificate, fix)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let chain = chain.map_err(|error| malformed(&certificate, tls::malformed(&error)))?;
-    let private = files::read_private(&key, mend)?;
+    let private = files::read_private(&key, fix)?;
     let private = PrivateKeyDer::from_pem_slice(&private);
     let private = private
         .map_err(|error| malformed(&key, format!("no private key: {}", tls::malformed(&error))))?;
     check(&chain, &roots, cluster, name).map_err(|problem| malformed(&certificate, problem))?;
-    let found = Found {
+    let material = KeyMaterial {
         chain,
         key: private,
         roots,
     };
-    if found.server(None).is_err() {
+    if material.server(None).is_err() {
         let problem = format!("it is not the key of the certificate in {name}.pem");
         return Err(malformed(&key, problem));
     }
-    Ok(found)
+    Ok(material)
 }
 
-fn of_secret(cluster: &str, name: &str, file: &Path) -> Result<Found, SecurityError> {
+fn of_secret(cluster: &str, name: &str, file: &Path) -> Result<KeyMaterial, SecurityError> {
     let authority = shared_authority(cluster, file)?;
     let issued = authority.issue(name, Validity::always())?;
-    Found::issued(&issued, &authority)
+    KeyMaterial::issued(&issued, &authority)
 }
 
 fn shared_authority(cluster: &str, file: &Path) -> Result<Authority, SecurityError> {
-    let mend = "write random bytes into it (`head -c 32 /dev/urandom | base64`), and copy it to every node";
-    let secret = files::read_private(file, mend)?;
+    let fix = "write random bytes into it (`head -c 32 /dev/urandom | base64`), and copy it to every node";
+    let secret = files::read_private(file, fix)?;
     let length = secret.trim_ascii_end().len();
     if length < SECRET_BYTES_MIN {
         return Err(SecurityError::Malformed {
             file: file.to_owned(),
             problem: format!(
-                "{length} bytes are no secret, at least {SECRET_BYTES_MIN} are needed; {mend}"
+                "{length} bytes are no secret, at least {SECRET_BYTES_MIN} are needed; {fix}"
             ),
         });
     }
@@ -158,8 +161,8 @@ pub fn authority_pem(config: &ClusterConfig) -> Result<String, SecurityError> {
                     .to_owned(),
         }),
         Identity::Certificates(directory) => {
-            let mend = "copy the cluster's ca.pem there";
-            let pem = files::read(&directory.join(AUTHORITY), mend);
+            let fix = "copy the cluster's ca.pem there";
+            let pem = files::read(&directory.join(AUTHORITY), fix);
             let pem = pem.map_err(|error| error.of(config))?;
             Ok(String::from_utf8_lossy(&pem).into_owned())
         }
@@ -171,22 +174,25 @@ pub fn authority_pem(config: &ClusterConfig) -> Result<String, SecurityError> {
     }
 }
 
-impl Found {
+impl KeyMaterial {
     /// A new certificate, with this authority alone to trust.
-    fn issued(issued: &Issued, authority: &Authority) -> Result<Found, SecurityError> {
+    fn issued(
+        issued: &IssuedCertificate,
+        authority: &Authority,
+    ) -> Result<KeyMaterial, SecurityError> {
         let mut roots = RootCertStore::empty();
         let added = roots.add(authority.certificate().der().clone());
         added.map_err(failed("trusting the authority"))?;
         let key = PrivateKeyDer::try_from(issued.key.serialize_der());
-        Ok(Found {
+        Ok(KeyMaterial {
             chain: vec![issued.certificate.der().clone()],
             key: key.map_err(failed("using a new key"))?,
             roots,
         })
     }
 
-    fn credentials(self) -> Result<Credentials, SecurityError> {
-        Ok(Credentials {
+    fn credentials(self) -> Result<NodeCredentials, SecurityError> {
+        Ok(NodeCredentials {
             clients: self.server(None)?,
             peers: self.server(Some(&self.roots))?,
             dial: self.client()?,

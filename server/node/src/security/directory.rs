@@ -11,12 +11,13 @@ use rustls::pki_types::pem::PemObject as _;
 
 use super::files::{self, AUTHORITY, AUTHORITY_KEY};
 use super::{
-    Authority, Issued, SecurityError, Validity, certificate_file, credentials, key_file, write_new,
+    Authority, IssuedCertificate, SecurityError, Validity, certificate_file, credentials, key_file,
+    write_new,
 };
 
 /// Certificates to be made.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct CertificateSpec<'a> {
     /// Where. It is made if there is no such directory.
     pub directory: &'a Path,
     /// The cluster's name.
@@ -25,13 +26,13 @@ pub struct Wanted<'a> {
     pub nodes: &'a [String],
     /// For how many days the certificates of nodes are valid.
     pub days: u32,
-    /// Whether certificates that are there already are made anew.
+    /// Whether certificates that are there already are made again.
     pub renew: bool,
 }
 
 /// Outcome for a node's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum CertificateOutcome {
     /// There was none.
     New,
     /// It was there, and stays.
@@ -42,11 +43,11 @@ pub enum Made {
 
 /// Contents of a directory now.
 #[derive(Debug)]
-pub struct Directory {
+pub struct CertificateDirectory {
     /// Whether the authority was made.
     pub is_new: bool,
     /// By node: what was done, and until when its certificate is valid.
-    pub nodes: Vec<(String, Made, SystemTime)>,
+    pub nodes: Vec<(String, CertificateOutcome, SystemTime)>,
 }
 
 /// Makes an authority if there is none, and the certificates of all nodes that have none.
@@ -54,46 +55,48 @@ pub struct Directory {
 /// # Errors
 /// A file cannot be read or written, or what is there does not belong together. Nothing that
 /// is there is replaced, but by `renew`, and the authority's files never are.
-pub fn equip(wanted: &Wanted<'_>) -> Result<Directory, SecurityError> {
+pub fn issue_certificates(
+    spec: &CertificateSpec<'_>,
+) -> Result<CertificateDirectory, SecurityError> {
     let mut builder = DirBuilder::new();
-    let built = builder.recursive(true).mode(0o700).create(wanted.directory);
+    let built = builder.recursive(true).mode(0o700).create(spec.directory);
     built.map_err(|source| SecurityError::Write {
-        file: wanted.directory.to_owned(),
+        file: spec.directory.to_owned(),
         source,
     })?;
-    let (authority, is_new) = authority(wanted)?;
-    let mut names = wanted.nodes.iter();
-    names.try_for_each(|node| check_files(wanted.directory, node))?;
-    let nodes = wanted.nodes.iter();
+    let (authority, is_new) = authority(spec)?;
+    let mut names = spec.nodes.iter();
+    names.try_for_each(|node| check_files(spec.directory, node))?;
+    let nodes = spec.nodes.iter();
     let nodes = nodes.map(|node| {
-        let made = equip_node(wanted, &authority, node)?;
-        let expires = expires(wanted, node)?;
+        let made = issue_node_certificate(spec, &authority, node)?;
+        let expires = expires(spec, node)?;
         Ok((node.clone(), made, expires))
     });
-    Ok(Directory {
+    Ok(CertificateDirectory {
         is_new,
         nodes: nodes.collect::<Result<_, SecurityError>>()?,
     })
 }
 
-fn authority(wanted: &Wanted<'_>) -> Result<(Authority, bool), SecurityError> {
-    let file = wanted.directory.join(AUTHORITY);
-    let key = wanted.directory.join(AUTHORITY_KEY);
+fn authority(spec: &CertificateSpec<'_>) -> Result<(Authority, bool), SecurityError> {
+    let file = spec.directory.join(AUTHORITY);
+    let key = spec.directory.join(AUTHORITY_KEY);
     if !file.exists() && !key.exists() {
-        let authority = Authority::new(wanted.cluster)?;
+        let authority = Authority::new(spec.cluster)?;
         write_new(&key, &authority.key_pem(), 0o600)?;
         write_new(&file, &authority.certificate().pem(), 0o644)?;
         return Ok((authority, true));
     }
-    let mend =
+    let fix =
         "run this where the authority's key is, or name another directory to make a new authority";
-    let pem = files::read_private(&key, mend)?;
-    let authority = Authority::from_pem(wanted.cluster, &String::from_utf8_lossy(&pem));
+    let pem = files::read_private(&key, fix)?;
+    let authority = Authority::from_pem(spec.cluster, &String::from_utf8_lossy(&pem));
     let authority = authority.map_err(|error| SecurityError::Malformed {
         file: key,
-        problem: format!("{error}; {mend}"),
+        problem: format!("{error}; {fix}"),
     })?;
-    let pem = files::read(&file, mend)?;
+    let pem = files::read(&file, fix)?;
     let mut trusted = CertificateDer::pem_slice_iter(&pem).flatten();
     if trusted.any(|one| one == *authority.certificate().der()) {
         return Ok((authority, false));
@@ -102,8 +105,8 @@ fn authority(wanted: &Wanted<'_>) -> Result<(Authority, bool), SecurityError> {
         file,
         problem: format!(
             "it is not the authority that `leasehold cert` makes for cluster {:?} with the key in \
-             {AUTHORITY_KEY}: {mend}",
-            wanted.cluster
+             {AUTHORITY_KEY}: {fix}",
+            spec.cluster
         ),
     })
 }
@@ -115,7 +118,7 @@ fn check_files(directory: &Path, node: &str) -> Result<(), SecurityError> {
         (certificate_file(directory, node), AUTHORITY),
         (key_file(directory, node), AUTHORITY_KEY),
     ] {
-        if are_one(&file, &directory.join(authority)) {
+        if are_same_file(&file, &directory.join(authority)) {
             let problem = format!(
                 "it is {authority}, the authority's own file, so node {node:?} can have none of this name; give the \
                  node another name, or name a directory where case counts in names of files"
@@ -126,26 +129,26 @@ fn check_files(directory: &Path, node: &str) -> Result<(), SecurityError> {
     Ok(())
 }
 
-fn are_one(a: &Path, b: &Path) -> bool {
+fn are_same_file(a: &Path, b: &Path) -> bool {
     let inode = |file: &Path| file.metadata().map(|it| (it.dev(), it.ino())).ok();
     inode(a).is_some() && inode(a) == inode(b)
 }
 
-fn equip_node(
-    wanted: &Wanted<'_>,
+fn issue_node_certificate(
+    spec: &CertificateSpec<'_>,
     authority: &Authority,
     node: &str,
-) -> Result<Made, SecurityError> {
-    let certificate = certificate_file(wanted.directory, node);
-    let key = key_file(wanted.directory, node);
+) -> Result<CertificateOutcome, SecurityError> {
+    let certificate = certificate_file(spec.directory, node);
+    let key = key_file(spec.directory, node);
     let is_there = certificate.exists() || key.exists();
-    if is_there && !wanted.renew {
-        return Ok(Made::Kept);
+    if is_there && !spec.renew {
+        return Ok(CertificateOutcome::Kept);
     }
-    let issued = authority.issue(node, Validity::days(wanted.days))?;
+    let issued = authority.issue(node, Validity::days(spec.days))?;
     if !is_there {
         write_pair(&issued, &certificate, &key)?;
-        return Ok(Made::New);
+        return Ok(CertificateOutcome::New);
     }
     // A node that reads them now finds the old ones, or refuses the mixture and looks again.
     let beside = |file: &Path| -> PathBuf {
@@ -162,32 +165,36 @@ fn equip_node(
     for (new, file) in [(new_key, key), (new_certificate, certificate)] {
         rename(new, &file).map_err(|source| SecurityError::Write { file, source })?;
     }
-    Ok(Made::Renewed)
+    Ok(CertificateOutcome::Renewed)
 }
 
-fn write_pair(issued: &Issued, certificate: &Path, key: &Path) -> Result<(), SecurityError> {
+fn write_pair(
+    issued: &IssuedCertificate,
+    certificate: &Path,
+    key: &Path,
+) -> Result<(), SecurityError> {
     write_new(key, &issued.key.serialize_pem(), 0o600)?;
     write_new(certificate, &issued.certificate.pem(), 0o644)
 }
 
 /// Until when a node's certificate is valid, if others would accept it.
-fn expires(wanted: &Wanted<'_>, node: &str) -> Result<SystemTime, SecurityError> {
-    let mend = "make it anew with --renew";
-    let file = certificate_file(wanted.directory, node);
+fn expires(spec: &CertificateSpec<'_>, node: &str) -> Result<SystemTime, SecurityError> {
+    let fix = "make it anew with --renew";
+    let file = certificate_file(spec.directory, node);
     let malformed = |problem: String| SecurityError::Malformed {
         file: file.clone(),
-        problem: format!("{problem}; {mend}"),
+        problem: format!("{problem}; {fix}"),
     };
-    let authority = wanted.directory.join(AUTHORITY);
-    let trusted = roots(&files::read(&authority, mend)?);
+    let authority = spec.directory.join(AUTHORITY);
+    let trusted = roots(&files::read(&authority, fix)?);
     let trusted = trusted.map_err(|problem| SecurityError::Malformed {
         file: authority,
         problem: format!("{problem}; bring it back from a copy"),
     })?;
-    let pem = files::read(&file, mend)?;
+    let pem = files::read(&file, fix)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let chain = chain.map_err(|error| malformed(tls::malformed(&error)))?;
-    credentials::check(&chain, &trusted, wanted.cluster, node).map_err(malformed)?;
+    credentials::check(&chain, &trusted, spec.cluster, node).map_err(malformed)?;
     let expires = credentials::expires(&chain, &trusted);
     expires.ok_or_else(|| malformed("it says not until when it is valid".to_owned()))
 }

@@ -9,14 +9,14 @@ use crate::config::{ClusterConfig, Identity};
 #[derive(Debug, thiserror::Error)]
 pub enum SecurityError {
     /// A file cannot be read.
-    #[error("{}: {source}; {mend}", file.display())]
+    #[error("{}: {source}; {fix}", file.display())]
     Read {
         /// The file.
         file: PathBuf,
         /// Why.
         source: io::Error,
         /// Action that fixes it.
-        mend: String,
+        fix: String,
     },
     /// A file cannot be written.
     #[error("{}: {source}", file.display())]

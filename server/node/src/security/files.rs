@@ -26,29 +26,29 @@ pub fn key_file(directory: &Path, node: &str) -> PathBuf {
     directory.join(format!("{node}.key"))
 }
 
-/// Reads a file that anybody may read; `mend` says what to do if there is none.
-pub(super) fn read(file: &Path, mend: &str) -> Result<Vec<u8>, SecurityError> {
+/// Reads a file that anybody may read; `fix` says what to do if there is none.
+pub(super) fn read(file: &Path, fix: &str) -> Result<Vec<u8>, SecurityError> {
     let opened = open(file);
-    let opened = opened.map_err(|source| unread(file, source, mend))?;
-    rest(opened, file, mend)
+    let opened = opened.map_err(|source| unread(file, source, fix))?;
+    rest(opened, file, fix)
 }
 
-/// Reads a file that nobody but its owner may read; `mend` says what to do if there is none.
+/// Reads a file that nobody but its owner may read; `fix` says what to do if there is none.
 ///
 /// # Errors
 /// `Read`; `Loose` if others may.
-pub fn read_private(file: &Path, mend: &str) -> Result<Vec<u8>, SecurityError> {
+pub fn read_private(file: &Path, fix: &str) -> Result<Vec<u8>, SecurityError> {
     let opened = open(file);
-    let opened = opened.map_err(|source| unread(file, source, mend))?;
+    let opened = opened.map_err(|source| unread(file, source, fix))?;
     // Of the file that is read, whatever is put in its place meanwhile.
     let about = opened.metadata();
-    let about = about.map_err(|source| unread(file, source, mend))?;
+    let about = about.map_err(|source| unread(file, source, fix))?;
     let mode = about.permissions().mode() & 0o7777;
     if mode & 0o077 != 0 {
         let file = file.to_owned();
         return Err(SecurityError::Loose { file, mode });
     }
-    rest(opened, file, mend)
+    rest(opened, file, fix)
 }
 
 /// Refuses what is no regular file: to open a pipe waits until somebody writes into it.
@@ -60,24 +60,24 @@ fn open(file: &Path) -> io::Result<File> {
     File::open(file)
 }
 
-fn rest(opened: File, file: &Path, mend: &str) -> Result<Vec<u8>, SecurityError> {
+fn rest(opened: File, file: &Path, fix: &str) -> Result<Vec<u8>, SecurityError> {
     let mut bytes = Vec::new();
     let read = opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
-    read.map_err(|source| unread(file, source, mend))?;
+    read.map_err(|source| unread(file, source, fix))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(SecurityError::Malformed {
             file: file.to_owned(),
-            problem: format!("it has more than {FILE_BYTES_MAX} bytes; {mend}"),
+            problem: format!("it has more than {FILE_BYTES_MAX} bytes; {fix}"),
         });
     }
     Ok(bytes)
 }
 
-fn unread(file: &Path, source: io::Error, mend: &str) -> SecurityError {
+fn unread(file: &Path, source: io::Error, fix: &str) -> SecurityError {
     SecurityError::Read {
         file: file.to_owned(),
         source,
-        mend: mend.to_owned(),
+        fix: fix.to_owned(),
     }
 }
 

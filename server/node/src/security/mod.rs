@@ -19,10 +19,12 @@ mod files;
 #[cfg(test)]
 mod tests;
 
-pub use authority::{Authority, Issued, Validity, day};
+pub use authority::{Authority, IssuedCertificate, Validity, day};
 pub(crate) use credentials::is_named;
-pub use credentials::{Credentials, authority_pem, trust};
-pub use directory::{Directory, Made, Wanted, equip};
+pub use credentials::{NodeCredentials, authority_pem, trust};
+pub use directory::{
+    CertificateDirectory, CertificateOutcome, CertificateSpec, issue_certificates,
+};
 pub use error::SecurityError;
 pub use files::{
     AUTHORITY, AUTHORITY_KEY, SECRET_BYTES_MIN, certificate_file, key_file, read_private, write_new,

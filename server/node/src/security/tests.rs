@@ -35,7 +35,7 @@ fn certificates(validity: Validity) -> (TempDir, Authority) {
     (dir, authority)
 }
 
-fn write(dir: &Path, name: &str, issued: &Issued) {
+fn write(dir: &Path, name: &str, issued: &IssuedCertificate) {
     let (certificate, key) = (certificate_file(dir, name), key_file(dir, name));
     let _ = (
         std::fs::remove_file(&certificate),
@@ -46,14 +46,14 @@ fn write(dir: &Path, name: &str, issued: &Issued) {
 }
 
 fn refusal(config: &ClusterConfig, name: &str) -> String {
-    Credentials::open(config, name).unwrap_err().to_string()
+    NodeCredentials::open(config, name).unwrap_err().to_string()
 }
 
 #[test]
 fn certificates_that_were_made_are_used() {
     let (dir, _) = certificates(Validity::days(100));
     let config = config(dir.path(), "certificates = '.'");
-    let credentials = Credentials::open(&config, "JP").unwrap().unwrap();
+    let credentials = NodeCredentials::open(&config, "JP").unwrap().unwrap();
     let expires = credentials.expires.unwrap();
     let days = expires
         .duration_since(std::time::SystemTime::now())
@@ -119,7 +119,7 @@ fn a_certificate_that_others_would_not_accept_is_refused_at_the_start() {
         "CA",
         &authority.issue("CA", Validity::days(1)).unwrap(),
     );
-    Credentials::open(&config, "CA").unwrap().unwrap();
+    NodeCredentials::open(&config, "CA").unwrap().unwrap();
 }
 
 #[test]
@@ -130,9 +130,9 @@ fn files_that_are_missing_open_or_mixed_up_are_named_with_what_to_do() {
     for mode in [0o604, 0o640, 0o620, 0o660] {
         set_permissions(&key, Permissions::from_mode(mode)).unwrap();
         let said = refusal(&config, "CA");
-        let mend = format!("chmod 600 {}", key.display());
+        let fix = format!("chmod 600 {}", key.display());
         assert!(
-            said.contains(&mend) && said.contains(&format!("{mode:04o}")),
+            said.contains(&fix) && said.contains(&format!("{mode:04o}")),
             "{said}"
         );
     }
@@ -198,7 +198,7 @@ fn a_shared_secret_vouches_for_every_node_of_its_cluster_alone() {
     let file = dir.path().join("secret");
     write_new(&file, SECRET, 0o600).unwrap();
     let config = config(dir.path(), "secret = 'secret'");
-    let credentials = Credentials::open(&config, "CA").unwrap().unwrap();
+    let credentials = NodeCredentials::open(&config, "CA").unwrap().unwrap();
     assert!(credentials.expires.unwrap() > std::time::SystemTime::now());
     let authority = Authority::from_secret("demo", SECRET.as_bytes()).unwrap();
     let issued = authority.issue("JP", Validity::always()).unwrap();
@@ -240,7 +240,7 @@ fn a_directory_is_made_added_to_and_renewed() {
     let dir = tempfile::tempdir().unwrap();
     let directory = &dir.path().join("certs");
     let equip = |nodes: &[&str], renew| {
-        let made = super::equip(&Wanted {
+        let made = super::issue_certificates(&CertificateSpec {
             directory,
             cluster: "demo",
             nodes: &names(nodes),
@@ -248,12 +248,12 @@ fn a_directory_is_made_added_to_and_renewed() {
             renew,
         });
         let made = made.unwrap();
-        let done: Vec<Made> = made.nodes.iter().map(|(_, done, _)| *done).collect();
+        let done: Vec<CertificateOutcome> = made.nodes.iter().map(|(_, done, _)| *done).collect();
         (made.is_new, done)
     };
     let text = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
     let config = config(directory, "certificates = '.'");
-    assert_eq!(equip(&["CA"], false), (true, vec![Made::New]));
+    assert_eq!(equip(&["CA"], false), (true, vec![CertificateOutcome::New]));
     let first = (
         text("CA.pem"),
         text("CA.key"),
@@ -262,7 +262,10 @@ fn a_directory_is_made_added_to_and_renewed() {
     );
     assert_eq!(
         equip(&["CA", "JP"], false),
-        (false, vec![Made::Kept, Made::New])
+        (
+            false,
+            vec![CertificateOutcome::Kept, CertificateOutcome::New]
+        )
     );
     assert_eq!(
         first,
@@ -274,12 +277,15 @@ fn a_directory_is_made_added_to_and_renewed() {
         )
     );
     for name in ["CA", "JP"] {
-        Credentials::open(&config, name).unwrap().unwrap();
+        NodeCredentials::open(&config, name).unwrap().unwrap();
     }
-    assert_eq!(equip(&["CA"], true), (false, vec![Made::Renewed]));
+    assert_eq!(
+        equip(&["CA"], true),
+        (false, vec![CertificateOutcome::Renewed])
+    );
     assert_ne!((&first.0, &first.1), (&text("CA.pem"), &text("CA.key")));
     assert_eq!((first.2, first.3), (text(AUTHORITY), text(AUTHORITY_KEY)));
-    Credentials::open(&config, "CA").unwrap().unwrap();
+    NodeCredentials::open(&config, "CA").unwrap().unwrap();
     for (file, mode) in [
         ("CA.key", 0o600),
         ("JP.key", 0o600),
@@ -297,7 +303,7 @@ fn a_directory_is_made_added_to_and_renewed() {
 fn the_authority_is_never_replaced_by_a_node() {
     let dir = tempfile::tempdir().unwrap();
     let equip = |node: &str, renew| {
-        super::equip(&Wanted {
+        super::issue_certificates(&CertificateSpec {
             directory: dir.path(),
             cluster: "demo",
             nodes: &names(&["JP", node]),
@@ -336,7 +342,7 @@ fn the_authority_is_never_replaced_by_a_node() {
 fn a_directory_without_its_key_or_of_another_cluster_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let equip = |cluster, nodes: &[&str]| {
-        super::equip(&Wanted {
+        super::issue_certificates(&CertificateSpec {
             directory: dir.path(),
             cluster,
             nodes: &names(nodes),

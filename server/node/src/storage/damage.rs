@@ -15,11 +15,11 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 use tempfile::TempDir;
 
-use super::marker::Found;
+use super::marker::MarkerState;
 use super::tests::{accepted, ballot, configured, stamp, stored};
 use super::wal::{BLOCK_BYTES, HEADER_BYTES};
 use super::*;
-use leasehold_replica::action::{Checkpoint, Recovered, SessionImage};
+use leasehold_replica::action::{Checkpoint, RecoveredState, SessionImage};
 use leasehold_replica::message::LogId;
 
 /// Files up to this size are flipped bit by bit.
@@ -102,7 +102,7 @@ fn flush(storage: &Storage, column: Column) {
     storage.db.flush_cf(column.handle(&storage.db)).unwrap();
 }
 
-fn open(path: &Path) -> Result<(Storage, Recovered), StorageError> {
+fn open(path: &Path) -> Result<(Storage, RecoveredState), StorageError> {
     Storage::open(path, &stamp(), Durability::Sync)
 }
 
@@ -366,7 +366,7 @@ fn a_directory_that_was_never_ready_is_made_again() {
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(
         Marker::open(dir.path(), 7).unwrap(),
-        Found::Marked(_)
+        MarkerState::Marked(_)
     ));
     // Killed here, with RocksDB's part begun.
     fs::write(dir.path().join("MANIFEST-000001"), "half").unwrap();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::marker::{self, Marker};
 use super::records::Column;
-use super::told::{Cause, cause, culprit};
+use super::told::{ErrorCause, cause, culprit};
 use super::{Storage, WRITE_BUFFER_BYTES};
 use leasehold_replica::BACKLOG_BYTES_MAX;
 
@@ -146,7 +146,7 @@ impl Storage {
     pub(super) fn failed(&self, doing: &'static str, source: rocksdb::Error) -> StorageError {
         match engine(&self.path, doing, source) {
             full @ StorageError::Full { .. } => full,
-            error => self.gone().unwrap_or(error),
+            error => self.gone_error().unwrap_or(error),
         }
     }
 
@@ -157,13 +157,13 @@ impl Storage {
             return StorageError::Full { path };
         }
         let path = self.path.join(marker::NAME);
-        self.gone()
+        self.gone_error()
             .unwrap_or(StorageError::Directory { path, source })
     }
 
     /// Returns `Gone` if the directory is not at its path any more: that explains any other
     /// error.
-    fn gone(&self) -> Option<StorageError> {
+    fn gone_error(&self) -> Option<StorageError> {
         let found = self.marker.check_place().err()?;
         matches!(found, StorageError::Gone { .. }).then_some(found)
     }
@@ -197,14 +197,14 @@ fn engine(path: &Path, doing: &'static str, source: rocksdb::Error) -> StorageEr
     let message: &str = source.as_ref();
     let path = path.to_owned();
     match cause(message) {
-        Cause::Full => StorageError::Full { path },
-        Cause::Locked => StorageError::Locked { path },
-        Cause::Damaged => StorageError::Damaged {
+        ErrorCause::Full => StorageError::Full { path },
+        ErrorCause::Locked => StorageError::Locked { path },
+        ErrorCause::Damaged => StorageError::Damaged {
             what: culprit(&path, message),
             problem: message.to_owned(),
             path,
         },
-        Cause::Other => StorageError::Engine {
+        ErrorCause::Other => StorageError::Engine {
             path,
             doing,
             source,

@@ -46,7 +46,7 @@ const BYTES: usize = 56;
 
 /// Part of RocksDB's manifest that must be there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Manifest {
+struct ManifestState {
     number: u64,
     bytes: u64,
     checksum: u32,
@@ -54,16 +54,16 @@ struct Manifest {
 
 /// Contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Contents {
+struct MarkerContents {
     life: u64,
     /// Whether the directory was ever ready: until then nothing relies on it.
     made: bool,
     /// RocksDB's number of the last durable write.
     sequence: u64,
-    manifest: Manifest,
+    manifest: ManifestState,
 }
 
-impl Contents {
+impl MarkerContents {
     fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         let fields = [
@@ -82,7 +82,7 @@ impl Contents {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Contents> {
+    fn decode(bytes: &[u8]) -> Option<MarkerContents> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
         let (body, seal) = bytes.split_at(BYTES - 4);
         let long = |at: usize| body[at..at + 8].try_into().ok().map(u64::from_le_bytes);
@@ -90,11 +90,11 @@ impl Contents {
         if short(seal)? != crc32fast::hash(body) || !body.starts_with(&MAGIC) {
             return None;
         }
-        Some(Contents {
+        Some(MarkerContents {
             made: long(8)? != 0,
             life: long(16)?,
             sequence: long(24)?,
-            manifest: Manifest {
+            manifest: ManifestState {
                 number: long(32)?,
                 bytes: long(40)?,
                 checksum: short(&body[48..])?,
@@ -108,11 +108,11 @@ impl Contents {
 pub(super) struct Marker {
     directory: PathBuf,
     file: File,
-    contents: Cell<Contents>,
+    contents: Cell<MarkerContents>,
 }
 
 /// State of a directory, before RocksDB has looked at it.
-pub(super) enum Found {
+pub(super) enum MarkerState {
     /// Complete, as far as can be checked without RocksDB; or not yet fully created.
     Marked(Marker),
     /// A directory of RocksDB's without the file.
@@ -121,16 +121,16 @@ pub(super) enum Found {
 
 impl Marker {
     /// Opens the file, or makes it in a directory that holds no data.
-    pub(super) fn open(directory: &Path, life: u64) -> Result<Found, StorageError> {
+    pub(super) fn open(directory: &Path, life: u64) -> Result<MarkerState, StorageError> {
         let failed = |source| StorageError::Directory {
             path: directory.to_owned(),
             source,
         };
         let path = directory.join(NAME);
         match File::options().read(true).write(true).open(&path) {
-            Ok(file) => Marker::of(directory, file).map(Found::Marked),
+            Ok(file) => Marker::of(directory, file).map(MarkerState::Marked),
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
-            Err(_) if holds_data(directory).map_err(failed)? => Ok(Found::Unmarked),
+            Err(_) if holds_data(directory).map_err(failed)? => Ok(MarkerState::Unmarked),
             Err(_) => {
                 make(directory, life).map_err(failed)?;
                 Marker::open(directory, life)
@@ -146,7 +146,7 @@ impl Marker {
             return Err(problem("it has not the length it should have"));
         }
         let contents =
-            Contents::decode(&bytes).ok_or_else(|| problem("its checksum does not match"))?;
+            MarkerContents::decode(&bytes).ok_or_else(|| problem("its checksum does not match"))?;
         let marker = Marker {
             directory: directory.to_owned(),
             file,
@@ -235,13 +235,13 @@ impl Marker {
         self.file.sync_data()
     }
 
-    fn put(&self, contents: Contents) -> io::Result<()> {
+    fn put(&self, contents: MarkerContents) -> io::Result<()> {
         self.contents.set(contents);
         self.file.write_all_at(&contents.encode(), 0)
     }
 
     /// The manifest as it is now, if it is not as it was.
-    fn manifest(&self, known: Manifest) -> io::Result<Manifest> {
+    fn manifest(&self, known: ManifestState) -> io::Result<ManifestState> {
         let bytes = |number| std::fs::metadata(self.manifest_path(number)).map(|data| data.len());
         if known.number != 0 && bytes(known.number).is_ok_and(|bytes| bytes == known.bytes) {
             return Ok(known);
@@ -253,7 +253,7 @@ impl Marker {
         // RocksDB may not have synced yet what is read here.
         file.sync_data()?;
         let contents = std::fs::read(self.manifest_path(number))?;
-        Ok(Manifest {
+        Ok(ManifestState {
             number,
             bytes: contents.len() as u64,
             checksum: crc32fast::hash(&contents),
@@ -302,11 +302,11 @@ impl Marker {
 
 /// Makes the file, whole or not at all, unless another process has.
 fn make(directory: &Path, life: u64) -> io::Result<()> {
-    let contents = Contents {
+    let contents = MarkerContents {
         life,
         made: false,
         sequence: 0,
-        manifest: Manifest::default(),
+        manifest: ManifestState::default(),
     };
     let unready = directory.join(format!("{NAME}.{}", std::process::id()));
     std::fs::write(&unready, contents.encode())?;

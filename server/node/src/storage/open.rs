@@ -14,11 +14,14 @@ use rocksdb::{
 };
 
 use super::error::unopened;
-use super::marker::{self, Found, Marker};
+use super::marker::{self, Marker, MarkerState};
 use super::records::{Column, meta};
-use super::staged::Staged;
-use super::{Durability, PROBE, Stamp, Storage, StorageError, Use, WRITE_BUFFER_BYTES, wal};
-use leasehold_replica::action::Recovered;
+use super::staged::StagedValues;
+use super::{
+    DirectoryStamp, Durability, PROBE, Storage, StorageError, StorageOptions, WRITE_BUFFER_BYTES,
+    wal,
+};
+use leasehold_replica::action::RecoveredState;
 use leasehold_replica::codec::{self, proto};
 
 /// Raised when older binaries could no longer read the directory.
@@ -43,16 +46,16 @@ impl Storage {
     /// Any but `Full`.
     pub fn open(
         path: &Path,
-        stamp: &Stamp,
+        stamp: &DirectoryStamp,
         durability: Durability,
-    ) -> Result<(Storage, Recovered), StorageError> {
+    ) -> Result<(Storage, RecoveredState), StorageError> {
         let (tables, full_while) = (TABLES_OPEN, None);
-        let how = Use {
+        let storage_options = StorageOptions {
             durability,
             tables,
             full_while,
         };
-        Storage::open_with(path, stamp, how)
+        Storage::open_with(path, stamp, storage_options)
     }
 
     /// As [`Storage::open`], used in this way.
@@ -61,13 +64,13 @@ impl Storage {
     /// As [`Storage::open`], and `Full`.
     pub fn open_with(
         path: &Path,
-        stamp: &Stamp,
-        how: Use,
-    ) -> Result<(Storage, Recovered), StorageError> {
+        stamp: &DirectoryStamp,
+        storage_options: StorageOptions,
+    ) -> Result<(Storage, RecoveredState), StorageError> {
         // What clients need a token for is not for every user of this machine.
         let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(|source| not_made(path, source))?;
-        let Found::Marked(marker) = Marker::open(path, draw_life())? else {
+        let MarkerState::Marked(marker) = Marker::open(path, draw_life())? else {
             return Err(StorageError::Damaged {
                 path: path.to_owned(),
                 what: marker::NAME.to_owned(),
@@ -78,15 +81,19 @@ impl Storage {
         // A run that was killed while it asked the disk for room may have left it.
         _ = std::fs::remove_file(path.join(PROBE));
         check_logs(path)?;
-        let db = open_db(path, &marker, options(how.durability, how.tables))?;
+        let db = open_db(
+            path,
+            &marker,
+            options(storage_options.durability, storage_options.tables),
+        )?;
         marker.check_sequence(db.latest_sequence_number())?;
         let mut storage = Storage {
             db,
             path: path.to_owned(),
-            durability: how.durability,
+            durability: storage_options.durability,
             marker,
-            full_while: how.full_while,
-            staged: Staged::default(),
+            full_while: storage_options.full_while,
+            staged: StagedValues::default(),
         };
         storage.claim(stamp)?;
         let incarnation = storage.raise_incarnation()?;
@@ -97,8 +104,8 @@ impl Storage {
     }
 
     /// Checks the stamp, or puts it on a new directory.
-    fn claim(&self, stamp: &Stamp) -> Result<(), StorageError> {
-        let wanted = proto::Identity {
+    fn claim(&self, stamp: &DirectoryStamp) -> Result<(), StorageError> {
+        let expected = proto::Identity {
             format: FORMAT,
             cluster: stamp.cluster.clone(),
             name: stamp.name.clone(),
@@ -108,13 +115,13 @@ impl Storage {
         };
         let Some(found) = self.get(Column::Meta, meta::IDENTITY)? else {
             self.assert_new(meta::IDENTITY)?;
-            return self.put_meta(meta::IDENTITY, &wanted.encode_to_vec());
+            return self.put_meta(meta::IDENTITY, &expected.encode_to_vec());
         };
         let decoded = proto::Identity::decode(found).map_err(codec::CodecError::from);
         let found = self.intact(Column::Meta, meta::IDENTITY, decoded)?;
         let is_older = found.format != FORMAT;
-        let identity = is_older.then(|| wanted.encode_to_vec());
-        self.check_identity(found, wanted)?;
+        let identity = is_older.then(|| expected.encode_to_vec());
+        self.check_identity(found, expected)?;
         identity.map_or(Ok(()), |it| self.put_meta(meta::IDENTITY, &it))
     }
 
@@ -122,18 +129,18 @@ impl Storage {
     fn check_identity(
         &self,
         found: proto::Identity,
-        wanted: proto::Identity,
+        expected: proto::Identity,
     ) -> Result<(), StorageError> {
         if ![FORMAT, FORMAT_UNSTAGED].contains(&found.format) {
             return Err(StorageError::Format {
                 path: self.path.clone(),
                 found: found.format,
-                expected: wanted.format,
+                expected: expected.format,
             });
         }
-        let same_life = found.life == wanted.life;
+        let same_life = found.life == expected.life;
         let found = stamped(found).into_iter();
-        let mut pairs = found.zip(stamped(wanted));
+        let mut pairs = found.zip(stamped(expected));
         if let Some(((what, found), (_, expected))) = pairs.find(|(a, b)| a != b) {
             return Err(StorageError::Mismatch {
                 path: self.path.clone(),

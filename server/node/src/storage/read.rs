@@ -10,11 +10,11 @@ use leasehold_wire::Version;
 use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
 
 use super::records::{self, Column, meta};
-use super::staged::{self, Staged};
+use super::staged::{self, StagedValues};
 use super::{Storage, StorageError};
-use leasehold_replica::action::{Checkpoint, Recovered};
+use leasehold_replica::action::{Checkpoint, RecoveredState};
 use leasehold_replica::codec;
-use leasehold_replica::message::{LogId, Reported, Value};
+use leasehold_replica::message::{LogId, ReportedEntry, Value};
 
 impl Storage {
     /// Entries of the log from `from` to `last`, rising by slot: as many as make up `bytes_max`,
@@ -38,15 +38,18 @@ impl Storage {
                 return Ok(false);
             }
             let decoded = codec::decode_entry(value);
-            let (_, held) = self.intact(Column::of(log), key, decoded)?;
-            entries.push((slot, held));
+            let (_, entry) = self.intact(Column::of(log), key, decoded)?;
+            entries.push((slot, entry));
             Ok(bytes < bytes_max)
         })?;
         Ok(entries)
     }
 
-    pub(super) fn recover(&mut self, incarnation: Incarnation) -> Result<Recovered, StorageError> {
-        let mut recovered = Recovered {
+    pub(super) fn recover(
+        &mut self,
+        incarnation: Incarnation,
+    ) -> Result<RecoveredState, StorageError> {
+        let mut recovered = RecoveredState {
             incarnation,
             life: self.marker.life(),
             joined: self.get(Column::Meta, meta::JOINED)?.is_some(),
@@ -95,7 +98,7 @@ impl Storage {
             state.entries.push((key, Some(stored)));
             Ok(true)
         })?;
-        self.staged = Staged::found(named.into_iter());
+        self.staged = StagedValues::recovered(named.into_iter());
         self.forget_staged(staged.into_keys())?;
         self.each(Column::Sessions, &[], |key, value| {
             let client = self.number(Column::Sessions, key, key)?;
@@ -151,7 +154,7 @@ impl Storage {
         Ok(lives)
     }
 
-    fn recover_log_starts(&self, recovered: &mut Recovered) -> Result<(), StorageError> {
+    fn recover_log_starts(&self, recovered: &mut RecoveredState) -> Result<(), StorageError> {
         self.each(Column::Meta, meta::LOG_START, |key, value| {
             if !key.starts_with(meta::LOG_START) {
                 return Ok(false);
@@ -169,13 +172,13 @@ impl Storage {
         &self,
         log: LogId,
         from: Slot,
-        accepted: &mut Vec<Reported>,
+        accepted: &mut Vec<ReportedEntry>,
     ) -> Result<(), StorageError> {
         self.each(Column::of(log), &from.0.to_be_bytes(), |key, value| {
             let slot = self.slot(log, key)?;
             let decoded = codec::decode_entry(value);
             let (ballot, value) = self.intact(Column::of(log), key, decoded)?;
-            accepted.push(Reported {
+            accepted.push(ReportedEntry {
                 log,
                 slot,
                 ballot,

@@ -8,8 +8,8 @@ use bytes::{Buf, Bytes};
 use leasehold_leases::{Ballot, Key};
 use rocksdb::{ColumnFamily, DB, WriteBatch};
 
-use super::staged::{self, Staged};
-use leasehold_replica::action::{Checkpoint, Record, Stored};
+use super::staged::{self, StagedValues};
+use leasehold_replica::action::{Checkpoint, Record, StoredValue};
 use leasehold_replica::codec::{self, Position};
 use leasehold_replica::message::LogId;
 
@@ -178,7 +178,12 @@ pub(super) fn put(db: &DB, column: Column, key: &[u8], value: &[u8], batch: &mut
 }
 
 /// Appends all records to a batch, in order.
-pub(super) fn append(db: &DB, records: &[Record], staged: &mut Staged, batch: &mut WriteBatch) {
+pub(super) fn append(
+    db: &DB,
+    records: &[Record],
+    staged: &mut StagedValues,
+    batch: &mut WriteBatch,
+) {
     let mut appender = Appender {
         db,
         batch,
@@ -191,7 +196,7 @@ pub(super) fn append(db: &DB, records: &[Record], staged: &mut Staged, batch: &m
 struct Appender<'a> {
     db: &'a DB,
     batch: &'a mut WriteBatch,
-    staged: &'a mut Staged,
+    staged: &'a mut StagedValues,
     scratch: Vec<u8>,
 }
 
@@ -265,7 +270,7 @@ impl Appender<'_> {
         self.batch.delete_range_cf(meta, from, to);
     }
 
-    fn stage(&mut self, values: &[(Key, Stored)]) {
+    fn stage(&mut self, values: &[(Key, StoredValue)]) {
         for (key, stored) in values {
             self.staged.stage(key, stored.version);
             let row = staged::row(key, stored.version);
@@ -276,7 +281,7 @@ impl Appender<'_> {
     fn checkpoint(&mut self, checkpoint: &Checkpoint) {
         for (key, stored) in &checkpoint.entries {
             let version = stored.as_ref().map(|stored| stored.version);
-            let (is_staged, replaced) = self.staged.settle(key, version);
+            let (is_staged, replaced) = self.staged.complete(key, version);
             for version in replaced {
                 self.delete(Column::Staged, &staged::row(key, version));
             }

@@ -8,22 +8,22 @@ use super::tests::{accepted, stamp};
 use super::*;
 
 /// A file system of `mib` MiB, as long as this lives.
-struct Mounted(tempfile::TempDir);
+struct MountedDisk(tempfile::TempDir);
 
-impl Mounted {
+impl MountedDisk {
     /// `None`, and why on standard error, where it cannot be mounted.
-    fn new(mib: u32) -> Option<Mounted> {
-        Mounted::with(&format!("size={mib}m"))
+    fn new(mib: u32) -> Option<MountedDisk> {
+        MountedDisk::with(&format!("size={mib}m"))
     }
 
-    fn with(options: &str) -> Option<Mounted> {
+    fn with(options: &str) -> Option<MountedDisk> {
         let dir = tempfile::tempdir().unwrap();
         let mount = Command::new("mount")
             .args(["-t", "tmpfs", "-o", options, "tmpfs"])
             .arg(dir.path())
             .output();
         match mount {
-            Ok(done) if done.status.success() => Some(Mounted(dir)),
+            Ok(done) if done.status.success() => Some(MountedDisk(dir)),
             Ok(refused) => {
                 let why = String::from_utf8_lossy(&refused.stderr).into_owned();
                 eprintln!("skipped, for no file system can be mounted: {}", why.trim());
@@ -49,7 +49,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedDisk {
     fn drop(&mut self) {
         // Lazily: a process that still has a file open there closes it later.
         let _ = Command::new("umount").arg("-l").arg(self.path()).status();
@@ -86,7 +86,9 @@ fn again(storage: &mut Storage, slot: u64) {
 #[test]
 fn a_disk_that_is_really_full_is_told_and_written_to_again_whatever_its_path() {
     for name in ["plain", "sync", "LOCK", "fsync: LOCK"] {
-        let Some(disk) = Mounted::new(12) else { return };
+        let Some(disk) = MountedDisk::new(12) else {
+            return;
+        };
         let path: PathBuf = disk.path().join(name).join("A");
         let (mut storage, _) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
         let refused = fill(&mut storage);
@@ -103,7 +105,9 @@ fn a_disk_that_is_really_full_is_told_and_written_to_again_whatever_its_path() {
 
 #[test]
 fn a_directory_in_use_is_told_from_a_full_disk() {
-    let Some(disk) = Mounted::new(12) else { return };
+    let Some(disk) = MountedDisk::new(12) else {
+        return;
+    };
     let path = disk.path().join("No space left on device: sync");
     let (_storage, _) = Storage::open(&path, &stamp(), Durability::Sync).unwrap();
     let second = Storage::open(&path, &stamp(), Durability::Sync);
@@ -111,7 +115,7 @@ fn a_directory_in_use_is_told_from_a_full_disk() {
 }
 
 /// Takes inodes until there is none; the files are gone with what is returned.
-fn take_inodes(disk: &Mounted) -> tempfile::TempDir {
+fn take_inodes(disk: &MountedDisk) -> tempfile::TempDir {
     let taken = tempfile::tempdir_in(disk.path()).unwrap();
     for number in 0.. {
         if std::fs::write(taken.path().join(number.to_string()), "").is_err() {
@@ -123,7 +127,7 @@ fn take_inodes(disk: &Mounted) -> tempfile::TempDir {
 
 #[test]
 fn a_disk_without_inodes_has_no_room_until_there_are_some_again() {
-    let Some(disk) = Mounted::with("size=200m,nr_inodes=200") else {
+    let Some(disk) = MountedDisk::with("size=200m,nr_inodes=200") else {
         return;
     };
     let (mut storage, _) =
@@ -142,12 +146,12 @@ fn a_disk_without_inodes_has_no_room_until_there_are_some_again() {
 fn a_disk_that_is_said_to_be_full_has_no_room() {
     let dir = tempfile::tempdir().unwrap();
     let order = dir.path().join("full");
-    let how = Use {
+    let options = StorageOptions {
         tables: 64,
         full_while: Some(order.clone()),
-        ..Use::default()
+        ..StorageOptions::default()
     };
-    let (storage, _) = Storage::open_with(&dir.path().join("A"), &stamp(), how).unwrap();
+    let (storage, _) = Storage::open_with(&dir.path().join("A"), &stamp(), options).unwrap();
     assert!(storage.has_room().unwrap());
     std::fs::write(&order, "").unwrap();
     assert!(!storage.has_room().unwrap());

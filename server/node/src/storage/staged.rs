@@ -18,17 +18,17 @@ type Versions = SmallVec<[Version; 1]>;
 
 /// The versions of each key that have rows of their own.
 #[derive(Debug, Default)]
-pub(super) struct Staged {
+pub(super) struct StagedValues {
     /// On disk.
     rows: HashMap<Key, Versions>,
     /// Versions that will replace those in `rows`, once the current write is on disk.
     changed: HashMap<Key, Versions>,
 }
 
-impl Staged {
+impl StagedValues {
     /// Those that a start has found, and that a checkpoint names.
-    pub(super) fn found(named: impl Iterator<Item = (Key, Version)>) -> Staged {
-        Staged {
+    pub(super) fn recovered(named: impl Iterator<Item = (Key, Version)>) -> StagedValues {
+        StagedValues {
             rows: named
                 .map(|(key, version)| (key, Versions::from_elem(version, 1)))
                 .collect(),
@@ -46,16 +46,16 @@ impl Staged {
 
     /// A checkpoint gives `key` this version, or none: whether that has a row of its own, and
     /// which others of the key go.
-    pub(super) fn settle(&mut self, key: &Key, version: Option<Version>) -> (bool, Versions) {
+    pub(super) fn complete(&mut self, key: &Key, version: Option<Version>) -> (bool, Versions) {
         if !self.rows.contains_key(key) && !self.changed.contains_key(key) {
             return (false, Versions::new());
         }
         let versions = self.change(key);
-        let (kept, gone): (Versions, Versions) =
+        let (kept, replaced): (Versions, Versions) =
             versions.drain(..).partition(|it| Some(*it) == version);
         let is_staged = !kept.is_empty();
         *versions = kept;
-        (is_staged, gone)
+        (is_staged, replaced)
     }
 
     fn change(&mut self, key: &Key) -> &mut Versions {
@@ -65,7 +65,7 @@ impl Staged {
     }
 
     /// Notes that the current write is on disk.
-    pub(super) fn written(&mut self) {
+    pub(super) fn commit(&mut self) {
         for (key, versions) in self.changed.drain() {
             match versions.is_empty() {
                 true => self.rows.remove(&key),
@@ -75,7 +75,7 @@ impl Staged {
     }
 
     /// Notes that the current write is not on disk.
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn abandon(&mut self) {
         self.changed.clear();
     }
 }

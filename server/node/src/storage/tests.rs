@@ -13,13 +13,13 @@ use prost::Message as _;
 use super::open::{FORMAT, FORMAT_UNSTAGED};
 use super::records::meta;
 use super::*;
-use leasehold_replica::action::{Checkpoint, Recovered, SessionImage, Stored};
+use leasehold_replica::action::{Checkpoint, RecoveredState, SessionImage, StoredValue};
 use leasehold_replica::codec::proto;
-use leasehold_replica::message::{Batch, LogId, Proposed, RequestId, Value};
+use leasehold_replica::message::{Batch, LogId, Proposal, RequestId, Value};
 use leasehold_replica::{Replica, Settings};
 
-pub(super) fn stamp() -> Stamp {
-    Stamp {
+pub(super) fn stamp() -> DirectoryStamp {
+    DirectoryStamp {
         cluster: "demo".to_owned(),
         name: "CA".to_owned(),
         replica: ReplicaId(1),
@@ -27,7 +27,7 @@ pub(super) fn stamp() -> Stamp {
     }
 }
 
-fn open(path: &Path) -> (Storage, Recovered) {
+fn open(path: &Path) -> (Storage, RecoveredState) {
     Storage::open(path, &stamp(), Durability::Sync).unwrap()
 }
 
@@ -41,7 +41,7 @@ pub(super) fn ballot(round: u64) -> Ballot {
 fn commands(text: &str) -> Value {
     Value::Commands(Arc::new(Batch {
         log_time_ms: 5,
-        commands: vec![Proposed {
+        commands: vec![Proposal {
             origin: ReplicaId(0),
             request: RequestId(9),
             command: Command::session(1, 1, 1, Op::put("k", text.to_owned())),
@@ -68,16 +68,16 @@ pub(super) fn configured(slot: u64) -> Record {
     }
 }
 
-pub(super) fn stored(value: &str, slot: u64) -> Stored {
+pub(super) fn stored(value: &str, slot: u64) -> StoredValue {
     let version = Version { slot, index: 0 };
-    Stored {
+    StoredValue {
         value: value.to_owned().into(),
         version,
         created: version,
     }
 }
 
-fn checkpoint(executed: u64, key: &str, entry: Option<Stored>) -> Record {
+fn checkpoint(executed: u64, key: &str, entry: Option<StoredValue>) -> Record {
     Record::Checkpoint(Checkpoint {
         executed: Slot(executed),
         config: ConfigId(1),
@@ -88,7 +88,7 @@ fn checkpoint(executed: u64, key: &str, entry: Option<Stored>) -> Record {
     })
 }
 
-fn slots(recovered: &Recovered, log: LogId) -> Vec<u64> {
+fn slots(recovered: &RecoveredState, log: LogId) -> Vec<u64> {
     let of_log = recovered.accepted.iter().filter(|entry| entry.log == log);
     of_log.map(|entry| entry.slot.0).collect()
 }
@@ -301,7 +301,7 @@ fn a_log_is_read_in_pieces_of_at_least_one_entry() {
 fn anyone_elses_directory_is_refused_with_both_values() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
-    let other = |change: fn(&mut Stamp)| {
+    let other = |change: fn(&mut DirectoryStamp)| {
         let mut wanted = stamp();
         change(&mut wanted);
         let refused = Storage::open(dir.path(), &wanted, Durability::Sync);

@@ -32,7 +32,7 @@ const SYNCS: [&str; 5] = [
 
 /// Meaning of an error for a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum ErrorCause {
     /// There was no room, and what was to be written is not.
     Full,
     /// Another process uses the directory.
@@ -44,20 +44,20 @@ pub(super) enum Cause {
 }
 
 /// Meaning of the text of an error of RocksDB's.
-pub(super) fn cause(text: &str) -> Cause {
-    let told = Told::of(text);
-    match told.kind {
-        "Corruption" => Cause::Damaged,
-        "Invalid argument" if text.ends_with(NO_DATABASE) => Cause::Damaged,
-        "IO error" if told.is_full() => Cause::Full,
-        "IO error" if told.is_locked() => Cause::Locked,
-        "IO error" if told.subkind == Some(PATH_NOT_FOUND) => Cause::Damaged,
-        _ => Cause::Other,
+pub(super) fn cause(text: &str) -> ErrorCause {
+    let parsed = ErrorText::of(text);
+    match parsed.kind {
+        "Corruption" => ErrorCause::Damaged,
+        "Invalid argument" if text.ends_with(NO_DATABASE) => ErrorCause::Damaged,
+        "IO error" if parsed.is_full() => ErrorCause::Full,
+        "IO error" if parsed.is_locked() => ErrorCause::Locked,
+        "IO error" if parsed.subkind == Some(PATH_NOT_FOUND) => ErrorCause::Damaged,
+        _ => ErrorCause::Other,
     }
 }
 
 /// The parts of a text.
-struct Told<'a> {
+struct ErrorText<'a> {
     /// All of it.
     text: &'a str,
     kind: &'a str,
@@ -66,15 +66,15 @@ struct Told<'a> {
     operation: &'a str,
 }
 
-impl<'a> Told<'a> {
-    fn of(text: &'a str) -> Told<'a> {
+impl<'a> ErrorText<'a> {
+    fn of(text: &'a str) -> ErrorText<'a> {
         let (kind, rest) = text.split_once(": ").unwrap_or((text, ""));
         let mut subkinds = [NO_SPACE, PATH_NOT_FOUND].into_iter();
         let subkind = subkinds.find(|words| rest.starts_with(words));
         let after = subkind.map_or(rest, |words| &rest[words.len()..]);
         let operation = after.trim_start_matches(": ");
         let operation = operation.strip_prefix("While ").unwrap_or(operation);
-        Told {
+        ErrorText {
             text,
             kind,
             subkind,
@@ -132,7 +132,7 @@ pub(super) fn culprit(directory: &Path, message: &str) -> String {
         let number = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
         Some(format!("{number:0>6}.log"))
     };
-    let told = || {
+    let from_log = || {
         let log = std::fs::read(directory.join("LOG")).ok()?;
         let log = String::from_utf8_lossy(&log);
         let dropping = log
@@ -143,7 +143,7 @@ pub(super) fn culprit(directory: &Path, message: &str) -> String {
     };
     named(message)
         .or_else(numbered)
-        .or_else(told)
+        .or_else(from_log)
         .unwrap_or_else(|| "one of the store's files".to_owned())
 }
 
@@ -172,75 +172,95 @@ mod tests {
         let missing = "IO error: No such file or directory";
         let io = "IO error";
         let cases = [
-            (full, "While appending to file", NO_SPACE, Cause::Full),
+            (full, "While appending to file", NO_SPACE, ErrorCause::Full),
             (
                 full,
                 "While open a file for appending",
                 NO_SPACE,
-                Cause::Full,
+                ErrorCause::Full,
             ),
-            (full, "while open a file for lock", NO_SPACE, Cause::Full),
+            (
+                full,
+                "while open a file for lock",
+                NO_SPACE,
+                ErrorCause::Full,
+            ),
             (
                 full,
                 "While closing file after writing",
                 NO_SPACE,
-                Cause::Full,
+                ErrorCause::Full,
             ),
-            (full, "While fdatasync", NO_SPACE, Cause::Other),
-            (full, "While fsync", NO_SPACE, Cause::Other),
+            (full, "While fdatasync", NO_SPACE, ErrorCause::Other),
+            (full, "While fsync", NO_SPACE, ErrorCause::Other),
             (
                 full,
                 "While sync_file_range returned -1",
                 NO_SPACE,
-                Cause::Other,
+                ErrorCause::Other,
             ),
             (
                 full,
                 "While closing file after fsync",
                 NO_SPACE,
-                Cause::Other,
+                ErrorCause::Other,
             ),
             (
                 io,
                 "While appending to file",
                 "Disk quota exceeded",
-                Cause::Full,
+                ErrorCause::Full,
             ),
-            (io, "While fdatasync", "Disk quota exceeded", Cause::Other),
+            (
+                io,
+                "While fdatasync",
+                "Disk quota exceeded",
+                ErrorCause::Other,
+            ),
             (
                 io,
                 "While appending to file",
                 "Input/output error",
-                Cause::Other,
+                ErrorCause::Other,
             ),
-            (io, "While fdatasync", "Input/output error", Cause::Other),
+            (
+                io,
+                "While fdatasync",
+                "Input/output error",
+                ErrorCause::Other,
+            ),
             (
                 io,
                 "While open a file for appending",
                 "Too many open files",
-                Cause::Other,
+                ErrorCause::Other,
             ),
             (
                 io,
                 "While lock file",
                 "Resource temporarily unavailable",
-                Cause::Locked,
+                ErrorCause::Locked,
             ),
-            (io, "While lock file", "No locks available", Cause::Other),
+            (
+                io,
+                "While lock file",
+                "No locks available",
+                ErrorCause::Other,
+            ),
             (
                 io,
                 "lock hold by current process, acquire time 7 acquiring thread 8",
                 "No locks available",
-                Cause::Locked,
+                ErrorCause::Locked,
             ),
             (
                 missing,
                 "while stat a file for size",
                 PATH_NOT_FOUND,
-                Cause::Damaged,
+                ErrorCause::Damaged,
             ),
-            ("Corruption", "checksum mismatch", "", Cause::Damaged),
-            ("Resource busy", "x", "", Cause::Other),
+            ("Corruption", "checksum mismatch", "", ErrorCause::Damaged),
+            ("Resource busy", "x", "", ErrorCause::Other),
         ];
         for (kind, operation, error, meant) in cases {
             for path in PATHS {
@@ -260,7 +280,7 @@ mod tests {
                 path,
                 NO_SPACE,
             );
-            assert_eq!(cause(&text), Cause::Full, "{text}");
+            assert_eq!(cause(&text), ErrorCause::Full, "{text}");
         }
     }
 
@@ -268,10 +288,10 @@ mod tests {
     fn a_directory_without_a_database_is_damaged() {
         for path in PATHS {
             let text = format!("Invalid argument: {path}: {NO_DATABASE}");
-            assert_eq!(cause(&text), Cause::Damaged, "{text}");
+            assert_eq!(cause(&text), ErrorCause::Damaged, "{text}");
         }
-        assert_eq!(cause("Invalid argument: no such thing"), Cause::Other);
-        assert_eq!(cause(""), Cause::Other);
+        assert_eq!(cause("Invalid argument: no such thing"), ErrorCause::Other);
+        assert_eq!(cause(""), ErrorCause::Other);
     }
 
     #[test]

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use leasehold_leases::Slot;
 
 use super::{Durability, Storage, StorageError};
-use leasehold_replica::action::{Asker, Record, Sequence};
+use leasehold_replica::action::{Record, Requester, Sequence};
 use leasehold_replica::message::{LogId, Value};
-use leasehold_replica::record_weight;
+use leasehold_replica::record_size_estimate;
 
 /// Interval between attempts on a full disk.
 const RETRY: Duration = Duration::from_millis(500);
@@ -29,14 +29,14 @@ const REFUSALS_MAX: u32 = 30;
 const READ_BYTES_MAX: usize = 1 << 20;
 /// Maximum size of one write, in bytes: the store keeps it a second time meanwhile. A single
 /// persist may be larger.
-const PIECE_BYTES: usize = 8 << 20;
+const GROUP_BYTES: usize = 8 << 20;
 /// Persists that may count as durable before they are written. Past it they wait, so that
 /// what waits for a slow disk is bounded.
-const AHEAD_MAX: u64 = 128;
+const WRITE_BEHIND_MAX: u64 = 128;
 
 /// Reports of the storage to the replica.
 #[derive(Debug)]
-pub enum Report {
+pub enum StorageReport {
     /// Everything up to here is durable.
     Persisted(Sequence),
     /// There is no room for writes, or there is again.
@@ -46,7 +46,7 @@ pub enum Report {
         /// Log that was read.
         log: LogId,
         /// Recipient of the entries.
-        to: Asker,
+        to: Requester,
         /// Rising by slot.
         entries: Vec<(Slot, Value)>,
     },
@@ -56,29 +56,29 @@ pub enum Report {
 
 /// When records are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durable {
+pub enum PersistOutcome {
     /// They are already, with all before them: memory is enough.
     Now,
-    /// When `Report::Persisted` says so.
+    /// When `StorageReport::Persisted` says so.
     Later,
 }
 
-enum Job {
-    Persist(Persist),
-    Read(Read),
+enum StorageJob {
+    Persist(PersistRequest),
+    Read(LogReadRequest),
     Close,
 }
 
 /// Records that become durable as one.
-struct Persist {
+struct PersistRequest {
     sequence: Sequence,
     records: Vec<Record>,
-    durable: Durable,
+    durable: PersistOutcome,
 }
 
-pub(super) struct Read {
+pub(super) struct LogReadRequest {
     log: LogId,
-    to: Asker,
+    to: Requester,
     from: Slot,
     last: Slot,
 }
@@ -88,31 +88,31 @@ pub(super) struct Read {
 /// database is still being closed.
 #[derive(Debug)]
 pub struct Writer {
-    jobs: Sender<Job>,
+    jobs: Sender<StorageJob>,
     closing: Arc<AtomicBool>,
     /// `None` once it was waited for.
     thread: Option<JoinHandle<Result<(), StorageError>>>,
-    ahead: Option<Ahead>,
+    write_behind: Option<WriteBehind>,
 }
 
 /// Where memory is enough ([`Durability::None`]).
 #[derive(Debug)]
-struct Ahead {
+struct WriteBehind {
     /// The last persist that was written.
     written: Arc<AtomicU64>,
     /// The last that could not count before it was.
     waited: Sequence,
 }
 
-impl Ahead {
-    fn persist(&mut self, sequence: Sequence, records: &[Record]) -> Durable {
+impl WriteBehind {
+    fn persist(&mut self, sequence: Sequence, records: &[Record]) -> PersistOutcome {
         let written = self.written.load(Ordering::Acquire);
-        let near = sequence.0 - written <= AHEAD_MAX;
+        let near = sequence.0 - written <= WRITE_BEHIND_MAX;
         if near && written >= self.waited.0 && !records.iter().any(Record::is_synced_always) {
-            return Durable::Now;
+            return PersistOutcome::Now;
         }
         self.waited = sequence;
-        Durable::Later
+        PersistOutcome::Later
     }
 }
 
@@ -123,7 +123,7 @@ impl Writer {
     /// The operating system has no thread left.
     pub fn start(
         storage: Storage,
-        report: impl Fn(Report) + Send + 'static,
+        report: impl Fn(StorageReport) + Send + 'static,
     ) -> std::io::Result<Writer> {
         let in_memory = storage.durability == Durability::None;
         Writer::start_on(storage, (RETRY, in_memory), report)
@@ -132,12 +132,12 @@ impl Writer {
     pub(super) fn start_on(
         disk: impl Disk,
         (retry, in_memory): (Duration, bool),
-        report: impl Fn(Report) + Send + 'static,
+        report: impl Fn(StorageReport) + Send + 'static,
     ) -> std::io::Result<Writer> {
         let (jobs, queue) = channel();
         let written = Arc::new(AtomicU64::new(0));
         let closing = Arc::new(AtomicBool::new(false));
-        let ahead = in_memory.then(|| Ahead {
+        let write_behind = in_memory.then(|| WriteBehind {
             written: written.clone(),
             waited: Sequence::default(),
         });
@@ -145,39 +145,40 @@ impl Writer {
             .name("storage".to_owned())
             .spawn({
                 let closing = closing.clone();
-                move || Desk::new((queue, closing), (retry, written), report).run(disk)
+                move || WriterThread::new((queue, closing), (retry, written), report).run(disk)
             })?;
         Ok(Writer {
             jobs,
             closing,
             thread: Some(thread),
-            ahead,
+            write_behind,
         })
     }
 
-    /// Makes records durable, and says when. After a `Report::Failed` nothing follows.
-    pub fn persist(&mut self, sequence: Sequence, records: Vec<Record>) -> Durable {
-        let ahead = self.ahead.as_mut();
-        let durable = ahead.map_or(Durable::Later, |it| it.persist(sequence, &records));
-        let persist = Persist {
+    /// Makes records durable, and says when. After a `StorageReport::Failed` nothing follows.
+    pub fn persist(&mut self, sequence: Sequence, records: Vec<Record>) -> PersistOutcome {
+        let write_behind = self.write_behind.as_mut();
+        let durable =
+            write_behind.map_or(PersistOutcome::Later, |it| it.persist(sequence, &records));
+        let persist = PersistRequest {
             sequence,
             records,
             durable,
         };
-        let _ = self.jobs.send(Job::Persist(persist));
+        let _ = self.jobs.send(StorageJob::Persist(persist));
         durable
     }
 
-    /// Reads a log; `Report::LogRead` follows, unless the disk is full and lacks what counts
+    /// Reads a log; `StorageReport::LogRead` follows, unless the disk is full and lacks what counts
     /// as durable.
-    pub fn read_log(&self, log: LogId, to: Asker, from: Slot, last: Slot) {
-        let read = Read {
+    pub fn read_log(&self, log: LogId, to: Requester, from: Slot, last: Slot) {
+        let read = LogReadRequest {
             log,
             to,
             from,
             last,
         };
-        let _ = self.jobs.send(Job::Read(read));
+        let _ = self.jobs.send(StorageJob::Read(read));
     }
 
     /// Writes what is queued and counts as durable already, if there is room, and closes the
@@ -195,7 +196,7 @@ impl Writer {
     /// Has the thread end, and waits for it.
     fn join(&mut self) -> std::thread::Result<Result<(), StorageError>> {
         self.closing.store(true, Ordering::Release);
-        let _ = self.jobs.send(Job::Close);
+        let _ = self.jobs.send(StorageJob::Close);
         self.thread.take().map_or(Ok(Ok(())), JoinHandle::join)
     }
 }
@@ -210,7 +211,7 @@ impl Drop for Writer {
 /// Operations of the storage that the thread needs, so that tests can be the disk.
 pub(super) trait Disk: Send + 'static {
     fn write(&mut self, records: &[Record]) -> Result<(), StorageError>;
-    fn read_log(&self, read: &Read) -> Result<Vec<(Slot, Value)>, StorageError>;
+    fn read_log(&self, read: &LogReadRequest) -> Result<Vec<(Slot, Value)>, StorageError>;
     fn has_room(&self) -> Result<bool, StorageError>;
     fn close(self) -> Result<(), StorageError>;
 }
@@ -220,7 +221,7 @@ impl Disk for Storage {
         Storage::write(self, records)
     }
 
-    fn read_log(&self, read: &Read) -> Result<Vec<(Slot, Value)>, StorageError> {
+    fn read_log(&self, read: &LogReadRequest) -> Result<Vec<(Slot, Value)>, StorageError> {
         Storage::read_log(self, read.log, read.from, read.last, READ_BYTES_MAX)
     }
 
@@ -235,7 +236,7 @@ impl Disk for Storage {
 
 /// Persists that are written as one.
 #[derive(Default)]
-struct Piece {
+struct WriteGroup {
     records: Vec<Record>,
     /// About what they take.
     bytes: usize,
@@ -247,17 +248,17 @@ struct Piece {
     ahead: bool,
 }
 
-impl Piece {
+impl WriteGroup {
     /// Takes the next persist, if it fits. The first always does.
-    fn takes(&mut self, next: &mut Persist) -> bool {
-        let bytes = self.bytes + next.records.iter().map(record_weight).sum::<usize>();
-        if self.sequence.is_some() && bytes > PIECE_BYTES {
+    fn try_add(&mut self, next: &mut PersistRequest) -> bool {
+        let bytes = self.bytes + next.records.iter().map(record_size_estimate).sum::<usize>();
+        if self.sequence.is_some() && bytes > GROUP_BYTES {
             return false;
         }
         self.bytes = bytes;
         self.sequence = Some(next.sequence);
-        self.awaited |= next.durable == Durable::Later;
-        self.ahead |= next.durable == Durable::Now;
+        self.awaited |= next.durable == PersistOutcome::Later;
+        self.ahead |= next.durable == PersistOutcome::Now;
         match self.records.is_empty() {
             true => self.records = std::mem::take(&mut next.records),
             false => self.records.append(&mut next.records),
@@ -267,18 +268,18 @@ impl Piece {
 }
 
 /// Work that the thread has taken and not finished.
-struct Desk<F> {
-    queue: Receiver<Job>,
+struct WriterThread<F> {
+    queue: Receiver<StorageJob>,
     /// The thread is to end. It hears of it here before it has taken all jobs.
-    told_to_close: Arc<AtomicBool>,
+    close_requested: Arc<AtomicBool>,
     retry: Duration,
     written: Arc<AtomicU64>,
     report: F,
-    /// Piece that is written next; kept until it is.
-    piece: Piece,
+    /// Group that is written next; kept until it is.
+    group: WriteGroup,
     /// Persists that follow it, in order.
-    waiting: VecDeque<Persist>,
-    reads: Vec<Read>,
+    waiting: VecDeque<PersistRequest>,
+    reads: Vec<LogReadRequest>,
     /// When a full disk is tried again; `None` if the disk takes writes.
     retry_at: Option<Instant>,
     /// Refusals in a row of a disk that has room.
@@ -286,19 +287,19 @@ struct Desk<F> {
     closing: bool,
 }
 
-impl<F: Fn(Report)> Desk<F> {
+impl<F: Fn(StorageReport)> WriterThread<F> {
     fn new(
-        (queue, told_to_close): (Receiver<Job>, Arc<AtomicBool>),
+        (queue, close_requested): (Receiver<StorageJob>, Arc<AtomicBool>),
         (retry, written): (Duration, Arc<AtomicU64>),
         report: F,
     ) -> Self {
-        Desk {
+        WriterThread {
             queue,
-            told_to_close,
+            close_requested,
             retry,
             written,
             report,
-            piece: Piece::default(),
+            group: WriteGroup::default(),
             waiting: VecDeque::new(),
             reads: Vec::new(),
             retry_at: None,
@@ -311,7 +312,7 @@ impl<F: Fn(Report)> Desk<F> {
         while !self.closing {
             self.gather();
             if let Err(error) = self.work(&mut disk) {
-                (self.report)(Report::Failed(error));
+                (self.report)(StorageReport::Failed(error));
                 return Ok(());
             }
         }
@@ -339,18 +340,18 @@ impl<F: Fn(Report)> Desk<F> {
         }
     }
 
-    fn take(&mut self, job: Job) {
+    fn take(&mut self, job: StorageJob) {
         match job {
-            Job::Persist(persist) => self.waiting.push_back(persist),
-            Job::Read(read) => self.reads.push(read),
-            Job::Close => self.closing = true,
+            StorageJob::Persist(persist) => self.waiting.push_back(persist),
+            StorageJob::Read(read) => self.reads.push(read),
+            StorageJob::Close => self.closing = true,
         }
     }
 
     fn work(&mut self, disk: &mut impl Disk) -> Result<(), StorageError> {
         let due = self.retry_at.is_none_or(|at| Instant::now() >= at);
         while (due || self.closing) && self.fill() {
-            match disk.write(&self.piece.records) {
+            match disk.write(&self.group.records) {
                 Ok(()) => self.written(),
                 Err(StorageError::Full { path }) => {
                     self.set_full();
@@ -364,35 +365,39 @@ impl<F: Fn(Report)> Desk<F> {
         }
         let reads = std::mem::take(&mut self.reads);
         let waits = self.waiting.iter();
-        if self.piece.ahead || waits.map(|it| it.durable).any(|it| it == Durable::Now) {
+        if self.group.ahead
+            || waits
+                .map(|it| it.durable)
+                .any(|it| it == PersistOutcome::Now)
+        {
             // The disk holds less than counts as durable, and may hold other values in its
             // place. An asker that wants to read asks again.
             return Ok(());
         }
         for read in reads {
             let entries = disk.read_log(&read)?;
-            let Read { log, to, .. } = read;
-            (self.report)(Report::LogRead { log, to, entries });
+            let LogReadRequest { log, to, .. } = read;
+            (self.report)(StorageReport::LogRead { log, to, entries });
         }
         Ok(())
     }
 
-    /// Adds to the piece what fits. Returns whether it holds anything.
+    /// Adds to the group what fits. Returns whether it holds anything.
     fn fill(&mut self) -> bool {
-        if self.told_to_close.load(Ordering::Acquire) {
-            self.drop_what_is_not_promised();
+        if self.close_requested.load(Ordering::Acquire) {
+            self.drop_unacknowledged();
         }
         while let Some(next) = self.waiting.front_mut()
-            && self.piece.takes(next)
+            && self.group.try_add(next)
         {
             self.waiting.pop_front();
         }
-        self.piece.sequence.is_some()
+        self.group.sequence.is_some()
     }
 
     /// Forgets the newest persists, as far as none of them counts as durable.
-    fn drop_what_is_not_promised(&mut self) {
-        let promised = |it: &Persist| it.durable == Durable::Now;
+    fn drop_unacknowledged(&mut self) {
+        let promised = |it: &PersistRequest| it.durable == PersistOutcome::Now;
         let kept = self
             .waiting
             .iter()
@@ -401,20 +406,20 @@ impl<F: Fn(Report)> Desk<F> {
         self.waiting.truncate(kept);
     }
 
-    /// The piece is durable.
+    /// The group is durable.
     fn written(&mut self) {
-        let piece = std::mem::take(&mut self.piece);
-        let Some(sequence) = piece.sequence else {
+        let group = std::mem::take(&mut self.group);
+        let Some(sequence) = group.sequence else {
             return;
         };
         self.refusals = 0;
         self.written.store(sequence.0, Ordering::Release);
-        if piece.awaited {
-            (self.report)(Report::Persisted(sequence));
+        if group.awaited {
+            (self.report)(StorageReport::Persisted(sequence));
         }
         // The rest is as late as this was: the disk counts as full until all is written.
         if self.waiting.is_empty() && self.retry_at.take().is_some() {
-            (self.report)(Report::Writable(true));
+            (self.report)(StorageReport::Writable(true));
         }
     }
 
@@ -427,11 +432,11 @@ impl<F: Fn(Report)> Desk<F> {
         Ok(self.refusals > REFUSALS_MAX)
     }
 
-    /// There is no room: the piece is kept, and tried again later.
+    /// There is no room: the group is kept, and tried again later.
     fn set_full(&mut self) {
         let retry_at = Instant::now() + self.retry;
         if self.retry_at.replace(retry_at).is_none() {
-            (self.report)(Report::Writable(false));
+            (self.report)(StorageReport::Writable(false));
         }
     }
 }

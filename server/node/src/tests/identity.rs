@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use leasehold_leases::{Incarnation, ReplicaId};
-use leasehold_transport::tls::{Channel, Trust, provider, roots, shake};
+use leasehold_transport::tls::{Channel, Trust, handshake, provider, roots};
 use leasehold_wire::{Outcome, Version};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConnection, version};
@@ -20,16 +20,16 @@ use super::*;
 use crate::config::Limits;
 use crate::connection;
 use crate::connection::Budget;
-use crate::ends::{self, Source as _};
+use crate::ends::{self, ByteSource as _};
 use crate::frames::Frames;
-use crate::handshakes::{Handshakes, Shaken, Side};
-use crate::inbox::{Inbox, UNITS_A_ROUND};
+use crate::handshakes::{EstablishedStream, Handshakes, Side};
+use crate::inbox::{Inbox, UNITS_PER_ITERATION};
 use crate::outbox::Outbox;
-use crate::places::Places;
+use crate::places::EvictingSlots;
 use crate::security::{
-    AUTHORITY, Authority, Credentials, Validity, certificate_file, key_file, write_new,
+    AUTHORITY, Authority, NodeCredentials, Validity, certificate_file, key_file, write_new,
 };
-use crate::transport::{Door, MAGIC as PEER_MAGIC, Member, Peers};
+use crate::transport::{MAGIC as PEER_MAGIC, Member, PeerAdmission, Peers};
 use leasehold_replica::codec::{encode_envelope, proto};
 use leasehold_replica::input::Input;
 use leasehold_replica::message::{Envelope, Message};
@@ -106,12 +106,12 @@ impl Pki {
     }
 
     /// Credentials to show, if `shown` is a certificate.
-    fn credentials(&self, shown: Shown) -> Credentials {
+    fn credentials(&self, shown: Shown) -> NodeCredentials {
         let now = SystemTime::now();
         let issued = |authority: &Authority, name: &str, validity| {
             let issued = authority.issue(name, validity).unwrap();
             // It trusts the right authority: the node's side is what is tested.
-            Credentials::issued(&issued, &self.authority)
+            NodeCredentials::issued(&issued, &self.authority)
         };
         let valid = Validity::days(30);
         match shown {
@@ -120,7 +120,7 @@ impl Pki {
             Shown::OtherCluster => {
                 let names = leasehold_transport::tls::names::all("prod", "JP");
                 let issued = self.authority.sign(names, valid).unwrap();
-                Credentials::issued(&issued, &self.authority)
+                NodeCredentials::issued(&issued, &self.authority)
             }
             Shown::OtherAuthority => issued(&Authority::new("demo").unwrap(), "JP", valid),
             Shown::Expired => {
@@ -157,10 +157,10 @@ struct Line {
 
 impl Line {
     fn new(stream: TcpStream, connection: Option<Connection>) -> Line {
-        let (reader, writer) = ends::split(Shaken {
+        let (reader, writer) = ends::split(EstablishedStream {
             stream,
             channel: connection.map(Channel::new),
-            proved: None,
+            verified_members: None,
         });
         Line {
             frames: Frames::new(reader, 1 << 10),
@@ -170,7 +170,7 @@ impl Line {
 
     async fn send(&self, message: &impl prost::Message) {
         encode_frame(message, &mut self.outbox.buffer()).unwrap();
-        self.outbox.emptied().await;
+        self.outbox.wait_until_empty().await;
     }
 
     async fn greeting(&mut self) -> Option<String> {
@@ -221,7 +221,7 @@ async fn shown_to(address: &str, pki: &Pki, shown: Shown) -> Option<Line> {
         return Some(Line::new(stream, None));
     }
     let connection = dialled(&pki.dials_with(shown), "CA");
-    let shaken = shake(&stream, connection, 1 << 16).await;
+    let shaken = handshake(&stream, connection, 1 << 16).await;
     Some(Line::new(stream, Some(shaken.ok()?)))
 }
 
@@ -316,18 +316,18 @@ fn nothing_that_a_refused_peer_says_is_heard() {
     let pki = Pki::new();
     block_on(tokio::task::LocalSet::new().run_until(async {
         let inbox = Rc::new(Inbox::default());
-        let door = Door {
-            strangers: Places::new(9, 9),
-            accepted: Places::new(9, 9),
+        let admission = PeerAdmission {
+            unauthenticated: EvictingSlots::new(9, 9),
+            accepted: EvictingSlots::new(9, 9),
             handshakes: Rc::new(Handshakes::start(&pki.config, "CA").unwrap()),
-            closed: Default::default(),
+            close_log: Default::default(),
         };
         let member = |name: &str| Member {
             name: name.to_owned(),
             address: "127.0.0.1:9".to_owned(),
         };
         let members = MEMBERS.map(member).into();
-        let peers = Peers::new("demo", ReplicaId(0), members, inbox.clone(), door);
+        let peers = Peers::new("demo", ReplicaId(0), members, inbox.clone(), admission);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let accepting = tokio::task::spawn_local(Rc::new(peers).accept(listener));
@@ -345,7 +345,7 @@ fn nothing_that_a_refused_peer_says_is_heard() {
             };
             encode_frame(&hello, &mut line.outbox.buffer()).unwrap();
             encode_envelope(ping(number), &mut line.outbox.buffer()).unwrap();
-            line.outbox.emptied().await;
+            line.outbox.wait_until_empty().await;
             if number < last {
                 while let Ok(Some(_)) = line.frames.wait().await {}
                 continue;
@@ -375,7 +375,7 @@ async fn heard_of_dialler(pki: &Pki, shown: Shown, listener: &TcpListener) -> Op
         Shown::PlainText => Line::new(stream, None),
         _ => {
             let connection = ServerConnection::new(pki.credentials(shown).peers).unwrap();
-            let shaken = shake(&stream, connection.into(), 1 << 16).await;
+            let shaken = handshake(&stream, connection.into(), 1 << 16).await;
             Line::new(stream, Some(shaken.ok()?))
         }
     };
@@ -413,7 +413,7 @@ async fn heard_of_client(
         Shown::PlainText => Line::new(stream, None),
         _ => {
             let connection = ServerConnection::new(pki.credentials(shown).clients).unwrap();
-            let shaken = shake(&stream, connection.into(), 1 << 16).await;
+            let shaken = handshake(&stream, connection.into(), 1 << 16).await;
             Line::new(stream, Some(shaken.ok()?))
         }
     };
@@ -499,7 +499,7 @@ fn a_first_message_is_bounded_over_tls_too() {
     block_on(async {
         let stream = TcpStream::connect(&pki.config.nodes[0].peer).await.unwrap();
         let connection = dialled(&pki.dials_with(Shown::Right), "CA");
-        let shaken = shake(&stream, connection, 1 << 16).await.unwrap();
+        let shaken = handshake(&stream, connection, 1 << 16).await.unwrap();
         let mut line = Line::new(stream, Some(shaken));
         let mut long = hello_of_jp();
         long.to_name = "x".repeat(5000);
@@ -512,7 +512,7 @@ fn a_first_message_is_bounded_over_tls_too() {
 }
 
 /// The two ends of a TLS connection: the sender, and the reader.
-async fn linked(pki: &Pki) -> (Connection, TcpStream, (ends::ReadEnd, ends::WriteEnd)) {
+async fn linked(pki: &Pki) -> (Connection, TcpStream, (ends::ReadHalf, ends::WriteHalf)) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stream, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
@@ -521,15 +521,15 @@ async fn linked(pki: &Pki) -> (Connection, TcpStream, (ends::ReadEnd, ends::Writ
     let config = pki.credentials(Shown::Own).peers;
     let listening = ServerConnection::new(config).unwrap().into();
     let (sender, receiver) = tokio::join!(
-        shake(&stream, dialled, 1 << 16),
-        shake(&accepted, listening, 1 << 16)
+        handshake(&stream, dialled, 1 << 16),
+        handshake(&accepted, listening, 1 << 16)
     );
     let mut sender = sender.unwrap();
     sender.set_buffer_limit(None);
-    let halves = ends::split(Shaken {
+    let halves = ends::split(EstablishedStream {
         stream: accepted,
         channel: Some(Channel::new(receiver.unwrap())),
-        proved: None,
+        verified_members: None,
     });
     (sender, stream, halves)
 }
@@ -601,7 +601,7 @@ fn many_small_records_keep_nobody_waiting() {
 }
 
 /// Reads until a round is to be waited for, although nobody has asked anything.
-async fn until_a_round_is_due(mut reader: ends::ReadEnd, inbox: &Inbox) {
+async fn until_a_round_is_due(mut reader: ends::ReadHalf, inbox: &Inbox) {
     let read = async {
         let mut plain = BytesMut::new();
         while reader.fill(&mut plain, 1 << 10).await.unwrap() > 0 {}
@@ -624,7 +624,7 @@ fn records_of_one_byte_count_by_the_work_that_they_are() {
         }
         // 160 KB.
         stream.write_all(&sealed(&mut sender)).await.unwrap();
-        until_a_round_is_due(reader.by_turns(inbox.clone()), &inbox).await;
+        until_a_round_is_due(reader.round_robin(inbox.clone()), &inbox).await;
     }));
 }
 
@@ -635,12 +635,14 @@ fn what_holds_no_plaintext_counts_too() {
         let (mut sender, mut stream, (reader, _writer)) = linked(&pki).await;
         let inbox = Rc::new(Inbox::default());
         // Others have read nearly as much as a round takes.
-        inbox.turn(UNITS_A_ROUND - (100 << 10)).await;
+        inbox
+            .acquire_read_units(UNITS_PER_ITERATION - (100 << 10))
+            .await;
         std::io::Write::write_all(&mut sender.writer(), &[7; 16 << 10]).unwrap();
         let record = sealed(&mut sender);
         // A record without its end.
         stream.write_all(&record[..record.len() - 1]).await.unwrap();
-        until_a_round_is_due(reader.by_turns(inbox.clone()), &inbox).await;
+        until_a_round_is_due(reader.round_robin(inbox.clone()), &inbox).await;
     }));
 }
 
@@ -673,7 +675,7 @@ fn a_handshake_that_nobody_waits_for_closes_its_connection() {
         for _ in 0..100 {
             let stream = TcpStream::connect(listener.local_addr().unwrap());
             let (silent, accepted) = tokio::join!(stream, listener.accept());
-            let shaking = handshakes.shake(accepted.unwrap().0, Side::Peer, until);
+            let shaking = handshakes.perform(accepted.unwrap().0, Side::Peer, until);
             let given_up = tokio::time::timeout(Duration::from_millis(5), shaking).await;
             assert!(given_up.is_err(), "nobody answers");
             let mut rest = Vec::new();
@@ -757,8 +759,10 @@ fn a_cluster_with_a_shared_secret_serves_and_another_secret_is_foreign() {
         let said = Client::connect(options).await.unwrap_err().to_string();
         assert!(said.contains("not signed by the authority"), "{said}");
         let stream = TcpStream::connect(&config.nodes[0].peer).await.unwrap();
-        let foreign = Credentials::open(&with("other"), "JP").unwrap().unwrap();
-        let shaken = shake(&stream, dialled(&foreign.dial, "CA"), 1 << 16).await;
+        let foreign = NodeCredentials::open(&with("other"), "JP")
+            .unwrap()
+            .unwrap();
+        let shaken = handshake(&stream, dialled(&foreign.dial, "CA"), 1 << 16).await;
         assert!(shaken.is_err(), "neither trusts the other");
     });
     node.stop().unwrap();
@@ -851,7 +855,7 @@ fn a_pipe_in_place_of_a_certificate_does_not_stop_handshakes() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     });
-    let refused = Credentials::open(&pki.config, "CA").unwrap_err();
+    let refused = NodeCredentials::open(&pki.config, "CA").unwrap_err();
     let said = refused.to_string();
     assert!(said.contains("CA.pem: is no regular file"), "{said}");
     node.stop().unwrap();
@@ -881,12 +885,12 @@ fn a_stranger_cannot_make_a_handshake_long() {
         let dialled = async {
             let stream = TcpStream::connect(address).await.unwrap();
             let connection = dialled(&pki.dials_with(Shown::Right), "CA");
-            let _ = shake(&stream, connection, 1 << 16).await;
+            let _ = handshake(&stream, connection, 1 << 16).await;
         };
         let accepted = async {
             let (stream, _) = listener.accept().await.unwrap();
             let connection = ServerConnection::new(pki.credentials(Shown::Own).peers).unwrap();
-            shake(&stream, connection.into(), 100).await
+            handshake(&stream, connection.into(), 100).await
         };
         let ((), shaken) = tokio::join!(dialled, accepted);
         let said = shaken.unwrap_err().to_string();

@@ -12,8 +12,8 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, sleep};
 
 use super::super::config::Limits;
-use super::super::inbox::{Inbox, UNITS_A_ROUND};
-use super::super::listener::{Clients, Names};
+use super::super::inbox::{Inbox, UNITS_PER_ITERATION};
+use super::super::listener::{Clients, ClusterNames};
 use super::*;
 use leasehold_replica::action::ClientHandle;
 use leasehold_replica::input::Input;
@@ -37,7 +37,7 @@ impl Port {
 
     /// Connections read as much as a round takes, and no round comes.
     async fn without_turns(limits: Limits) -> Port {
-        let names = Names {
+        let names = ClusterNames {
             cluster: "demo".to_owned(),
             replica: "CA".to_owned(),
             replicas: vec!["CA".to_owned()],
@@ -48,7 +48,7 @@ impl Port {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         spawn_local(clients.clone().accept(listener));
-        spawn_local(clients.clone().keep_time());
+        spawn_local(clients.clone().enforce_timeouts());
         Port {
             clients,
             inbox,
@@ -92,7 +92,7 @@ impl Port {
             clients.flush();
             while clients.has_waiting() {
                 tokio::task::yield_now().await;
-                clients.begin_round();
+                clients.begin_iteration();
                 clients.flush();
             }
         }
@@ -111,7 +111,7 @@ impl Port {
 async fn give_turns(inbox: Rc<Inbox>) {
     loop {
         inbox.arrival().await;
-        inbox.begin_turn();
+        inbox.refill_read_permits();
         sleep(Duration::from_millis(1)).await;
     }
 }
@@ -424,10 +424,10 @@ async fn answers_that_turn_out_large_are_encoded_some_in_a_round() {
             port.counted("client_bytes_in_flight") > 6 * MIB as u64,
             "the rest is charged"
         );
-        port.clients.begin_round();
+        port.clients.begin_iteration();
         assert!(most(4).contains(&encoded()), "{} bytes", encoded());
         while port.clients.has_waiting() {
-            port.clients.begin_round();
+            port.clients.begin_iteration();
         }
         assert_eq!(port.counted("client_bytes_in_flight"), 0);
         port.clients.flush();
@@ -493,7 +493,7 @@ async fn what_a_client_asked_is_given_back_when_it_has_gone_but_for_its_writes()
         let put = 100_000..101_000;
         assert!(put.contains(&(held - 4 * 4096)), "{held} bytes");
         port.inbox.take(&mut inputs);
-        let gone = |input: &Input| matches!(input, Input::ClientGone { .. });
+        let gone = |input: &Input| matches!(input, Input::ClientDisconnected { .. });
         let at = inputs.iter().position(gone).expect("the replica is told");
         let mut asked = Vec::new();
         for (index, input) in inputs.into_iter().enumerate() {
@@ -513,7 +513,7 @@ async fn what_a_client_asked_is_given_back_when_it_has_gone_but_for_its_writes()
 }
 
 /// Whether connections have read as much as a round takes, and nothing else is due.
-async fn is_read_up(inbox: &Inbox) -> bool {
+async fn is_read_budget_spent(inbox: &Inbox) -> bool {
     let arrival = tokio::time::timeout(S, inbox.arrival()).await;
     arrival.is_ok() && !inbox.has_others()
 }
@@ -525,11 +525,14 @@ async fn a_long_frame_is_decoded_in_its_turn() {
         let mut stream = port.connect().await;
         // To read it takes half of a round, and to decode it the other half.
         stream
-            .write_all(&put_of(1, UNITS_A_ROUND / 2))
+            .write_all(&put_of(1, UNITS_PER_ITERATION / 2))
             .await
             .unwrap();
-        assert!(is_read_up(&port.inbox).await, "no round is waited for");
-        port.inbox.begin_turn();
+        assert!(
+            is_read_budget_spent(&port.inbox).await,
+            "no round is waited for"
+        );
+        port.inbox.refill_read_permits();
         sleep(S).await;
         assert_eq!(taken(&port.inbox).len(), 1);
     })
@@ -555,7 +558,7 @@ async fn short_requests_have_their_turns() {
         for stream in &mut open {
             stream.write_all(&requests).await.unwrap();
         }
-        let round = UNITS_A_ROUND / PUT_UNITS;
+        let round = UNITS_PER_ITERATION / PUT_UNITS;
         for _ in 0..3 {
             sleep(S).await;
             let read = taken(&port.inbox).len();
@@ -581,7 +584,7 @@ async fn a_few_short_requests_of_many_connections_have_their_turns() {
         }
         sleep(S).await;
         let read = taken(&port.inbox).len();
-        assert!(read <= UNITS_A_ROUND / PUT_UNITS + 20, "{read}");
+        assert!(read <= UNITS_PER_ITERATION / PUT_UNITS + 20, "{read}");
     })
     .await;
 }
@@ -590,12 +593,16 @@ async fn a_few_short_requests_of_many_connections_have_their_turns() {
 #[tokio::test(start_paused = true)]
 async fn refused_requests_have_their_turns() {
     within(async {
-        let round = UNITS_A_ROUND / 300;
+        let round = UNITS_PER_ITERATION / 300;
         for (refused, is_much) in [(round - 70, false), (round + 40, true)] {
             let port = Port::without_turns(Limits::default()).await;
             let mut stream = port.connect().await;
             stream.write_all(&vec![0; 4 * refused]).await.unwrap();
-            assert_eq!(is_read_up(&port.inbox).await, is_much, "{refused}");
+            assert_eq!(
+                is_read_budget_spent(&port.inbox).await,
+                is_much,
+                "{refused}"
+            );
         }
     })
     .await;
@@ -606,7 +613,9 @@ async fn what_strangers_send_counts_before_they_say_who_they_are() {
     within(async {
         let port = Port::without_turns(Limits::default()).await;
         // Others have read nearly as much as a round takes.
-        port.inbox.turn(UNITS_A_ROUND - (100 << 10)).await;
+        port.inbox
+            .acquire_read_units(UNITS_PER_ITERATION - (100 << 10))
+            .await;
         let mut open = Vec::new();
         // The begin of a hello. Nobody is refused, or waits for a round yet.
         let mut sent = BytesMut::from(&4096_u32.to_be_bytes()[..]);
@@ -616,7 +625,7 @@ async fn what_strangers_send_counts_before_they_say_who_they_are() {
             stream.write_all(&sent).await.unwrap();
             open.push(stream);
         }
-        assert!(is_read_up(&port.inbox).await);
+        assert!(is_read_budget_spent(&port.inbox).await);
     })
     .await;
 }

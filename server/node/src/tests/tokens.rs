@@ -11,7 +11,7 @@ use leasehold_wire::{Hello, StatusRequest};
 
 use super::*;
 use crate::access::tests::matrix::{Oracle, Role, Standing, bodies_about, keys, scans, words};
-use crate::access::tokens::{Entry, write};
+use crate::access::tokens::{TokenEntry, write};
 
 /// In 2100: later than any test.
 const LATE: i64 = 4_102_444_800;
@@ -22,11 +22,11 @@ const TOGETHER: usize = 100;
 struct Guarded {
     dir: tempfile::TempDir,
     config: ClusterConfig,
-    entries: Vec<Entry>,
+    entries: Vec<TokenEntry>,
 }
 
 impl Guarded {
-    fn new(entries: Vec<Entry>) -> Guarded {
+    fn new(entries: Vec<TokenEntry>) -> Guarded {
         let dir = tempfile::tempdir().unwrap();
         let mut config = config(dir.path(), &["CA"]);
         config.security.tokens = Some(dir.path().join("tokens.toml"));
@@ -43,7 +43,7 @@ impl Guarded {
         self.dir.path().join("tokens.toml")
     }
 
-    fn write(&self, entries: &[Entry]) {
+    fn write(&self, entries: &[TokenEntry]) {
         self.write_text(&write(entries), 0o600);
     }
 
@@ -191,7 +191,7 @@ fn who_has_no_token_that_counts_is_told_nothing_else() {
     };
     let entries = vec![
         role(Standing::Counts).entry(b"good", LATE),
-        Entry {
+        TokenEntry {
             name: "old".to_owned(),
             ..role(Standing::ExpiredBefore).entry(b"old", 1_600_000_000)
         },
@@ -244,7 +244,7 @@ fn who_has_no_token_that_counts_is_told_nothing_else() {
 #[test]
 fn a_token_that_is_taken_out_of_the_file_ends_its_connections() {
     let all = || roles().pop().unwrap();
-    let entry = |name: &str| Entry {
+    let entry = |name: &str| TokenEntry {
         name: name.to_owned(),
         ..all().entry(name.as_bytes(), LATE)
     };
@@ -350,8 +350,8 @@ fn a_node_does_not_start_with_a_file_of_tokens_that_it_cannot_use() {
     let file = guarded.file().display().to_string();
     guarded.write_text("", 0o640);
     let open = ends(&guarded.config);
-    let mend = format!("`chmod 600 {file}`");
-    assert!(open.contains("mode 0640") && open.contains(&mend), "{open}");
+    let fix = format!("`chmod 600 {file}`");
+    assert!(open.contains("mode 0640") && open.contains(&fix), "{open}");
     guarded.write_text("[[token]]\nname = \"a\"\n", 0o600);
     let wrong = ends(&guarded.config);
     assert!(

@@ -6,9 +6,9 @@ use leasehold_wire::Command;
 use prost::Message as _;
 use prost::encoding::{self, DecodeContext, WireType};
 
-use super::check::{Checked, at_most, number, present, replica};
+use super::check::{CodecResult, at_most, number, present, replica};
 use super::proto;
-use crate::message::{Batch, Proposed, RequestId};
+use crate::message::{Batch, Proposal, RequestId};
 
 /// Most commands in a batch that is accepted.
 pub const BATCH_COMMANDS_MAX: usize = 1 << 16;
@@ -48,13 +48,13 @@ fn encode(batch: &Batch) -> Bytes {
     out.freeze()
 }
 
-fn proposed_len(proposed: &Proposed) -> usize {
+fn proposed_len(proposed: &Proposal) -> usize {
     encoding::uint32::encoded_len(ORIGIN, &proposed.origin.0.into())
         + encoding::fixed64::encoded_len(REQUEST, &proposed.request.0)
         + encoding::message::encoded_len(COMMAND, &proposed.command)
 }
 
-pub(super) fn decode(encoded: Bytes) -> Checked<Batch> {
+pub(super) fn decode(encoded: Bytes) -> CodecResult<Batch> {
     let mut batch = Batch::default();
     let mut rest = encoded.clone();
     while rest.has_remaining() {
@@ -82,16 +82,16 @@ pub(super) fn decode(encoded: Bytes) -> Checked<Batch> {
     Ok(batch)
 }
 
-fn proposed(encoded: Bytes) -> Checked<Proposed> {
+fn proposed(encoded: Bytes) -> CodecResult<Proposal> {
     let proposed = proto::Proposed::decode(encoded)?;
-    Ok(Proposed {
+    Ok(Proposal {
         origin: replica("proposed.origin", proposed.origin)?,
         request: RequestId(proposed.request),
         command: command("proposed.command", proposed.command)?,
     })
 }
 
-pub(super) fn command(field: &'static str, found: Option<Command>) -> Checked<Command> {
+pub(super) fn command(field: &'static str, found: Option<Command>) -> CodecResult<Command> {
     let found = present(field, found)?;
     present(field, found.op.as_ref())?;
     Ok(found)

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use leasehold_leases::{Ballot, ConfigId, Slot};
 use prost::Message as _;
 
-use super::check::{Checked, ballot, number, outcome, put_ballot, slot, version};
+use super::check::{CodecResult, ballot, number, outcome, put_ballot, slot, version};
 use super::{proto, value};
-use crate::action::{SessionImage, Stored};
+use crate::action::{SessionImage, StoredValue};
 use crate::message::Value;
 use crate::settings::SESSION_STEP;
 
@@ -37,14 +37,14 @@ pub fn encode_entry(accepted_at: Ballot, held: &Value, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// Any but `TooLong`, naming the field.
-pub fn decode_entry(encoded: Bytes) -> Checked<(Ballot, Value)> {
+pub fn decode_entry(encoded: Bytes) -> CodecResult<(Ballot, Value)> {
     let entry = proto::Entry::decode(encoded)?;
     let accepted_at = ballot("entry.ballot", entry.ballot)?;
     Ok((accepted_at, value::decode("entry.value", entry.value)?))
 }
 
 /// A stored value, for the disk; without the value if that is `staged`.
-pub fn encode_stored(stored: &Stored, staged: bool, out: &mut Vec<u8>) {
+pub fn encode_stored(stored: &StoredValue, staged: bool, out: &mut Vec<u8>) {
     let encoded = proto::Stored {
         value: match staged {
             true => Bytes::new(),
@@ -61,14 +61,14 @@ pub fn encode_stored(stored: &Stored, staged: bool, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// Any but `TooLong`, naming the field.
-pub fn decode_stored(encoded: Bytes) -> Checked<(Stored, bool)> {
+pub fn decode_stored(encoded: Bytes) -> CodecResult<(StoredValue, bool)> {
     let proto::Stored {
         value,
         version: written,
         created,
         staged,
     } = proto::Stored::decode(encoded)?;
-    let stored = Stored {
+    let stored = StoredValue {
         value: match staged {
             true => Bytes::new(),
             false => value,
@@ -97,7 +97,7 @@ pub fn encode_session(session: &SessionImage, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// Any but `TooLong`, naming the field.
-pub fn decode_session(encoded: Bytes) -> Checked<SessionImage> {
+pub fn decode_session(encoded: Bytes) -> CodecResult<SessionImage> {
     let session = proto::Session::decode(encoded)?;
     let result = |result: proto::SessionResult| {
         Ok((
@@ -112,7 +112,7 @@ pub fn decode_session(encoded: Bytes) -> Checked<SessionImage> {
             .results
             .into_iter()
             .map(result)
-            .collect::<Checked<_>>()?,
+            .collect::<CodecResult<_>>()?,
     })
 }
 
@@ -131,7 +131,7 @@ pub fn encode_position(position: &Position, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// Any but `TooLong`, naming the field.
-pub fn decode_position(encoded: Bytes) -> Checked<Position> {
+pub fn decode_position(encoded: Bytes) -> CodecResult<Position> {
     let position = proto::Position::decode(encoded)?;
     // It may be ahead of the replicated clock by a step.
     let step_ms = SESSION_STEP.as_millis() as u64;
@@ -154,6 +154,6 @@ pub fn encode_ballot(found: Ballot, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// Any but `TooLong`, naming the field.
-pub fn decode_ballot(encoded: Bytes) -> Checked<Ballot> {
+pub fn decode_ballot(encoded: Bytes) -> CodecResult<Ballot> {
     ballot("ballot", Some(proto::Ballot::decode(encoded)?))
 }

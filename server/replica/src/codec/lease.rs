@@ -2,7 +2,7 @@
 
 use leasehold_leases::{ConfigId, LeaseMessage, Promise};
 
-use super::check::{Checked, number, present, put_span, slot, span};
+use super::check::{CodecResult, duration, number, present, put_duration, slot};
 use super::proto::{self, lease::Message};
 
 pub(super) fn encode(message: &LeaseMessage) -> proto::Lease {
@@ -16,9 +16,9 @@ pub(super) fn encode(message: &LeaseMessage) -> proto::Lease {
         LeaseMessage::Promise(promise) => Message::Promise(proto::Promise {
             sequence: promise.sequence,
             base: promise.base,
-            t0_ns: put_span(promise.t0),
-            t_guard_ns: put_span(promise.t_guard),
-            t_lease_ns: put_span(promise.t_lease),
+            t0_ns: put_duration(promise.t0),
+            t_guard_ns: put_duration(promise.t_guard),
+            t_lease_ns: put_duration(promise.t_lease),
             config: promise.config.0,
             highest_accepted: promise.highest_accepted.0,
         }),
@@ -31,7 +31,7 @@ pub(super) fn encode(message: &LeaseMessage) -> proto::Lease {
     }
 }
 
-pub(super) fn decode(lease: proto::Lease) -> Checked<LeaseMessage> {
+pub(super) fn decode(lease: proto::Lease) -> CodecResult<LeaseMessage> {
     let sequence = |found| number("lease.sequence", found);
     let known = |found| number("lease.known", found).map(ConfigId);
     Ok(match present("lease.message", lease.message)? {
@@ -56,13 +56,13 @@ pub(super) fn decode(lease: proto::Lease) -> Checked<LeaseMessage> {
     })
 }
 
-fn decode_promise(promise: proto::Promise) -> Checked<Promise> {
+fn decode_promise(promise: proto::Promise) -> CodecResult<Promise> {
     Ok(Promise {
         sequence: number("promise.sequence", promise.sequence)?,
         base: number("promise.base", promise.base)?,
-        t0: span("promise.t0_ns", promise.t0_ns)?,
-        t_guard: span("promise.t_guard_ns", promise.t_guard_ns)?,
-        t_lease: span("promise.t_lease_ns", promise.t_lease_ns)?,
+        t0: duration("promise.t0_ns", promise.t0_ns)?,
+        t_guard: duration("promise.t_guard_ns", promise.t_guard_ns)?,
+        t_lease: duration("promise.t_lease_ns", promise.t_lease_ns)?,
         config: ConfigId(number("promise.config", promise.config)?),
         highest_accepted: slot("promise.highest_accepted", promise.highest_accepted)?,
     })

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_leases::{ConfigId, KeyRange, StrategySpec};
 
-use super::check::{Checked, at_most, number, present, put_span, span};
+use super::check::{CodecResult, at_most, duration, number, present, put_duration};
 use super::{proto, value};
 use crate::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 
@@ -22,24 +22,24 @@ pub(super) fn encode(ask: u64, set: &LeaseSet) -> proto::SetLease {
     proto::SetLease {
         ask,
         strategies: set.strategies.iter().map(strategy).collect(),
-        t_lease_ns: durations.t_lease.map(put_span),
-        t_guard_ns: durations.t_guard.map(put_span),
-        renew_ns: durations.renew.map(put_span),
-        t_grace_ns: durations.t_grace.map(put_span),
+        t_lease_ns: durations.t_lease.map(put_duration),
+        t_guard_ns: durations.t_guard.map(put_duration),
+        renew_ns: durations.renew.map(put_duration),
+        t_grace_ns: durations.t_grace.map(put_duration),
         force: set.force,
     }
 }
 
-pub(super) fn decode(wanted: proto::SetLease) -> Checked<(u64, LeaseSet)> {
-    let duration = |field, found: Option<u64>| -> Checked<Option<Duration>> {
-        found.map(|ns| span(field, ns)).transpose()
+pub(super) fn decode(wanted: proto::SetLease) -> CodecResult<(u64, LeaseSet)> {
+    let optional = |field, found: Option<u64>| -> CodecResult<Option<Duration>> {
+        found.map(|ns| duration(field, ns)).transpose()
     };
     let set = LeaseSet {
         durations: Durations {
-            t_lease: duration("set_lease.t_lease_ns", wanted.t_lease_ns)?,
-            t_guard: duration("set_lease.t_guard_ns", wanted.t_guard_ns)?,
-            renew: duration("set_lease.renew_ns", wanted.renew_ns)?,
-            t_grace: duration("set_lease.t_grace_ns", wanted.t_grace_ns)?,
+            t_lease: optional("set_lease.t_lease_ns", wanted.t_lease_ns)?,
+            t_guard: optional("set_lease.t_guard_ns", wanted.t_guard_ns)?,
+            renew: optional("set_lease.renew_ns", wanted.renew_ns)?,
+            t_grace: optional("set_lease.t_grace_ns", wanted.t_grace_ns)?,
         },
         strategies: value::get_ranges(wanted.strategies)?
             .into_iter()
@@ -47,7 +47,7 @@ pub(super) fn decode(wanted: proto::SetLease) -> Checked<(u64, LeaseSet)> {
                 let strategy = present("set_lease.strategies[].strategy", change.strategy)?;
                 Ok((change.range, strategy))
             })
-            .collect::<Checked<_>>()?,
+            .collect::<CodecResult<_>>()?,
         force: wanted.force,
     };
     Ok((number("set_lease.ask", wanted.ask)?, set))
@@ -70,7 +70,7 @@ pub(super) fn encode_answer(ask: u64, answer: LeaseAnswer) -> proto::LeaseAnswer
     }
 }
 
-pub(super) fn decode_answer(found: proto::LeaseAnswer) -> Checked<(u64, LeaseAnswer)> {
+pub(super) fn decode_answer(found: proto::LeaseAnswer) -> CodecResult<(u64, LeaseAnswer)> {
     let config = ConfigId(number("lease_answer.config", found.config)?);
     let already = found.already;
     let answer = match found.refusal {

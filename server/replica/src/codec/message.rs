@@ -1,18 +1,20 @@
 //! Encodes and decodes every message of the core.
 
-use leasehold_leases::demand::{Delta, Report};
+use leasehold_leases::demand::{Delta, TallyReport};
 use leasehold_leases::{Ballot, ReplicaSet};
 use leasehold_wire::{Command, Path};
 use smallvec::SmallVec;
 
 use super::batch::command;
 use super::check::{
-    Checked, at_most, ballot, consistent, log, outcome, path, put_ballot, put_log, replica, slot,
+    CodecResult, at_most, ballot, consistent, log, outcome, path, put_ballot, put_log, replica,
+    slot,
 };
 use super::proto::{self, envelope::Message as Wire};
 use super::{CodecError, lease, lease_set, value};
 use crate::message::{
-    Accept, DemandReport, LogId, LogNews, Message, PerLog, ReadAnswer, Reported, RequestId, Value,
+    Accept, DemandReport, LogId, LogNews, Message, PerLog, ReadAnswer, ReportedEntry, RequestId,
+    Value,
 };
 
 /// Most parts of one Phase 1 reply.
@@ -135,7 +137,7 @@ pub(super) fn encode(message: Message) -> Wire {
     }
 }
 
-pub(super) fn decode(message: Wire) -> Checked<Message> {
+pub(super) fn decode(message: Wire) -> CodecResult<Message> {
     Ok(match message {
         Wire::Ping(ping) => Message::Ping {
             stamp: ping.stamp,
@@ -241,7 +243,7 @@ fn decode_demand(demand: proto::Demand) -> DemandReport {
         writes: delta.writes,
     });
     DemandReport {
-        report: Report {
+        report: TallyReport {
             deltas,
             rare_reads: demand.rare_reads,
             rare_writes: demand.rare_writes,
@@ -257,7 +259,7 @@ fn encode_pre_vote(ballot: Ballot, ask: u64) -> proto::PreVote {
     }
 }
 
-fn encode_reported(entry: Reported) -> proto::Reported {
+fn encode_reported(entry: ReportedEntry) -> proto::Reported {
     proto::Reported {
         log: put_log(entry.log),
         slot: entry.slot.0,
@@ -266,7 +268,7 @@ fn encode_reported(entry: Reported) -> proto::Reported {
     }
 }
 
-fn decode_prepared(prepared: proto::Prepared) -> Checked<Message> {
+fn decode_prepared(prepared: proto::Prepared) -> CodecResult<Message> {
     at_most("prepared.parts", prepared.parts.into(), PARTS_MAX)?;
     consistent(
         prepared.part < prepared.parts,
@@ -284,7 +286,7 @@ fn decode_prepared(prepared: proto::Prepared) -> Checked<Message> {
         },
         entries: try_each(prepared.entries, |entry| {
             let log = log("prepared.entries[].log", entry.log)?;
-            Ok(Reported {
+            Ok(ReportedEntry {
                 log,
                 slot: slot("prepared.entries[].slot", entry.slot)?,
                 ballot: ballot("prepared.entries[].ballot", entry.ballot)?,
@@ -310,16 +312,16 @@ fn encode_accept(accept: &Accept) -> proto::Accept {
         tag: accept.tag.0,
         news: Some(encode_news(&accept.news)),
         last_multi: accept.last_multi.0,
-        sure: accept.sure.to_vec(),
+        sure: accept.infallible.to_vec(),
     }
 }
 
-fn decode_accept(accept: proto::Accept) -> Checked<Accept> {
+fn decode_accept(accept: proto::Accept) -> CodecResult<Accept> {
     let log = log("accept.log", accept.log)?;
     let held = value_of(log, "accept.value", accept.value)?;
-    let mut sure = accept.sure;
-    // One bit for each command, however many were sent: an absent bit means "not sure".
-    sure.resize(held.commands().len().div_ceil(64), 0);
+    let mut infallible = accept.sure;
+    // One bit for each command, however many were sent: an absent bit means "not infallible".
+    infallible.resize(held.commands().len().div_ceil(64), 0);
     Ok(Accept {
         ballot: ballot("accept.ballot", accept.ballot)?,
         log,
@@ -328,13 +330,13 @@ fn decode_accept(accept: proto::Accept) -> Checked<Accept> {
         tag: ReplicaSet(accept.tag),
         news: decode_news("accept.news", accept.news)?,
         last_multi: slot("accept.last_multi", accept.last_multi)?,
-        sure: sure.into(),
+        infallible: infallible.into(),
     })
 }
 
 fn decode_votes(
     accepted: &proto::Accepted,
-) -> Checked<SmallVec<[(leasehold_leases::Slot, ReplicaSet); 1]>> {
+) -> CodecResult<SmallVec<[(leasehold_leases::Slot, ReplicaSet); 1]>> {
     consistent(
         accepted.slots.len() == accepted.tags.len(),
         "accepted.tags",
@@ -355,7 +357,7 @@ fn encode_news(news: &LogNews) -> proto::News {
     }
 }
 
-fn decode_news(field: &'static str, news: Option<proto::News>) -> Checked<LogNews> {
+fn decode_news(field: &'static str, news: Option<proto::News>) -> CodecResult<LogNews> {
     let news = news.unwrap_or_default();
     let (pairs, rest) = news.above.as_chunks::<2>();
     consistent(rest.is_empty(), field, "a range without an end")?;
@@ -374,7 +376,7 @@ fn decode_news(field: &'static str, news: Option<proto::News>) -> Checked<LogNew
     })
 }
 
-fn decode_fetch(fetch: &proto::Fetch) -> Checked<Message> {
+fn decode_fetch(fetch: &proto::Fetch) -> CodecResult<Message> {
     consistent(fetch.from <= fetch.to, "fetch.from", "above fetch.to")?;
     Ok(Message::Fetch {
         log: log("fetch.log", fetch.log)?,
@@ -383,7 +385,7 @@ fn decode_fetch(fetch: &proto::Fetch) -> Checked<Message> {
     })
 }
 
-fn decode_fetched(fetched: proto::Fetched) -> Checked<Message> {
+fn decode_fetched(fetched: proto::Fetched) -> CodecResult<Message> {
     let rising = fetched.entries.is_sorted_by(|a, b| a.slot < b.slot);
     consistent(rising, "fetched.entries", "not in rising order")?;
     let log = log("fetched.log", fetched.log)?;
@@ -396,7 +398,7 @@ fn decode_fetched(fetched: proto::Fetched) -> Checked<Message> {
 }
 
 /// A value of the kind that `log` holds.
-fn value_of(log: LogId, field: &'static str, value: Option<proto::Value>) -> Checked<Value> {
+fn value_of(log: LogId, field: &'static str, value: Option<proto::Value>) -> CodecResult<Value> {
     let held = value::decode(field, value)?;
     let fits = !matches!(
         (&held, log),
@@ -408,7 +410,7 @@ fn value_of(log: LogId, field: &'static str, value: Option<proto::Value>) -> Che
 
 /// A command that a peer took from a client. It is validated as this replica's own
 /// listener would, because the peer may run another version.
-fn forwarded(found: Option<Command>) -> Checked<Command> {
+fn forwarded(found: Option<Command>) -> CodecResult<Command> {
     let found = command("forward.commands[].command", found)?;
     leasehold_wire::validate(&found).map_err(|_| CodecError::Inconsistent {
         field: "forward.commands[].command",
@@ -417,7 +419,7 @@ fn forwarded(found: Option<Command>) -> Checked<Command> {
     Ok(found)
 }
 
-fn decode_forward_read(reads: proto::ForwardRead) -> Checked<Message> {
+fn decode_forward_read(reads: proto::ForwardRead) -> CodecResult<Message> {
     consistent(
         reads.requests.len() == reads.keys.len(),
         "forward_read.keys",
@@ -439,7 +441,7 @@ fn encode_read_answer(answer: ReadAnswer) -> proto::ReadAnswer {
     }
 }
 
-fn decode_read_answer(answer: proto::ReadAnswer) -> Checked<ReadAnswer> {
+fn decode_read_answer(answer: proto::ReadAnswer) -> CodecResult<ReadAnswer> {
     let served = match answer.outcome {
         None => None,
         some => Some((
@@ -457,6 +459,6 @@ fn each<A, B>(from: Vec<A>, into: impl FnMut(A) -> B) -> Vec<B> {
     from.into_iter().map(into).collect()
 }
 
-fn try_each<A, B>(from: Vec<A>, into: impl FnMut(A) -> Checked<B>) -> Checked<Vec<B>> {
+fn try_each<A, B>(from: Vec<A>, into: impl FnMut(A) -> CodecResult<B>) -> CodecResult<Vec<B>> {
     from.into_iter().map(into).collect()
 }

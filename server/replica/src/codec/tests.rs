@@ -5,7 +5,7 @@ mod any;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use leasehold_leases::demand::{Delta, Report};
+use leasehold_leases::demand::{Delta, TallyReport};
 use leasehold_leases::{Ballot, Incarnation, ReplicaId};
 use leasehold_wire::command::Op;
 use leasehold_wire::{Command, FRAME_BYTES_MAX};
@@ -16,8 +16,8 @@ use prost::Message as _;
 use self::any::{ballot, batch, envelope, key, log_and_value, number, outcome, version};
 use super::check::{put_ballot, put_log};
 use super::*;
-use crate::action::{SessionImage, Stored};
-use crate::message::{Batch, DemandReport, LogId, Message, Proposed, RequestId, Value};
+use crate::action::{SessionImage, StoredValue};
+use crate::message::{Batch, DemandReport, LogId, Message, Proposal, RequestId, Value};
 
 fn encoded(envelope: Envelope) -> Bytes {
     let mut buffer = BytesMut::new();
@@ -66,8 +66,8 @@ proptest! {
         marks in (any::<u64>(), number()),
         results in vec((any::<u64>(), outcome()), 0..4),
     ) {
-        let stored = Stored { value, version: versions.0, created: versions.1 };
-        let named = Stored { value: Bytes::new(), ..stored.clone() };
+        let stored = StoredValue { value, version: versions.0, created: versions.1 };
+        let named = StoredValue { value: Bytes::new(), ..stored.clone() };
         for (staged, expected) in [(true, named), (false, stored.clone())] {
             let bytes = on_disk(|out| encode_stored(&stored, staged, out));
             prop_assert_eq!(decode_stored(bytes).unwrap(), (expected, staged));
@@ -117,7 +117,7 @@ proptest! {
 #[test]
 fn what_came_encoded_is_passed_on_as_it_came() {
     let batch = Batch {
-        commands: vec![Proposed {
+        commands: vec![Proposal {
             origin: ReplicaId(1),
             request: RequestId(2),
             command: Command::session(1, 1, 1, Op::put("key", "value")),
@@ -219,7 +219,7 @@ fn a_batch_of_too_many_commands_is_refused_before_it_is_held() {
 #[test]
 fn absent_sure_bits_are_not_sure() {
     let batch = Batch {
-        commands: vec![Proposed {
+        commands: vec![Proposal {
             origin: ReplicaId(0),
             request: RequestId(1),
             command: Op::get("k").into(),
@@ -235,7 +235,7 @@ fn absent_sure_bits_are_not_sure() {
     let Message::Accept(accept) = decoded.message else {
         panic!("another message");
     };
-    assert_eq!(*accept.sure, [0]);
+    assert_eq!(*accept.infallible, [0]);
 }
 
 #[test]
@@ -261,9 +261,9 @@ fn a_message_above_the_frame_limit_is_not_sent() {
         from_incarnation: Incarnation(1),
         to_incarnation: Incarnation(1),
         message: Message::Demand(DemandReport {
-            report: Report {
+            report: TallyReport {
                 deltas,
-                ..Report::default()
+                ..TallyReport::default()
             },
             ..DemandReport::default()
         }),

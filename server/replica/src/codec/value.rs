@@ -5,11 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leasehold_leases::{
     ClockBound, ConfigChange, CostSettings, KeyRange, LeaseParams, RangeChange, ReplicaSet,
-    StrategySpec, Unlisted,
+    StrategySpec, UnlistedHolders,
 };
 use leasehold_wire::KEY_BYTES_MAX;
 
-use super::check::{Checked, at_most, consistent, present, put_span, span};
+use super::check::{CodecResult, at_most, consistent, duration, present, put_duration};
 use super::proto::{self, strategy::Kind};
 use super::{CodecError, batch};
 use crate::message::Value;
@@ -31,7 +31,7 @@ pub(super) fn encode(value: &Value) -> proto::Value {
     }
 }
 
-pub(super) fn decode(field: &'static str, value: Option<proto::Value>) -> Checked<Value> {
+pub(super) fn decode(field: &'static str, value: Option<proto::Value>) -> CodecResult<Value> {
     match present(field, value)? {
         proto::Value {
             commands: None,
@@ -65,7 +65,7 @@ fn put_change(change: &ConfigChange) -> proto::ConfigChange {
     }
 }
 
-fn get_change(change: proto::ConfigChange) -> Checked<ConfigChange> {
+fn get_change(change: proto::ConfigChange) -> CodecResult<ConfigChange> {
     let quorum = |quorum: proto::Quorum| (ReplicaSet(quorum.holders), quorum.keys);
     Ok(ConfigChange {
         ranges: get_ranges(change.ranges)?,
@@ -85,13 +85,13 @@ fn put_range(change: &RangeChange) -> proto::RangeChange {
     }
 }
 
-pub(super) fn get_ranges(ranges: Vec<proto::RangeChange>) -> Checked<Vec<RangeChange>> {
+pub(super) fn get_ranges(ranges: Vec<proto::RangeChange>) -> CodecResult<Vec<RangeChange>> {
     let most = ConfigChange::RANGES_MAX as u64;
     at_most("ranges", ranges.len() as u64, most)?;
     ranges.into_iter().map(get_range).collect()
 }
 
-fn get_range(change: proto::RangeChange) -> Checked<RangeChange> {
+fn get_range(change: proto::RangeChange) -> CodecResult<RangeChange> {
     let length = |key: &Bytes| at_most("config.ranges[].from, to", key.len() as u64, KEY_MAX);
     length(&change.from)?;
     change.to.as_ref().map(length).transpose()?;
@@ -116,8 +116,8 @@ pub(super) fn put_strategy(strategy: &StrategySpec) -> proto::Strategy {
         StrategySpec::Leader => Kind::Leader(empty()),
         StrategySpec::All => Kind::All(empty()),
         StrategySpec::Quorum { unlisted } => Kind::Quorum(match unlisted {
-            Unlisted::Leader => proto::Unlisted::Leader.into(),
-            Unlisted::Nearest => proto::Unlisted::Nearest.into(),
+            UnlistedHolders::Leader => proto::Unlisted::Leader.into(),
+            UnlistedHolders::Nearest => proto::Unlisted::Nearest.into(),
         }),
         StrategySpec::Fixed { holders } => Kind::Fixed(proto::Fixed {
             holders: holders.map(|set| set.0),
@@ -131,7 +131,7 @@ pub(super) fn put_strategy(strategy: &StrategySpec) -> proto::Strategy {
     proto::Strategy { kind: Some(kind) }
 }
 
-fn get_strategy(strategy: proto::Strategy) -> Checked<StrategySpec> {
+fn get_strategy(strategy: proto::Strategy) -> CodecResult<StrategySpec> {
     Ok(match present("config.strategy", strategy.kind)? {
         Kind::None(_) => StrategySpec::None,
         Kind::Leader(_) => StrategySpec::Leader,
@@ -150,10 +150,10 @@ fn get_strategy(strategy: proto::Strategy) -> Checked<StrategySpec> {
     })
 }
 
-fn get_unlisted(found: i32) -> Checked<Unlisted> {
+fn get_unlisted(found: i32) -> CodecResult<UnlistedHolders> {
     match proto::Unlisted::try_from(found) {
-        Ok(proto::Unlisted::Leader) => Ok(Unlisted::Leader),
-        Ok(proto::Unlisted::Nearest) => Ok(Unlisted::Nearest),
+        Ok(proto::Unlisted::Leader) => Ok(UnlistedHolders::Leader),
+        Ok(proto::Unlisted::Nearest) => Ok(UnlistedHolders::Nearest),
         Err(_) => Err(CodecError::Unknown {
             field: "config.strategy.unlisted",
             found,
@@ -163,24 +163,24 @@ fn get_unlisted(found: i32) -> Checked<Unlisted> {
 
 fn put_params(params: &LeaseParams) -> proto::LeaseParams {
     proto::LeaseParams {
-        t_lease_ns: put_span(params.t_lease),
-        t_guard_ns: put_span(params.t_guard),
-        renew_ns: put_span(params.renew),
-        t_grace_ns: put_span(params.t_grace),
-        t0_cap_ns: put_span(params.t0_cap),
+        t_lease_ns: put_duration(params.t_lease),
+        t_guard_ns: put_duration(params.t_guard),
+        renew_ns: put_duration(params.renew),
+        t_grace_ns: put_duration(params.t_grace),
+        t0_cap_ns: put_duration(params.t0_cap),
         rho_ppm: params.clock.rho_ppm,
     }
 }
 
-fn get_params(params: proto::LeaseParams) -> Checked<LeaseParams> {
+fn get_params(params: proto::LeaseParams) -> CodecResult<LeaseParams> {
     let rho = u64::from(params.rho_ppm);
     at_most("params.rho_ppm", rho, ClockBound::RHO_PPM_MAX.into())?;
     Ok(LeaseParams {
-        t_lease: span("params.t_lease_ns", params.t_lease_ns)?,
-        t_guard: span("params.t_guard_ns", params.t_guard_ns)?,
-        renew: span("params.renew_ns", params.renew_ns)?,
-        t_grace: span("params.t_grace_ns", params.t_grace_ns)?,
-        t0_cap: span("params.t0_cap_ns", params.t0_cap_ns)?,
+        t_lease: duration("params.t_lease_ns", params.t_lease_ns)?,
+        t_guard: duration("params.t_guard_ns", params.t_guard_ns)?,
+        renew: duration("params.renew_ns", params.renew_ns)?,
+        t_grace: duration("params.t_grace_ns", params.t_grace_ns)?,
+        t0_cap: duration("params.t0_cap_ns", params.t0_cap_ns)?,
         clock: ClockBound {
             rho_ppm: params.rho_ppm,
         },

@@ -9,9 +9,9 @@ use smallvec::{SmallVec, smallvec};
 use super::super::action::Record;
 use super::super::leasing::Tags;
 use super::super::message::{Accept, LogId, Message, Value};
-use super::super::parts::Room;
+use super::super::parts::Capacity;
 use super::super::per_log::PerLog;
-use super::super::persist::After;
+use super::super::persist::Continuation;
 use super::super::settings::AcceptReplies;
 use super::super::step::Step;
 use super::Consensus;
@@ -19,35 +19,35 @@ use super::cell::Accepted;
 
 /// Value for a slot, with its ballot and the leader's statements about it.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct SlotEntry {
     pub ballot: Ballot,
     pub value: Value,
     /// The highest slot not above its own that may hold a multi-key command.
     pub last_multi: Slot,
     /// One bit per command: set if execution cannot reject it.
-    pub sure: Arc<[u64]>,
+    pub infallible: Arc<[u64]>,
     /// The tag at this moment, for the mutant that votes with it (hazard 7).
     pub early_tag: Option<ReplicaSet>,
 }
 
-impl Entry {
+impl SlotEntry {
     /// A value that no leader has said anything about: it is answered after execution.
-    pub fn plain(ballot: Ballot, value: Value) -> Entry {
-        Entry {
+    pub fn plain(ballot: Ballot, value: Value) -> SlotEntry {
+        SlotEntry {
             ballot,
             value,
             last_multi: Slot::ZERO,
-            sure: Arc::from([]),
+            infallible: Arc::from([]),
             early_tag: None,
         }
     }
 
     /// Returns the entry that an Accept carries.
-    pub fn of(accept: &Accept) -> Entry {
-        Entry {
+    pub fn of(accept: &Accept) -> SlotEntry {
+        SlotEntry {
             last_multi: accept.last_multi,
-            sure: accept.sure.clone(),
-            ..Entry::plain(accept.ballot, accept.value.clone())
+            infallible: accept.infallible.clone(),
+            ..SlotEntry::plain(accept.ballot, accept.value.clone())
         }
     }
 }
@@ -71,7 +71,7 @@ pub struct Acceptances {
 }
 
 /// Slots that have just been chosen, by log.
-pub type Chosen = PerLog<SmallVec<[Slot; 8]>>;
+pub type ChosenSlots = PerLog<SmallVec<[Slot; 8]>>;
 
 /// Origins with a command in `value`.
 pub fn origins(value: &Value) -> ReplicaSet {
@@ -135,7 +135,13 @@ impl Consensus {
     /// Puts a value into a slot and on its way to disk. Its keys are marked here,
     /// before anybody can learn of the acceptance (§3.6). Returns the keys of another
     /// value that it replaces: reads that waited for that must look again (hazard 18).
-    pub fn store(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot, entry: Entry) -> Vec<Key> {
+    pub fn store(
+        &mut self,
+        step: &mut Step<'_>,
+        log: LogId,
+        slot: Slot,
+        entry: SlotEntry,
+    ) -> Vec<Key> {
         let (ballot, value) = (entry.ballot, entry.value.clone());
         let Some(old) = self.put(step, log, slot, entry) else {
             return Vec::new();
@@ -166,7 +172,7 @@ impl Consensus {
         step: &Step<'_>,
         log: LogId,
         slot: Slot,
-        entry: Entry,
+        entry: SlotEntry,
     ) -> Option<Option<Value>> {
         assert!(
             entry.ballot >= self.promised,
@@ -195,7 +201,7 @@ impl Consensus {
             value: entry.value,
             durable: false,
             last_multi: entry.last_multi,
-            sure: entry.sure,
+            infallible: entry.infallible,
             early_tag: entry.early_tag,
             proposed: step.now,
             sent: step.now,
@@ -290,7 +296,7 @@ impl Consensus {
 
     /// Acknowledges what became durable. Tags are computed here, when the reply is
     /// sent: a promise made while the entry went to disk is in them (hazard 7).
-    pub fn send_votes(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) -> Chosen {
+    pub fn send_votes(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) -> ChosenSlots {
         let mut votes = std::mem::take(&mut self.votes_due);
         for vote in votes.iter_mut().filter(|v| v.log == LogId::Commands) {
             let cell = self.logs.commands.get_mut(vote.slot);
@@ -298,14 +304,14 @@ impl Consensus {
                 vote.tag = vote_tag(tags, accepted);
             }
         }
-        for to in step.us.others() {
+        for to in step.ctx.others() {
             send_votes_to(step, to, &votes);
         }
         assert!(
             votes.iter().all(|vote| vote.ballot <= self.promised),
             "votes are at promised ballots"
         );
-        let mut chosen = Chosen::default();
+        let mut chosen = ChosenSlots::default();
         for vote in &votes {
             if let Some(cell) = self.logs[vote.log].get_mut(vote.slot) {
                 cell.count(step.me(), vote.ballot, vote.tag);
@@ -343,7 +349,7 @@ pub fn vote_once_durable(
     ballot: Ballot,
     executed: Option<(ReplicaSet, ReplicaSet)>,
 ) {
-    step.after(After::Vote {
+    step.when_durable(Continuation::Vote {
         log,
         slot,
         ballot,
@@ -354,7 +360,7 @@ pub fn vote_once_durable(
 /// Sends the votes that `to` is to hear of: its leader's, those on its clients'
 /// commands, or all.
 fn send_votes_to(step: &mut Step<'_>, to: ReplicaId, votes: &[Vote]) {
-    let replies = step.us.settings.accept_replies;
+    let replies = step.ctx.settings.accept_replies;
     let hears = |vote: &&Vote| {
         vote.ballot.replica == to
             || match replies {
@@ -366,10 +372,11 @@ fn send_votes_to(step: &mut Step<'_>, to: ReplicaId, votes: &[Vote]) {
     let mut rest = votes.iter().filter(hears).peekable();
     while let Some(first) = rest.next() {
         let mut list = smallvec![(first.slot, first.tag)];
-        let mut room = Room::default();
-        room.takes(0);
-        let mut fits =
-            |vote: &&Vote| vote.log == first.log && vote.ballot == first.ballot && room.takes(0);
+        let mut capacity = Capacity::default();
+        capacity.takes(0);
+        let mut fits = |vote: &&Vote| {
+            vote.log == first.log && vote.ballot == first.ballot && capacity.takes(0)
+        };
         while let Some(next) = rest.next_if(&mut fits) {
             list.push((next.slot, next.tag));
         }

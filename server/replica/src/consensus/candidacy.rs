@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot, Time};
 
-use super::super::message::{LogId, PerLog, Reported, Value};
+use super::super::message::{LogId, PerLog, ReportedEntry, Value};
 use super::super::step::Step;
 use super::log::is_within;
 
@@ -21,7 +21,7 @@ pub struct Prepared {
     pub part: u32,
     pub parts: u32,
     pub commits: PerLog<Slot>,
-    pub entries: Vec<Reported>,
+    pub entries: Vec<ReportedEntry>,
     pub log_starts: Vec<(LogId, Ballot, Slot)>,
 }
 
@@ -31,7 +31,7 @@ impl Prepared {
     /// make the candidate propose for years. An entry that is left out could be a chosen one, so
     /// the whole answer does not count.
     fn is_within(&self, window: u64) -> bool {
-        let within = |entry: &Reported| {
+        let within = |entry: &ReportedEntry| {
             let start = self.commits[entry.log];
             is_within(start, window, entry.slot, &entry.value)
         };
@@ -46,7 +46,7 @@ struct Reply {
     parts: u32,
     seen: BTreeSet<u32>,
     commits: PerLog<Slot>,
-    entries: Vec<Reported>,
+    entries: Vec<ReportedEntry>,
     log_starts: Vec<(LogId, Ballot, Slot)>,
 }
 
@@ -82,45 +82,48 @@ impl Reply {
 
 /// A candidate's collection of promises.
 #[derive(Clone, Debug)]
-pub struct Candidacy {
+pub struct CandidateState {
     pub ballot: Ballot,
     /// When it began.
     pub(super) since: Time,
     /// When others were asked last; the own promise is durable then.
-    asked: Option<Time>,
+    requested_at: Option<Time>,
     /// Time at which the replicas that have promised were last notified that promises arrive.
-    told: Time,
+    notified_at: Time,
     replies: BTreeMap<ReplicaId, Reply>,
     /// Time at which each replica last sent a new part.
     arrived: BTreeMap<ReplicaId, Time>,
 }
 
-impl Hash for Candidacy {
+impl Hash for CandidateState {
     /// Times decide only when it asks again or is abandoned: not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.ballot, self.asked.is_some(), &self.replies).hash(state);
+        (self.ballot, self.requested_at.is_some(), &self.replies).hash(state);
     }
 }
 
-impl Candidacy {
-    pub(super) fn new(now: Time, ballot: Ballot) -> Candidacy {
-        Candidacy {
+impl CandidateState {
+    pub(super) fn new(now: Time, ballot: Ballot) -> CandidateState {
+        CandidateState {
             ballot,
             since: now,
-            asked: None,
-            told: now,
+            requested_at: None,
+            notified_at: now,
             replies: BTreeMap::new(),
             arrived: BTreeMap::new(),
         }
     }
 
-    pub(super) fn asked_at(&self) -> Option<Time> {
-        self.asked
+    pub(super) fn requested_at(&self) -> Option<Time> {
+        self.requested_at
     }
 
-    pub(super) fn set_asked(&mut self, now: Time) {
-        assert!(self.asked.is_none_or(|asked| asked <= now), "time goes on");
-        self.asked = Some(now);
+    pub(super) fn set_requested(&mut self, now: Time) {
+        assert!(
+            self.requested_at.is_none_or(|requested| requested <= now),
+            "time goes on"
+        );
+        self.requested_at = Some(now);
     }
 
     /// Whether `replica` has promised, and said all that it had to say.
@@ -130,17 +133,17 @@ impl Candidacy {
 
     /// Whether parts of the promise of `replica` arrive, or all did: asked again, it would
     /// say everything once more.
-    pub(super) fn hears(&self, replica: ReplicaId, now: Time, patience: Duration) -> bool {
-        let lately = |at: &Time| now.since(*at) < patience;
+    pub(super) fn hears(&self, replica: ReplicaId, now: Time, timeout: Duration) -> bool {
+        let lately = |at: &Time| now.since(*at) < timeout;
         self.has_promised(replica) || self.arrived.get(&replica).is_some_and(lately)
     }
 
     /// Returns whether the replicas that have promised are due to be notified that promises arrive:
     /// once `again` has passed since the last time.
-    pub(super) fn tells(&mut self, now: Time, again: Duration) -> bool {
-        let due = now.since(self.told) >= again;
+    pub(super) fn is_notification_due(&mut self, now: Time, again: Duration) -> bool {
+        let due = now.since(self.notified_at) >= again;
         if due {
-            self.told = now;
+            self.notified_at = now;
         }
         due
     }
@@ -156,7 +159,7 @@ impl Candidacy {
         if prepared.ballot != self.ballot || part >= parts || parts > PARTS_MAX {
             return false;
         }
-        if !prepared.is_within(step.us.settings.log_window) {
+        if !prepared.is_within(step.ctx.settings.log_window) {
             step.metrics.refused_beyond_window += 1;
             return false;
         }
@@ -190,7 +193,7 @@ impl Candidacy {
     }
 
     /// Returns the entries of `log` that were reported.
-    pub(super) fn entries(&self, log: LogId) -> impl Iterator<Item = &Reported> {
+    pub(super) fn entries(&self, log: LogId) -> impl Iterator<Item = &ReportedEntry> {
         let entries = self.complete().flat_map(|(_, reply)| &reply.entries);
         entries.filter(move |entry| entry.log == log)
     }
@@ -204,9 +207,9 @@ impl Candidacy {
 
     /// Panics if replies or times are not as they must be.
     pub(super) fn check(&self) {
-        let (since, asked) = (self.since, self.asked.unwrap_or(self.told));
-        assert!(since <= asked, "others are asked once it has begun");
-        assert!(since <= self.told, "and told no earlier");
+        let (since, requested) = (self.since, self.requested_at.unwrap_or(self.notified_at));
+        assert!(since <= requested, "others are asked once it has begun");
+        assert!(since <= self.notified_at, "and notified no earlier");
         let within = |reply: &Reply| reply.seen.len() <= reply.parts as usize;
         assert!(
             self.replies.values().all(within),

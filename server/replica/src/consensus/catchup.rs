@@ -5,23 +5,23 @@ use std::hash::{Hash, Hasher};
 use leasehold_leases::{Ballot, ReplicaId, Slot, Time};
 
 use super::super::action::Action;
-use super::super::handles::Asker;
+use super::super::handles::Requester;
 use super::super::message::{LogId, Message, Value};
-use super::super::parts::Room;
+use super::super::parts::Capacity;
 use super::super::step::Step;
 use super::super::timers::Timer;
-use super::super::weight::weigh;
+use super::super::weight::value_size_estimate;
 use super::Consensus;
 
 /// Newest fetch request for one log: the replica that was asked, the first slot, and the time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fetching {
+pub(super) struct FetchRequest {
     of: ReplicaId,
     from: Slot,
     sent: Time,
 }
 
-impl Hash for Fetching {
+impl Hash for FetchRequest {
     /// When it was sent decides only when it is asked again: not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.of, self.from).hash(state);
@@ -32,15 +32,15 @@ impl Consensus {
     /// Something is committed, but not as accepted here. An Accept that was merely
     /// overtaken gets a moment to arrive.
     pub fn want_fetch(&self, step: &mut Step<'_>) {
-        let moment = step.us.settings.timing.retransmit / 4;
-        step.timers.set_earlier(Timer::Fetch, step.now + moment);
+        let delay = step.ctx.settings.timing.retransmit / 4;
+        step.timers.set_earlier(Timer::Fetch, step.now + delay);
     }
 
     /// Returns whether `from` was asked for entries of this log last. Entries that were not asked
     /// for are not believed; a leader has recovered whatever it had asked for before.
-    pub fn has_asked(&self, from: ReplicaId, log: LogId) -> bool {
-        let asked = self.fetching[log].as_ref();
-        !self.leads() && asked.is_some_and(|asked| asked.of == from)
+    pub fn has_requested(&self, from: ReplicaId, log: LogId) -> bool {
+        let requested = self.fetching[log].as_ref();
+        !self.leads() && requested.is_some_and(|requested| requested.of == from)
     }
 
     /// Asks the leader for what is still missing.
@@ -67,20 +67,20 @@ impl Consensus {
         if from > to {
             return;
         }
-        let patience = step.us.settings.timing.retransmit;
+        let timeout = step.ctx.settings.timing.retransmit;
         if self.takes_nothing(step, log) {
-            return step.timers.set_earlier(Timer::Fetch, step.now + patience);
+            return step.timers.set_earlier(Timer::Fetch, step.now + timeout);
         }
-        let asked = self.fetching[log].filter(|last| {
-            (last.of, last.from) == (of, from) && step.now.since(last.sent) < patience
+        let requested = self.fetching[log].filter(|last| {
+            (last.of, last.from) == (of, from) && step.now.since(last.sent) < timeout
         });
-        let sent = asked.map_or(step.now, |last| last.sent);
-        if asked.is_none() {
-            self.fetching[log] = Some(Fetching { of, from, sent });
+        let sent = requested.map_or(step.now, |last| last.sent);
+        if requested.is_none() {
+            self.fetching[log] = Some(FetchRequest { of, from, sent });
             step.metrics.fetches += 1;
             step.send(of, Message::Fetch { log, from, to });
         }
-        step.timers.set_earlier(Timer::Fetch, sent + patience);
+        step.timers.set_earlier(Timer::Fetch, sent + timeout);
     }
 
     /// The fetched entries could not be taken: they may be asked for again at once.
@@ -98,13 +98,13 @@ impl Consensus {
         if first < paxos.first_kept() {
             return self.read_log(step, from, log, (first, last));
         }
-        let mut room = Room::default();
+        let mut capacity = Capacity::default();
         let mut entries = Vec::new();
         for (slot, cell) in paxos.from(first).take_while(|(slot, _)| *slot <= last) {
             let Some(accepted) = &cell.accepted else {
                 break;
             };
-            if !room.takes(weigh(&accepted.value)) {
+            if !capacity.takes(value_size_estimate(&accepted.value)) {
                 break;
             }
             entries.push((slot, accepted.value.clone()));
@@ -121,10 +121,10 @@ impl Consensus {
         if first > last {
             return;
         }
-        let incarnation = step.us.incarnation_of(to);
+        let incarnation = step.ctx.incarnation_of(to);
         step.out.push(Action::ReadLog {
             log,
-            to: Asker {
+            to: Requester {
                 replica: to,
                 incarnation,
             },
@@ -138,16 +138,18 @@ impl Consensus {
         &self,
         step: &mut Step<'_>,
         log: LogId,
-        to: Asker,
+        to: Requester,
         entries: Vec<(Slot, Value)>,
     ) {
         let executed = self.logs[log].executed;
         // The asker asks on for what does not fit into this message.
-        let mut room = Room::default();
-        let fits = |(slot, value): &(Slot, Value)| *slot <= executed && room.takes(weigh(value));
+        let mut capacity = Capacity::default();
+        let fits = |(slot, value): &(Slot, Value)| {
+            *slot <= executed && capacity.takes(value_size_estimate(value))
+        };
         let entries: Vec<(Slot, Value)> = entries.into_iter().take_while(fits).collect();
         // Its next run has not asked, and may not have promised what the asker had.
-        if step.us.incarnation_of(to.replica) == to.incarnation {
+        if step.ctx.incarnation_of(to.replica) == to.incarnation {
             step.send(to.replica, Message::Fetched { log, entries });
         }
     }

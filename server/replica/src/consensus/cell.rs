@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
 
 use super::super::message::Value;
-use super::super::weight::weigh;
+use super::super::weight::value_size_estimate;
 use super::votes::Votes;
 use crate::cost;
 
@@ -22,7 +22,7 @@ pub struct Accepted {
     /// The highest slot not above this one that may hold a multi-key command.
     pub last_multi: Slot,
     /// One bit per command: set if execution cannot reject it.
-    pub sure: Arc<[u64]>,
+    pub infallible: Arc<[u64]>,
     /// Origins with a command in it.
     pub origins: ReplicaSet,
     /// The tag when it was accepted, for the mutant that votes with it (hazard 7).
@@ -35,8 +35,8 @@ pub struct Accepted {
 
 impl Accepted {
     /// Returns whether execution cannot reject command `index`.
-    pub fn sure(&self, index: usize) -> bool {
-        self.sure
+    pub fn is_infallible(&self, index: usize) -> bool {
+        self.infallible
             .get(index / 64)
             .is_some_and(|word| word >> (index % 64) & 1 == 1)
     }
@@ -47,7 +47,7 @@ impl Hash for Accepted {
     /// send again: not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, &self.value, self.durable).hash(state);
-        (self.last_multi, &self.sure, self.origins).hash(state);
+        (self.last_multi, &self.infallible, self.origins).hash(state);
         self.early_tag.hash(state);
     }
 }
@@ -75,9 +75,9 @@ impl Hash for Cell {
 
 impl Cell {
     /// About how many bytes its value keeps in memory.
-    pub fn weight(&self) -> usize {
+    pub fn size_estimate(&self) -> usize {
         let accepted = self.accepted.as_ref();
-        accepted.map_or(0, |accepted| weigh(&accepted.value))
+        accepted.map_or(0, |accepted| value_size_estimate(&accepted.value))
     }
 
     /// Units of executing its value.

@@ -5,35 +5,35 @@ use leasehold_leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot};
 use smallvec::SmallVec;
 
 use super::super::action::{Event, Record};
-use super::super::message::{LogId, Message, Reported, Value};
+use super::super::message::{LogId, Message, ReportedEntry, Value};
 use super::super::parts::chunks;
 use super::super::per_log::PerLog;
-use super::super::persist::After;
+use super::super::persist::Continuation;
 use super::super::plausible::{NUMBER_MAX, nearer};
 use super::super::step::Step;
 use super::super::timers::Timer;
-use super::super::weight::weigh;
-use super::candidacy::{self, Candidacy, Prepared};
+use super::super::weight::value_size_estimate;
+use super::candidacy::{self, CandidateState, Prepared};
 use super::lead::Leadership;
 use super::recover::recover_log;
 use super::{Consensus, Role};
 
 /// Piece of a promise: an accepted entry, or the slot at which a ballot began.
 enum Piece {
-    Entry(Reported),
+    Entry(ReportedEntry),
     Start((LogId, Ballot, Slot)),
 }
 
 impl Piece {
-    fn weight(&self) -> usize {
+    fn size_estimate(&self) -> usize {
         match self {
-            Piece::Entry(reported) => weigh(&reported.value),
+            Piece::Entry(reported) => value_size_estimate(&reported.value),
             Piece::Start(_) => 0,
         }
     }
 }
 
-fn unzip(pieces: Vec<Piece>) -> (Vec<Reported>, Vec<(LogId, Ballot, Slot)>) {
+fn unzip(pieces: Vec<Piece>) -> (Vec<ReportedEntry>, Vec<(LogId, Ballot, Slot)>) {
     let (mut entries, mut log_starts) = (Vec::new(), Vec::new());
     for piece in pieces {
         match piece {
@@ -44,9 +44,9 @@ fn unzip(pieces: Vec<Piece>) -> (Vec<Reported>, Vec<(LogId, Ballot, Slot)>) {
     (entries, log_starts)
 }
 
-/// Progress of a candidacy.
+/// Progress of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ElectionProgress {
     /// No candidate, or too few have promised.
     Waiting,
     /// A majority has promised, and some of them know more to be committed (hazard 27): each such
@@ -67,9 +67,9 @@ pub struct Recovery {
 }
 
 /// Whether a majority has promised, the candidate included.
-fn is_elected(step: &Step<'_>, candidacy: &Candidacy) -> bool {
-    let promised = candidacy.promised().union(ReplicaSet::one(step.me()));
-    step.us.members.is_quorum(promised)
+fn is_elected(step: &Step<'_>, candidate: &CandidateState) -> bool {
+    let promised = candidate.promised().union(ReplicaSet::one(step.me()));
+    step.ctx.members.is_quorum(promised)
 }
 
 /// Where a ballot's own log starts: at its opening no-op, which follows what it has
@@ -113,7 +113,7 @@ impl Consensus {
         if new {
             self.leader = ballot;
             self.succession.led_since = step.now;
-            self.succession.moved_here = false;
+            self.succession.transferred_here = false;
             step.announce(Event::Following(ballot));
         }
         new
@@ -124,7 +124,7 @@ impl Consensus {
         self.note_step_down();
         self.role = Role::Follower;
         self.leader = Ballot::ZERO;
-        self.end_canvass();
+        self.end_pre_vote();
         step.timers.stop(Timer::Heartbeat);
         step.timers.stop(Timer::Reconfigure);
         self.reset_election(step);
@@ -144,10 +144,10 @@ impl Consensus {
         };
         self.promise(step, ballot);
         self.leader = Ballot::ZERO;
-        self.end_canvass();
+        self.end_pre_vote();
         self.await_promises(step);
-        self.role = Role::Candidate(Candidacy::new(step.now, ballot));
-        step.after(After::Campaign { ballot });
+        self.role = Role::Candidate(CandidateState::new(step.now, ballot));
+        step.when_durable(Continuation::Campaign { ballot });
         step.announce(Event::Campaigning(ballot));
     }
 
@@ -155,16 +155,16 @@ impl Consensus {
     /// this replica is still the candidate of `ballot`.
     pub fn send_prepare(&mut self, step: &mut Step<'_>, ballot: Ballot) -> bool {
         let commits = PerLog::of(|log| self.logs[log].commit_point);
-        let Role::Candidate(candidacy) = &mut self.role else {
+        let Role::Candidate(candidate) = &mut self.role else {
             return false;
         };
-        if candidacy.ballot != ballot {
+        if candidate.ballot != ballot {
             return false;
         }
-        candidacy.set_asked(step.now);
-        let patience = step.us.patience();
-        for to in step.us.others() {
-            if !candidacy.hears(to, step.now, patience) {
+        candidate.set_requested(step.now);
+        let timeout = step.ctx.majority_timeout();
+        for to in step.ctx.others() {
+            if !candidate.hears(to, step.now, timeout) {
                 step.send(to, Message::Prepare { ballot, commits });
             }
         }
@@ -172,13 +172,13 @@ impl Consensus {
     }
 
     /// The ballot under which promises were asked for too long ago.
-    pub fn overdue_candidacy(&self, step: &Step<'_>) -> Option<Ballot> {
-        let Role::Candidate(candidacy) = &self.role else {
+    pub fn overdue_candidate(&self, step: &Step<'_>) -> Option<Ballot> {
+        let Role::Candidate(candidate) = &self.role else {
             return None;
         };
-        let patience = step.us.settings.timing.retransmit;
-        let asked = candidacy.asked_at()?;
-        (step.now.since(asked) >= patience).then_some(candidacy.ballot)
+        let timeout = step.ctx.settings.timing.retransmit;
+        let requested = candidate.requested_at()?;
+        (step.now.since(requested) >= timeout).then_some(candidate.ballot)
     }
 
     /// The promise of `ballot` is durable: reports what is accepted above the commit
@@ -194,7 +194,7 @@ impl Consensus {
         if self.promised != ballot {
             return;
         }
-        let parts = self.told_by_promise(commits);
+        let parts = self.promise_pieces(commits);
         assert!(!parts.is_empty(), "a promise has one part at least");
         self.last_answer += 1;
         let count = parts.len() as u32;
@@ -215,7 +215,7 @@ impl Consensus {
 
     /// Where ballots began, and what is accepted above both commit points, split into
     /// messages; one at least: a promise that tells nothing is one, too.
-    fn told_by_promise(&self, commits: PerLog<Slot>) -> SmallVec<[Vec<Piece>; 1]> {
+    fn promise_pieces(&self, commits: PerLog<Slot>) -> SmallVec<[Vec<Piece>; 1]> {
         let entries = LogId::ALL.into_iter().flat_map(|log| {
             let paxos = &self.logs[log];
             let first = paxos.commit_point.max(commits[log]).next();
@@ -223,7 +223,7 @@ impl Consensus {
         });
         let starts = self.log_starts().map(Piece::Start);
         let pieces = starts.chain(entries.map(Piece::Entry)).collect();
-        let mut parts = chunks(pieces, Piece::weight);
+        let mut parts = chunks(pieces, Piece::size_estimate);
         if parts.is_empty() {
             parts.push(Vec::new());
         }
@@ -246,7 +246,7 @@ impl Consensus {
         prepared: Prepared,
     ) -> bool {
         match &mut self.role {
-            Role::Candidate(candidacy) => candidacy.take(step, from, prepared),
+            Role::Candidate(candidate) => candidate.take(step, from, prepared),
             Role::Leader(leadership) if leadership.ballot == prepared.ballot => {
                 self.follower_answered(step, from.0);
                 false
@@ -256,22 +256,22 @@ impl Consensus {
     }
 
     /// Whether this candidate may lead, or what it lacks.
-    pub fn standing(&self, step: &Step<'_>) -> Standing {
-        let Role::Candidate(candidacy) = &self.role else {
-            return Standing::Waiting;
+    pub fn election_progress(&self, step: &Step<'_>) -> ElectionProgress {
+        let Role::Candidate(candidate) = &self.role else {
+            return ElectionProgress::Waiting;
         };
-        if candidacy.asked_at().is_none() || !is_elected(step, candidacy) {
-            return Standing::Waiting;
+        if candidate.requested_at().is_none() || !is_elected(step, candidate) {
+            return ElectionProgress::Waiting;
         }
         let missing = |log| {
-            let (theirs, id) = candidacy.furthest(log)?;
+            let (theirs, id) = candidate.furthest(log)?;
             (theirs > self.logs[log].commit_point).then_some((id, log, theirs))
         };
         let behind: Vec<_> = LogId::ALL.into_iter().filter_map(missing).collect();
         if behind.is_empty() || off(Rule::H27Ahead) {
-            return Standing::Elected;
+            return ElectionProgress::Elected;
         }
-        Standing::Behind(behind)
+        ElectionProgress::Behind(behind)
     }
 
     /// Returns what an elected candidate would propose again; `None` if its window has no free
@@ -282,17 +282,17 @@ impl Consensus {
     /// # Panics
     /// If this replica is no candidate.
     pub fn recover(&self, executed_ms: u64) -> Option<Recovery> {
-        let Role::Candidate(candidacy) = &self.role else {
+        let Role::Candidate(candidate) = &self.role else {
             panic!("only a candidate is elected");
         };
-        let values = PerLog::of(|log| self.recovered(log, candidacy));
+        let values = PerLog::of(|log| self.recovered(log, candidate));
         let has_room = |log: LogId| {
             let paxos = &self.logs[log];
             let opening = Slot(paxos.commit_point.0 + values[log].len() as u64 + 1);
             paxos.has_room(opening, &Value::Noop)
         };
         let may_lead = LogId::ALL.into_iter().all(has_room);
-        let log_time_ms = self.recovered_log_time_ms(candidacy).max(executed_ms);
+        let log_time_ms = self.recovered_log_time_ms(candidate).max(executed_ms);
         may_lead.then_some(Recovery {
             log_time_ms,
             values,
@@ -300,19 +300,19 @@ impl Consensus {
     }
 
     /// The replicated clock never falls: it goes on from the highest in any entry that lives on.
-    fn recovered_log_time_ms(&self, candidacy: &Candidacy) -> u64 {
+    fn recovered_log_time_ms(&self, candidate: &CandidateState) -> u64 {
         let own = self.logs.commands.unexecuted();
         let own = own.filter_map(|(_, cell)| cell.accepted.as_ref());
         let own = own.map(|accepted| candidacy::time(&accepted.value)).max();
-        candidacy.log_time_ms().max(own.unwrap_or(0))
+        candidate.log_time_ms().max(own.unwrap_or(0))
     }
 
-    fn recovered(&self, log: LogId, candidacy: &Candidacy) -> Vec<Value> {
+    fn recovered(&self, log: LogId, candidate: &CandidateState) -> Vec<Value> {
         let paxos = &self.logs[log];
         let own_starts = paxos.log_starts.iter().map(|(b, slot)| (*b, *slot));
-        let starts: Vec<_> = own_starts.chain(candidacy.log_starts(log)).collect();
+        let starts: Vec<_> = own_starts.chain(candidate.log_starts(log)).collect();
         let own = paxos.report(log, paxos.commit_point.next());
-        let reported = candidacy.entries(log).cloned().chain(own);
+        let reported = candidate.entries(log).cloned().chain(own);
         recover_log(paxos.commit_point, paxos.end(), &starts, reported)
     }
 
@@ -320,15 +320,15 @@ impl Consensus {
     ///
     /// # Panics
     /// If this replica is no candidate, or not elected.
-    pub fn take_office(&mut self, step: &Step<'_>, log_time_ms: u64) -> Ballot {
-        let Role::Candidate(candidacy) = &self.role else {
+    pub fn become_leader(&mut self, step: &Step<'_>, log_time_ms: u64) -> Ballot {
+        let Role::Candidate(candidate) = &self.role else {
             panic!("only a candidate is elected");
         };
-        let ballot = candidacy.ballot;
+        let ballot = candidate.ballot;
         assert_eq!(ballot, self.promised, "a candidate promises itself");
-        assert!(is_elected(step, candidacy), "a majority elects");
-        let n = step.us.settings.n;
-        let sessions_max = step.us.settings.sessions.max;
+        assert!(is_elected(step, candidate), "a majority elects");
+        let n = step.ctx.settings.n;
+        let sessions_max = step.ctx.settings.sessions.max;
         let mut leadership = Leadership::new(ballot, n, step.now, (log_time_ms, sessions_max));
         leadership.next = PerLog::of(|log| self.logs[log].commit_point.next());
         self.role = Role::Leader(Box::new(leadership));
@@ -371,7 +371,7 @@ impl Consensus {
     pub fn is_rejected_by(&mut self, promised: Ballot) -> bool {
         self.round_seen = self.round_seen.max(promised.round);
         match &self.role {
-            Role::Candidate(candidacy) => promised > candidacy.ballot,
+            Role::Candidate(candidate) => promised > candidate.ballot,
             Role::Leader(leadership) => promised > leadership.ballot,
             Role::Follower => false,
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use leasehold_leases::hashing::Seeded;
+use leasehold_leases::hashing::SeededState;
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Key, Slot};
 use leasehold_wire::command::Op;
@@ -18,7 +18,7 @@ use super::cell::Accepted;
 
 /// A leader's news, compared with what is here.
 #[derive(Clone, Debug, Default)]
-pub struct Heard {
+pub struct CommitUpdate {
     /// Slots that are committed by it, as accepted here.
     pub chosen: Vec<Slot>,
     /// Others are committed that are not accepted here at that ballot.
@@ -29,8 +29,8 @@ pub struct Heard {
 
 /// Answers that a committed slot may give before it is executed.
 #[derive(Debug)]
-pub enum AtCommit<'a> {
-    /// Its *sure* blind writes, now.
+pub enum EarlyAnswer<'a> {
+    /// Its *infallible* blind writes, now.
     Now(&'a Accepted),
     /// Nothing yet: its `last_multi` is not committed. Later slots have the same
     /// `last_multi` or a higher one, so they wait, too.
@@ -51,7 +51,7 @@ impl Consensus {
             return false;
         };
         let at_its_ballot = accepted.ballot == cell.votes.ballot() || off(Rule::H20Value);
-        !cell.committed && at_its_ballot && cell.votes.is_committed(step.us.members)
+        !cell.committed && at_its_ballot && cell.votes.is_committed(step.ctx.members)
     }
 
     /// The value accepted in `slot` is the chosen one.
@@ -83,38 +83,43 @@ impl Consensus {
     /// Takes a leader's news of commits; `None` if its ballot is not the adopted one. A
     /// commit point of ballot b commits, here, only slots accepted *at b*; others are
     /// fetched (hazard 28).
-    pub fn hear_commits(&mut self, log: LogId, ballot: Ballot, news: &LogNews) -> Option<Heard> {
+    pub fn hear_commits(
+        &mut self,
+        log: LogId,
+        ballot: Ballot,
+        news: &LogNews,
+    ) -> Option<CommitUpdate> {
         let paxos = &mut self.logs[log];
         if paxos.adopted.0 != ballot {
             return None;
         }
-        let mut heard = Heard {
+        let mut update = CommitUpdate {
             new_commit_point: news.commit_point > paxos.heard_commit,
-            ..Heard::default()
+            ..CommitUpdate::default()
         };
         paxos.heard_commit = paxos.heard_commit.max(news.commit_point);
         let whole = (Slot(1), news.commit_point);
         for (first, last) in std::iter::once(&whole).chain(&news.above) {
-            heard.behind |= paxos.accepted_at(ballot, *first, *last, &mut heard.chosen);
+            update.behind |= paxos.accepted_at(ballot, *first, *last, &mut update.chosen);
         }
-        Some(heard)
+        Some(update)
     }
 
     /// Returns what may be answered of this committed slot before it is executed (protocol §1).
-    pub fn at_commit(&self, slot: Slot) -> AtCommit<'_> {
+    pub fn at_commit(&self, slot: Slot) -> EarlyAnswer<'_> {
         let commands = &self.logs.commands;
         let (ballot, start) = commands.adopted;
         match commands.accepted(slot) {
             Some(accepted) if slot > commands.executed => {
                 if commands.is_answerable(slot, accepted) {
-                    AtCommit::Now(accepted)
+                    EarlyAnswer::Now(accepted)
                 } else if accepted.ballot == ballot && slot > start {
-                    AtCommit::Later
+                    EarlyAnswer::Later
                 } else {
-                    AtCommit::Never
+                    EarlyAnswer::Never
                 }
             }
-            _ => AtCommit::Never,
+            _ => EarlyAnswer::Never,
         }
     }
 
@@ -146,7 +151,7 @@ impl Consensus {
         let last = writes.map_while(|(accepted, index, command)| {
             Some((accepted, index, command.op.as_ref()?.one_key()?))
         });
-        let mut seen: HashSet<&Key, Seeded> = HashSet::default();
+        let mut seen: HashSet<&Key, SeededState> = HashSet::default();
         last.filter_map(move |(accepted, index, key)| {
             let is_last = wanted(key) && seen.insert(key);
             let outcome = is_last.then(|| written_at_commit(slot, index, accepted))??;
@@ -154,7 +159,7 @@ impl Consensus {
         })
     }
 
-    /// Returns the value accepted in a committed slot, if its sure blind writes may be answered.
+    /// Returns the value accepted in a committed slot, if its infallible blind writes may be answered.
     fn answerable(&self, slot: Slot) -> Option<&Accepted> {
         let commands = &self.logs.commands;
         let cell = commands.get(slot).filter(|cell| cell.committed)?;
@@ -163,9 +168,9 @@ impl Consensus {
     }
 
     /// Whether a checkpoint must be made before its time: one of the logs would run out of
-    /// its window. `asked`: what the newest holds.
-    pub fn wants_checkpoint(&self, asked: PerLog<Slot>) -> bool {
-        let wants = |log: LogId| self.logs[log].wants_checkpoint(asked[log]);
+    /// its window. `requested`: what the newest holds.
+    pub fn wants_checkpoint(&self, requested: PerLog<Slot>) -> bool {
+        let wants = |log: LogId| self.logs[log].wants_checkpoint(requested[log]);
         LogId::ALL.into_iter().any(wants)
     }
 
@@ -199,7 +204,7 @@ impl Consensus {
     /// accepted. What is committed behind a hole does not count: it waits for what fills the
     /// hole. A leader stops before others do: they take what it has proposed.
     pub fn is_backlogged(&self, step: &Step<'_>) -> bool {
-        let most = step.us.settings.to_execute_work_max;
+        let most = step.ctx.settings.to_execute_work_max;
         let most = if self.leads() { most } else { 2 * most };
         step.is_disk_behind() || self.logs.commands.to_execute_work() > most
     }
@@ -258,9 +263,9 @@ fn may_write(command: &Command, key: &[u8]) -> bool {
     command.is_write() && one_key.is_none_or(|one| one == key)
 }
 
-/// Returns what a sure blind write leaves under its key; `None` for any other command.
+/// Returns what an infallible blind write leaves under its key; `None` for any other command.
 fn written_at_commit(slot: Slot, index: usize, accepted: &Accepted) -> Option<Outcome> {
-    if !accepted.sure(index) {
+    if !accepted.is_infallible(index) {
         return None;
     }
     match &accepted.value.commands()[index].command.op {

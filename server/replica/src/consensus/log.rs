@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Slot};
 
-use super::super::message::{LogId, LogNews, Reported, Value};
+use super::super::message::{LogId, LogNews, ReportedEntry, Value};
 use super::super::parts::NEWS_RANGES_MAX;
 use super::cell::{Accepted, Cell};
 use super::ranges::Ranges;
 
-/// Executed entries kept in memory for laggards: slots, and bytes.
+/// Executed entries kept in memory for followers behind: slots, and bytes.
 const KEEP_SLOTS: usize = 8192;
 const KEEP_BYTES: usize = 16 << 20;
 
@@ -135,10 +135,10 @@ impl Log {
         slot.0 <= last || off(Rule::H79Room)
     }
 
-    /// Whether so much was executed since the checkpoint that was `asked` for last that
+    /// Whether so much was executed since the checkpoint that was `requested` for last that
     /// the next must not wait for its time: half of what a leader may use.
-    pub fn wants_checkpoint(&self, asked: Slot) -> bool {
-        self.executed.0 - asked.0 >= self.window / 4 && !off(Rule::H78Durable)
+    pub fn wants_checkpoint(&self, requested: Slot) -> bool {
+        self.executed.0 - requested.0 >= self.window / 4 && !off(Rule::H78Durable)
     }
 
     /// A checkpoint up to `slot` is durable. Returns whether the window was full: everything
@@ -194,7 +194,7 @@ impl Log {
 
     /// Adds to `found` the slots of `first..=last`, not known to be committed, that
     /// were accepted at `ballot`; returns whether there are any others. Looks at
-    /// entries, not at slots: a laggard may miss a million.
+    /// entries, not at slots: a follower behind may miss a million.
     pub fn accepted_at(
         &self,
         ballot: Ballot,
@@ -271,11 +271,11 @@ impl Log {
     }
 
     /// Every accepted entry from `first` on, as Phase 1 reports it.
-    pub fn report(&self, log: LogId, first: Slot) -> impl Iterator<Item = Reported> + '_ {
+    pub fn report(&self, log: LogId, first: Slot) -> impl Iterator<Item = ReportedEntry> + '_ {
         self.from(first).filter_map(move |(slot, cell)| {
             let accepted = cell.accepted.as_ref()?;
             let (ballot, value) = (accepted.ballot, accepted.value.clone());
-            Some(Reported {
+            Some(ReportedEntry {
                 log,
                 slot,
                 ballot,
@@ -301,7 +301,7 @@ impl Log {
     }
 
     /// Whether blind writes in this committed slot may be answered at commit
-    /// (protocol §1), those that are *sure*.
+    /// (protocol §1), those that are *infallible*.
     pub fn is_answerable(&self, slot: Slot, accepted: &Accepted) -> bool {
         let (ballot, start) = self.adopted;
         accepted.ballot == ballot
@@ -355,7 +355,7 @@ impl Log {
         dead
     }
 
-    /// Moves past the executed `slot`, keeping what laggards may still ask for.
+    /// Moves past the executed `slot`, keeping what followers behind may still ask for.
     pub fn advance_executed(&mut self, slot: Slot) {
         assert_eq!(slot, self.executed.next(), "execution is in slot order");
         assert!(
@@ -363,16 +363,16 @@ impl Log {
             "only committed slots are executed"
         );
         let cell = self.open.remove(&slot).expect("it has a cell");
-        let (weight, work) = (cell.weight(), cell.work());
+        let (size, work) = (cell.size_estimate(), cell.work());
         self.executed = slot;
         self.highest = self.highest.max(slot);
         self.to_execute_work = self.to_execute_work.saturating_sub(work);
-        self.kept_bytes += weight;
+        self.kept_bytes += size;
         while self.kept.len() >= KEEP_SLOTS || self.kept_bytes > KEEP_BYTES {
             let Some(oldest) = self.kept.pop_front() else {
                 break;
             };
-            self.kept_bytes = self.kept_bytes.saturating_sub(oldest.weight());
+            self.kept_bytes = self.kept_bytes.saturating_sub(oldest.size_estimate());
         }
         self.kept.push_back(cell);
     }
@@ -451,7 +451,7 @@ mod tests {
     use leasehold_wire::Command;
     use leasehold_wire::command::Op;
 
-    use super::super::super::message::{Batch, Proposed, RequestId};
+    use super::super::super::message::{Batch, Proposal, RequestId};
     use super::*;
 
     fn noop() -> Accepted {
@@ -460,7 +460,7 @@ mod tests {
             value: Value::Noop,
             durable: true,
             last_multi: Slot::ZERO,
-            sure: [].into(),
+            infallible: [].into(),
             origins: ReplicaSet::EMPTY,
             early_tag: None,
             proposed: Time::ZERO,
@@ -469,7 +469,7 @@ mod tests {
     }
 
     fn put_of(bytes: usize) -> Value {
-        let put = Proposed {
+        let put = Proposal {
             origin: ReplicaId(0),
             request: RequestId(1),
             command: Command::session(1, 1, 1, Op::put("k", vec![0; bytes])),
@@ -560,7 +560,7 @@ mod tests {
 
     /// The adopted ballot is 3 and began at slot 5. Columns: what is special, at which
     /// round the slot was accepted, the slot, its `last_multi`, the commit point here and
-    /// as its leader says, and whether its sure blind writes may be answered at commit.
+    /// as its leader says, and whether its infallible blind writes may be answered at commit.
     #[test]
     fn a_committed_slot_is_answerable_only_if_nothing_before_it_can_change_the_answer() {
         type Case = (&'static str, u64, u64, u64, u64, u64, bool);

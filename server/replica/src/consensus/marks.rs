@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
-use leasehold_leases::hashing::Seeded;
+use leasehold_leases::hashing::SeededState;
 use leasehold_leases::{Key, Slot};
 use smallvec::SmallVec;
 
@@ -12,7 +12,7 @@ use super::super::message::Value;
 
 /// Slots marked, by key.
 #[derive(Clone, Debug, Default)]
-pub struct Marks(HashMap<Key, Slots, Seeded>);
+pub struct Marks(HashMap<Key, Slots, SeededState>);
 
 /// The slots marked on a key, rising. There may be a hundred thousand, if much is left to
 /// execute, and the first is executed next: it is removed without moving the others.

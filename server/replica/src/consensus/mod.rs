@@ -1,6 +1,6 @@
 //! Multi-Paxos: ballots, roles, both logs, votes and commits. It says what happened and leaves to
 //! its caller what follows from it. It changes nothing outside: it is handed the sessions to
-//! determine which writes are *sure*, and the tags that votes carry.
+//! determine which writes are *infallible*, and the tags that votes carry.
 //!
 //! `canvass` is the pre-vote before a campaign, `candidacy` and `recover` are Phase 1, `acceptor`
 //! and `proposer` Phase 2. `votes` is the commit rule, `hand_over` transfers leadership, and
@@ -32,25 +32,25 @@ use leasehold_leases::{Ballot, ReplicaId, Slot, Time};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::action::Recovered;
+use super::action::RecoveredState;
 use super::message::LogId;
 use super::per_log::PerLog;
 use super::step::Step;
 use super::timers::Timer;
 
-pub(super) use acceptor::{Acceptances, Entry, origins, vote_once_durable};
-pub(super) use candidacy::{Candidacy, Prepared};
+pub(super) use acceptor::{Acceptances, SlotEntry, origins, vote_once_durable};
+pub(super) use candidacy::{CandidateState, Prepared};
 pub(super) use cell::Accepted;
-pub(super) use election::Standing;
-pub(super) use lead::{Class, Leadership};
-pub(super) use learner::AtCommit;
+pub(super) use election::ElectionProgress;
+pub(super) use lead::{CommandClass, Leadership};
+pub(super) use learner::EarlyAnswer;
 pub(super) use log::Log;
 pub(super) use marks::Marks;
 pub use votes::committed;
 
 use acceptor::Vote;
-use canvass::Canvassing;
-use catchup::Fetching;
+use canvass::PreVoteState;
+use catchup::FetchRequest;
 use hand_over::Succession;
 use preference::Preference;
 
@@ -58,7 +58,7 @@ use preference::Preference;
 #[derive(Clone, Debug, Hash)]
 enum Role {
     Follower,
-    Candidate(Candidacy),
+    Candidate(CandidateState),
     Leader(Box<Leadership>),
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Consensus {
     leader: Ballot,
     /// State of pre-votes: when a leader, or a replica about to lead, was last heard of, and
     /// whether this replica may campaign.
-    canvassing: Canvassing,
+    pre_vote: PreVoteState,
     /// Time since which that replica leads, and the replica that should lead next.
     succession: Succession,
     /// Observations of the preferred leader.
@@ -83,7 +83,7 @@ pub(super) struct Consensus {
     /// The open slots that write a key.
     marks: Marks,
     votes_due: Vec<Vote>,
-    fetching: PerLog<Option<Fetching>>,
+    fetching: PerLog<Option<FetchRequest>>,
     /// Numbers this run's answers in Phase 1.
     last_answer: u64,
     /// For election timeouts.
@@ -96,14 +96,19 @@ impl std::hash::Hash for Consensus {
         (&self.role, self.promised, self.round_seen, self.leader).hash(state);
         (&self.logs, &self.marks, &self.votes_due).hash(state);
         (self.fetching, self.last_answer).hash(state);
-        (&self.canvassing, &self.succession, &self.preference).hash(state);
+        (&self.pre_vote, &self.succession, &self.preference).hash(state);
     }
 }
 
 impl Consensus {
     /// Restores what an earlier run made durable, or begins with nothing. Marks are rebuilt from
     /// all accepted, unexecuted slots before anything is read (hazard 30).
-    pub(super) fn restore(now: Time, recovered: &Recovered, window: u64, seed: u64) -> Consensus {
+    pub(super) fn restore(
+        now: Time,
+        recovered: &RecoveredState,
+        window: u64,
+        seed: u64,
+    ) -> Consensus {
         let logs = restore::logs(recovered, window);
         Consensus {
             role: Role::Follower,
@@ -112,7 +117,7 @@ impl Consensus {
             leader: Ballot::ZERO,
             succession: Succession::begin(now),
             preference: Preference::begin(now),
-            canvassing: Canvassing::begin(now, recovered.promised),
+            pre_vote: PreVoteState::begin(now, recovered.promised),
             marks: restore::marks(&logs.commands),
             logs,
             votes_due: Vec::new(),
@@ -191,8 +196,8 @@ impl Consensus {
     /// Sets the first election timer. The preferred replica campaigns soon, unless grants that it
     /// has forgotten may be alive (`waits`). The others give it a head start.
     pub(super) fn first_election(&mut self, step: &mut Step<'_>, waits: bool) {
-        let base = step.us.settings.timing.election_timeout;
-        let head_start = match step.us.settings.elections.preferred {
+        let base = step.ctx.settings.timing.election_timeout;
+        let head_start = match step.ctx.settings.elections.preferred {
             Some(preferred) if preferred == step.me() && !waits => base / 10,
             Some(_) => base,
             None => base / 4,
@@ -226,13 +231,13 @@ impl Consensus {
             self.promised.round <= self.round_seen,
             "what was promised was seen"
         );
-        self.canvassing.check();
+        self.pre_vote.check();
         match &self.role {
             Role::Follower => {}
-            Role::Candidate(candidacy) => {
-                candidacy.check();
+            Role::Candidate(candidate) => {
+                candidate.check();
                 assert_eq!(
-                    candidacy.ballot, self.promised,
+                    candidate.ballot, self.promised,
                     "a candidate promises itself"
                 );
             }

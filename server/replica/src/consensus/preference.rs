@@ -15,7 +15,7 @@ use leasehold_backoff::FlapBackoff;
 use leasehold_leases::{Ballot, ReplicaId, Time};
 
 use super::super::step::Step;
-use super::super::us::Heard;
+use super::super::us::PeerContact;
 use super::{Consensus, Role};
 
 /// Observations of the preferred leader by this replica.
@@ -38,15 +38,15 @@ impl Hash for Preference {
     }
 }
 
-/// The span between the beginning of the clock and `at`.
-fn span(at: Time) -> Duration {
+/// Time between the beginning of the clock and `at`.
+fn since_epoch(at: Time) -> Duration {
     at.since(Time::ZERO)
 }
 
 impl Preference {
     pub(super) fn begin(now: Time) -> Preference {
         Preference {
-            backoff: FlapBackoff::new(span(now)),
+            backoff: FlapBackoff::new(since_epoch(now)),
             led: None,
             planned: None,
         }
@@ -55,7 +55,7 @@ impl Preference {
     /// The preferred replica leads.
     fn leads(&mut self, now: Time, ballot: Ballot) {
         if self.led.replace((ballot, now)).is_none() {
-            self.backoff.chosen(span(now));
+            self.backoff.chosen(since_epoch(now));
         }
     }
 
@@ -66,7 +66,7 @@ impl Preference {
             return;
         };
         match lost(led) && self.planned != Some(ballot) {
-            true => self.backoff.failed(span(now)),
+            true => self.backoff.failed(since_epoch(now)),
             false => self.backoff.released(),
         }
     }
@@ -76,8 +76,8 @@ impl Consensus {
     /// The preferred leader, if it has been healthy for as long as its losses of leadership
     /// demand.
     pub(super) fn preferred(&self, step: &Step<'_>) -> Option<ReplicaId> {
-        let may_return = self.preference.backoff.may_return(span(step.now));
-        let preferred = step.us.settings.elections.preferred;
+        let may_return = self.preference.backoff.may_return(since_epoch(step.now));
+        let preferred = step.ctx.settings.elections.preferred;
         preferred.filter(|_| may_return)
     }
 
@@ -88,14 +88,14 @@ impl Consensus {
 
     /// The leader of `ballot` leads, as far as this replica knows.
     pub(super) fn note_leader(&mut self, step: &Step<'_>, ballot: Ballot) {
-        let Some(preferred) = step.us.settings.elections.preferred else {
+        let Some(preferred) = step.ctx.settings.elections.preferred else {
             return;
         };
         if ballot.replica == preferred {
             return self.preference.leads(step.now, ballot);
         }
         let is_sure = [preferred, ballot.replica].contains(&step.me());
-        let silence = step.us.settings.timing.election_timeout * 7 / 8;
+        let silence = step.ctx.settings.timing.election_timeout * 7 / 8;
         let lost = |led: Time| is_sure || step.now.since(led) >= silence;
         self.preference.another_leads(step.now, lost);
     }
@@ -116,16 +116,16 @@ impl Consensus {
 
     /// A peer is heard again that was silent for long, or has started again: then it has
     /// forgotten that it led.
-    pub fn peer_interrupted(&mut self, step: &Step<'_>, peer: ReplicaId, heard: Heard) {
-        if step.us.settings.elections.preferred != Some(peer) {
+    pub fn peer_interrupted(&mut self, step: &Step<'_>, peer: ReplicaId, contact: PeerContact) {
+        if step.ctx.settings.elections.preferred != Some(peer) {
             return;
         }
-        if heard.is_later_run {
+        if contact.is_later_run {
             self.preference.another_leads(step.now, |_| true);
         }
-        if let Some(last) = heard.interrupted {
+        if let Some(last) = contact.interrupted {
             let backoff = &mut self.preference.backoff;
-            backoff.interrupted(span(last), span(step.now));
+            backoff.interrupted(since_epoch(last), since_epoch(step.now));
         }
     }
 
@@ -135,23 +135,23 @@ impl Consensus {
             return;
         };
         let last = leadership.heard(step.now, from);
-        let preferred = step.us.settings.elections.preferred == Some(from);
-        if preferred && step.now.since(last) >= step.us.health_gap() {
+        let preferred = step.ctx.settings.elections.preferred == Some(from);
+        if preferred && step.now.since(last) >= step.ctx.health_gap() {
             let backoff = &mut self.preference.backoff;
-            backoff.interrupted(span(last), span(step.now));
+            backoff.interrupted(since_epoch(last), since_epoch(step.now));
         }
     }
 
     /// A peer says that it is about to end.
     pub fn peer_leaves(&mut self, step: &Step<'_>, peer: ReplicaId) {
-        if step.us.settings.elections.preferred == Some(peer) {
+        if step.ctx.settings.elections.preferred == Some(peer) {
             self.plan_end();
         }
     }
 
-    /// A hand-over to the preferred replica has failed: it is not repeated at once.
-    pub(super) fn hand_over_failed(&mut self, now: Time) {
-        self.preference.backoff.chosen(span(now));
-        self.preference.backoff.failed(span(now));
+    /// A transfer to the preferred replica has failed: it is not repeated at once.
+    pub(super) fn transfer_failed(&mut self, now: Time) {
+        self.preference.backoff.chosen(since_epoch(now));
+        self.preference.backoff.failed(since_epoch(now));
     }
 }

@@ -9,19 +9,19 @@ use leasehold_wire::Command;
 
 use super::super::leasing::Tags;
 use super::super::machine::Sessions;
-use super::super::message::{Accept, Batch, LogId, Message, Proposed, Value};
+use super::super::message::{Accept, Batch, LogId, Message, Proposal, Value};
 use super::super::per_log::PerLog;
-use super::super::persist::After;
+use super::super::persist::Continuation;
 use super::super::step::Step;
-use super::acceptor::{Entry, vote_tag};
+use super::acceptor::{SlotEntry, vote_tag};
 use super::cell::Accepted;
-use super::lead::Limits;
-use super::{Class, Consensus, Leadership};
+use super::lead::BatchLimits;
+use super::{CommandClass, Consensus, Leadership};
 
 /// Maximum number of Accepts that are sent again at once.
 const RETRANSMIT_MAX: usize = 256;
 /// Maximum round-trip time to a nearby replica: it is on the leader's site, or as good as.
-const AT_HAND: Duration = Duration::from_millis(5);
+const NEARBY_RTT_MAX: Duration = Duration::from_millis(5);
 /// Time within which a replica must have answered if others' commands are to wait for it, and
 /// within which it must have voted where its vote holds a slot up.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
@@ -31,7 +31,7 @@ const STUCK_MAX: usize = 64;
 
 impl Consensus {
     /// Whether the leader has this command already: it is answered by its execution.
-    pub fn has_queued(&self, proposed: &Proposed) -> bool {
+    pub fn has_queued(&self, proposed: &Proposal) -> bool {
         let leadership = self.leadership();
         leadership.is_some_and(|leadership| leadership.in_flight.knows(proposed))
     }
@@ -39,8 +39,12 @@ impl Consensus {
     /// Returns the nearby replicas: other commands may wait for their votes, too (§3.9). They are
     /// on the leader's site and answer at present, so no vote of a holder comes later for it. On
     /// one site this makes one batch of what would be many.
-    fn at_hand(&self, leadership: &Leadership, step: &Step<'_>) -> ReplicaSet {
-        let is_near = |replica| step.us.rtt(replica).is_some_and(|rtt| rtt <= AT_HAND);
+    fn nearby(&self, leadership: &Leadership, step: &Step<'_>) -> ReplicaSet {
+        let is_near = |replica| {
+            step.ctx
+                .rtt(replica)
+                .is_some_and(|rtt| rtt <= NEARBY_RTT_MAX)
+        };
         let touched = leadership.heard_of(step.now, ANSWERS_WITHIN);
         // A disk that hangs does not keep its replica from answering probes.
         let late = self.blockers(step.now, ANSWERS_WITHIN);
@@ -52,14 +56,14 @@ impl Consensus {
     }
 
     /// Returns all replicas, if this one leads and they are nearby.
-    pub fn all_at_hand(&self, step: &Step<'_>) -> Option<ReplicaSet> {
-        let at_hand = self.at_hand(self.leadership()?, step);
-        let all = step.us.others().all(|replica| at_hand.contains(replica));
-        all.then_some(at_hand)
+    pub fn all_nearby(&self, step: &Step<'_>) -> Option<ReplicaSet> {
+        let nearby = self.nearby(self.leadership()?, step);
+        let all = step.ctx.others().all(|replica| nearby.contains(replica));
+        all.then_some(nearby)
     }
 
     /// Queues a command by its class: the holders of its keys (§3.9).
-    pub fn enqueue(&mut self, class: Class, proposed: Proposed) {
+    pub fn enqueue(&mut self, class: CommandClass, proposed: Proposal) {
         if let Some(leadership) = self.leadership_mut() {
             leadership.enqueue(class, proposed);
         }
@@ -68,9 +72,9 @@ impl Consensus {
     /// Takes commands that were queued while all replicas were nearby, once these no longer are.
     /// The commands are to be [queued again](Self::queue_again) by their classes, or they would
     /// wait for a replica that no longer answers.
-    pub fn take_unclassed(&mut self, step: &Step<'_>) -> VecDeque<Proposed> {
+    pub fn take_unclassed(&mut self, step: &Step<'_>) -> VecDeque<Proposal> {
         let waits = |leadership: &Leadership| leadership.queue.has_unclassed();
-        if !self.leadership().is_some_and(waits) || self.all_at_hand(step).is_some() {
+        if !self.leadership().is_some_and(waits) || self.all_nearby(step).is_some() {
             return VecDeque::new();
         }
         let leadership = self.leadership_mut();
@@ -78,19 +82,19 @@ impl Consensus {
     }
 
     /// Queues a command that was taken from the queue.
-    pub fn queue_again(&mut self, class: ReplicaSet, proposed: Proposed) {
+    pub fn queue_again(&mut self, class: ReplicaSet, proposed: Proposal) {
         if let Some(leadership) = self.leadership_mut() {
-            leadership.queue.push(Class::Of(class), proposed);
+            leadership.queue.push(CommandClass::Of(class), proposed);
         }
     }
 
     /// The next batch, if anything is queued and the slots in flight allow it. Slots
     /// are bounded by how many are uncommitted, so a blocked one stops nobody.
-    /// `room` says how much of a slot a command takes.
+    /// `cost` says how much of a slot a command takes.
     pub fn next_batch(
         &mut self,
         step: &Step<'_>,
-        room: &dyn Fn(&Command) -> usize,
+        cost: &dyn Fn(&Command) -> usize,
     ) -> Option<Batch> {
         let (commit_point, above) = {
             let commands = &self.logs.commands;
@@ -102,22 +106,22 @@ impl Consensus {
             "only what was proposed is committed"
         );
         let in_flight = leadership.next.commands.0 - 1 - commit_point.0 - above;
-        let most = step.us.settings.in_flight_max;
+        let most = step.ctx.settings.in_flight_max;
         let full = in_flight >= most as u64;
-        if leadership.transfer.is_under_way() || leadership.queue.is_empty() || full {
+        if leadership.transfer.is_active() || leadership.queue.is_empty() || full {
             return None;
         }
         let next = leadership.next.commands;
         if !self.logs.commands.may_propose(next) {
             return None; // until a checkpoint moves the window
         }
-        let at_hand = self.at_hand(self.leadership()?, step);
+        let nearby = self.nearby(self.leadership()?, step);
         let leadership = self.leadership_mut()?;
         let class = leadership.queue.next_class(most - in_flight as usize)?;
-        let classes = (class, at_hand);
-        let limits = Limits {
-            commands: step.us.settings.batch_max,
-            room,
+        let classes = (class, nearby);
+        let limits = BatchLimits {
+            commands: step.ctx.settings.batch_max,
+            cost,
         };
         Some(leadership.next_batch(classes, limits, step.now))
     }
@@ -134,11 +138,11 @@ impl Consensus {
             return;
         };
         let slot = leadership.next[log];
-        let entry = Entry {
+        let entry = SlotEntry {
             last_multi: leadership.note_multi(slot, &value),
-            sure: leadership.sure(&value, sessions),
+            infallible: leadership.infallible_bits(&value, sessions),
             early_tag,
-            ..Entry::plain(leadership.ballot, value)
+            ..SlotEntry::plain(leadership.ballot, value)
         };
         let replaced = self.propose_next(step, log, entry);
         assert!(replaced.is_empty(), "a fresh slot replaces no value");
@@ -146,7 +150,7 @@ impl Consensus {
 
     /// Puts an entry into the next slot of a log, over whatever is there. Returns the
     /// keys of another value that it replaces.
-    pub fn propose_next(&mut self, step: &mut Step<'_>, log: LogId, entry: Entry) -> Vec<Key> {
+    pub fn propose_next(&mut self, step: &mut Step<'_>, log: LogId, entry: SlotEntry) -> Vec<Key> {
         let Some(leadership) = self.leadership_mut() else {
             return Vec::new();
         };
@@ -159,7 +163,7 @@ impl Consensus {
             "a leader proposes above what is committed"
         );
         let replaced = self.store(step, log, slot, entry);
-        step.after(After::Propose { log, slot, ballot });
+        step.when_durable(Continuation::Propose { log, slot, ballot });
         replaced
     }
 
@@ -237,7 +241,7 @@ impl Consensus {
             tag,
             news: paxos.news(),
             last_multi: accepted.last_multi,
-            sure: accepted.sure.clone(),
+            infallible: accepted.infallible.clone(),
         })
     }
 
@@ -248,12 +252,12 @@ impl Consensus {
         let Some(ballot) = self.leadership().map(|leadership| leadership.ballot) else {
             return;
         };
-        let patience = step.us.settings.timing.retransmit;
+        let timeout = step.ctx.settings.timing.retransmit;
         for log in LogId::ALL {
             let overdue = self.logs[log].uncommitted().filter(|(_, accepted)| {
                 accepted.ballot == ballot
                     && accepted.durable
-                    && step.now.since(accepted.sent) >= patience
+                    && step.now.since(accepted.sent) >= timeout
             });
             let slots: Vec<Slot> = overdue.map(|(slot, _)| slot).take(RETRANSMIT_MAX).collect();
             for slot in slots {
@@ -266,7 +270,7 @@ impl Consensus {
         let Some(cell) = self.logs[log].get_mut(slot) else {
             return;
         };
-        let settled = cell.votes.settled();
+        let satisfied = cell.votes.satisfied();
         let Some(accepted) = cell.accepted.as_mut() else {
             return;
         };
@@ -278,7 +282,7 @@ impl Consensus {
         let Some(message) = self.accept_message(log, slot, tag) else {
             return;
         };
-        for to in step.us.others().filter(|to| !settled.contains(*to)) {
+        for to in step.ctx.others().filter(|to| !satisfied.contains(*to)) {
             step.metrics.retransmitted_accepts += 1;
             step.send(to, Message::Accept(message.clone()));
         }
@@ -332,21 +336,21 @@ impl Consensus {
     }
 
     /// Returns whether a majority, this leader included, has not answered it in time
-    /// (`Us::patience`). Either it is not heard or it does not hear: nothing that it proposes is
+    /// (`ReplicaContext::majority_timeout`). Either it is not heard or it does not hear: nothing that it proposes is
     /// committed, and replicas that still hear it would wait for it.
     pub fn is_out_of_touch(&self, step: &Step<'_>) -> bool {
-        let patience = step.us.patience();
+        let timeout = step.ctx.majority_timeout();
         self.leadership().is_some_and(|leadership| {
-            let touched = leadership.in_touch(step.now, patience);
+            let touched = leadership.in_touch(step.now, timeout);
             let touched = touched.union(ReplicaSet::one(step.me()));
-            !step.us.members.is_quorum(touched)
+            !step.ctx.members.is_quorum(touched)
         })
     }
 
     /// The newest probe sent, and the newest that a majority has answered.
     pub fn probes(&self, step: &Step<'_>) -> Option<(u64, u64)> {
         let leadership = self.leadership()?;
-        let majority = step.us.members.majority();
+        let majority = step.ctx.members.majority();
         let confirmed = leadership.confirmed_probe(step.me(), majority);
         Some((leadership.probe, confirmed))
     }
@@ -381,7 +385,7 @@ impl Consensus {
     /// window has free space, and this leader transfers leadership to no replica.
     pub fn may_configure(&self, leadership: &Leadership) -> bool {
         let (next, configs) = (leadership.next.configs, &self.logs.configs);
-        !leadership.transfer.is_under_way()
+        !leadership.transfer.is_active()
             && next == configs.executed.next()
             && configs.may_propose(next)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leasehold_leases::{Ballot, Slot};
 
-use super::super::message::{Reported, Value};
+use super::super::message::{ReportedEntry, Value};
 
 /// The values to propose above `commit_point`, from the entries that a majority has
 /// reported (the candidate included), and where ballots began (`starts`): in each slot
@@ -21,7 +21,7 @@ pub fn recover_log(
     commit_point: Slot,
     end: Slot,
     starts: &[(Ballot, Slot)],
-    reported: impl Iterator<Item = Reported>,
+    reported: impl Iterator<Item = ReportedEntry>,
 ) -> Vec<Value> {
     let mut best: BTreeMap<Slot, (Ballot, Value)> = BTreeMap::new();
     let mut highest = commit_point;
@@ -85,10 +85,10 @@ mod tests {
     }
 
     /// `1@3=a`: in slot 1, at round 3, value a.
-    fn entry(text: &str) -> Reported {
+    fn entry(text: &str) -> ReportedEntry {
         let (at, letter) = text.split_once('=').expect("slot@round=value");
         let (at, round) = at.split_once('@').expect("slot@round=value");
-        Reported {
+        ReportedEntry {
             log: LogId::Configs,
             slot: slot(at),
             ballot: ballot(round),

@@ -3,10 +3,10 @@
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Slot, Time};
 
-use super::super::action::Recovered;
-use super::super::message::{LogId, Reported};
+use super::super::action::RecoveredState;
+use super::super::message::{LogId, ReportedEntry};
 use super::super::per_log::PerLog;
-use super::acceptor::{Entry, origins};
+use super::acceptor::{SlotEntry, origins};
 use super::cell::Accepted;
 use super::log::Log;
 use super::marks::Marks;
@@ -14,7 +14,7 @@ use super::marks::Marks;
 /// Both logs, with windows of so many slots: the accepted entries above what is executed, all of
 /// them, however far above, for others may count on each (hazard 78). What was committed is learnt
 /// again.
-pub(super) fn logs(recovered: &Recovered, window: u64) -> PerLog<Log> {
+pub(super) fn logs(recovered: &RecoveredState, window: u64) -> PerLog<Log> {
     let executed = PerLog {
         commands: recovered.state.executed,
         configs: Slot(recovered.state.config.0),
@@ -35,7 +35,7 @@ pub(super) fn marks(commands: &Log) -> Marks {
     marks
 }
 
-fn restore(recovered: &Recovered, id: LogId, mut log: Log) -> Log {
+fn restore(recovered: &RecoveredState, id: LogId, mut log: Log) -> Log {
     for (_, ballot, slot) in recovered.log_starts.iter().filter(|(of, ..)| *of == id) {
         log.log_starts.insert(*ballot, *slot);
     }
@@ -43,19 +43,19 @@ fn restore(recovered: &Recovered, id: LogId, mut log: Log) -> Log {
         log.adopted = (*ballot, *start);
     }
     let (executed, end) = (log.executed, log.end());
-    let unexecuted = |entry: &&Reported| entry.log == id && entry.slot > executed;
+    let unexecuted = |entry: &&ReportedEntry| entry.log == id && entry.slot > executed;
     for entry in recovered.accepted.iter().filter(unexecuted) {
         if entry.slot > end && off(Rule::H78Durable) {
             continue;
         }
-        let plain = Entry::plain(entry.ballot, entry.value.clone());
+        let plain = SlotEntry::plain(entry.ballot, entry.value.clone());
         log.restored_cell(entry.slot).accepted = Some(Accepted {
             ballot: plain.ballot,
             origins: origins(&plain.value),
             value: plain.value,
             durable: true,
             last_multi: plain.last_multi,
-            sure: plain.sure,
+            infallible: plain.infallible,
             early_tag: None,
             proposed: Time::ZERO,
             sent: Time::ZERO,

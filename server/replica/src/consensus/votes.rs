@@ -36,14 +36,17 @@ impl Votes {
     }
 
     /// Acceptors with a tag that is satisfied.
-    pub fn settled(&self) -> ReplicaSet {
-        settled(self.accepted, &self.tags)
+    pub fn satisfied(&self) -> ReplicaSet {
+        satisfied(self.accepted, &self.tags)
     }
 
     /// Everyone that some acceptor demands to be notified and that has not accepted.
     pub fn missing(&self) -> ReplicaSet {
-        let settled = self.settled();
-        let open = self.tags.iter().filter(|(who, _)| !settled.contains(*who));
+        let satisfied = self.satisfied();
+        let open = self
+            .tags
+            .iter()
+            .filter(|(who, _)| !satisfied.contains(*who));
         let demanded = open.fold(ReplicaSet::EMPTY, |all, (_, tag)| all.union(*tag));
         demanded.minus(self.accepted)
     }
@@ -91,10 +94,10 @@ pub fn committed(
     accepted: ReplicaSet,
     tags: &[(ReplicaId, ReplicaSet)],
 ) -> bool {
-    members.is_quorum(settled(accepted, tags))
+    members.is_quorum(satisfied(accepted, tags))
 }
 
-fn settled(accepted: ReplicaSet, tags: &[(ReplicaId, ReplicaSet)]) -> ReplicaSet {
+fn satisfied(accepted: ReplicaSet, tags: &[(ReplicaId, ReplicaSet)]) -> ReplicaSet {
     let satisfied = tags.iter().filter(|(replica, tag)| {
         accepted.contains(*replica) && (tag.is_subset(accepted) || off(Rule::H11Tags))
     });

@@ -70,18 +70,18 @@ fn a_status_costs_what_it_describes() {
         starts_bytes: 512 << 10,
         demand_keys: 100_000,
     };
-    let asked = |leases| StatusRequest {
+    let request = |leases| StatusRequest {
         leases,
         ..StatusRequest::default()
     };
-    let plain = of(Request::Status(&asked(false), sizes));
-    let described = of(Request::Status(&asked(true), sizes));
+    let plain = of(Request::Status(&request(false), sizes));
+    let described = of(Request::Status(&request(true), sizes));
     assert_eq!(plain.units(), STATUS);
     assert!(described.units() > 50 * STATUS);
     let change = |changes| {
-        let asked = &LeaseRequest::default();
+        let request = &LeaseRequest::default();
         of(Request::Lease {
-            asked,
+            request,
             sizes,
             changes,
         })
@@ -106,7 +106,7 @@ fn messages_of_peers_cost_what_their_commands_do() {
         commands: vec![(RequestId(1), command.clone())],
     };
     let value = Value::Commands(std::sync::Arc::new(Batch {
-        commands: vec![Proposed {
+        commands: vec![Proposal {
             origin: leasehold_leases::ReplicaId(0),
             request: RequestId(1),
             command,
@@ -122,7 +122,7 @@ fn messages_of_peers_cost_what_their_commands_do() {
         tag: leasehold_leases::ReplicaSet::EMPTY,
         news: LogNews::default(),
         last_multi: leasehold_leases::Slot::ZERO,
-        sure: std::sync::Arc::default(),
+        infallible: std::sync::Arc::default(),
     });
     for message in [forward, accept] {
         let units = of_message(&message, 15_000);

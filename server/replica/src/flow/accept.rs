@@ -4,7 +4,7 @@
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 
-use super::super::consensus::{Acceptances, Entry, origins, vote_once_durable};
+use super::super::consensus::{Acceptances, SlotEntry, origins, vote_once_durable};
 use super::super::message::{Accept, LogId, LogNews, Message, PerLog, Value};
 use super::super::step::Step;
 use super::Parts;
@@ -57,13 +57,19 @@ impl Parts {
             return;
         }
         if !self.consensus.has_accepted(accept) {
-            self.store(step, log, slot, Entry::of(accept));
+            self.store(step, log, slot, SlotEntry::of(accept));
         }
         vote_once_durable(step, log, slot, ballot, None);
     }
 
     /// Puts a value into a slot and on its way to disk.
-    pub(super) fn store(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot, mut entry: Entry) {
+    pub(super) fn store(
+        &mut self,
+        step: &mut Step<'_>,
+        log: LogId,
+        slot: Slot,
+        mut entry: SlotEntry,
+    ) {
         entry.early_tag = self.early_tag(step, &entry.value);
         let replaced = self.consensus.store(step, log, slot, entry);
         self.look_again(step, replaced);

@@ -2,7 +2,7 @@
 
 use leasehold_leases::{ReplicaId, Slot};
 
-use super::super::consensus::Entry;
+use super::super::consensus::SlotEntry;
 use super::super::message::{LogId, Value};
 use super::super::per_log::PerLog;
 use super::super::step::Step;
@@ -17,7 +17,7 @@ impl Parts {
         log: LogId,
         entries: Vec<(Slot, Value)>,
     ) {
-        if !self.consensus.has_asked(from, log) {
+        if !self.consensus.has_requested(from, log) {
             return; // forged, or an honest answer that comes too late: neither is needed
         }
         if self.consensus.takes_nothing(step, log) {
@@ -45,7 +45,7 @@ impl Parts {
                 continue;
             }
             let ballot = self.consensus.ballot_of_fetched(log, slot);
-            self.store(step, log, slot, Entry::plain(ballot, value));
+            self.store(step, log, slot, SlotEntry::plain(ballot, value));
             step.metrics.fetched_entries += 1;
             news = true;
             self.commit(step, log, &[slot]);

@@ -4,10 +4,10 @@ use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Path};
 
 use super::super::handles::ClientHandle;
-use super::super::handles::{Again, ReadFrom};
-use super::super::origin::{Read, Writes, read_many};
+use super::super::handles::{FencedRead, ReadFrom};
+use super::super::origin::{ReadRequest, Writes, read_many};
 use super::super::step::Step;
-use super::super::unavailable::too_many_openings;
+use super::super::unavailable::too_many_session_opens;
 use super::Parts;
 
 /// Marks that the scans of a group of inputs look at: some 2 ms.
@@ -21,7 +21,7 @@ impl Parts {
                 let key = get.key.clone();
                 let (reads, view) = self.reads();
                 let from = ReadFrom::Client(from);
-                reads.read(step, view, Read { from, key });
+                reads.read(step, view, ReadRequest { from, key });
             }
             Some(Op::MultiGet(_) | Op::Scan(_)) => {
                 let is_answered = self.may_look_at_marks(&command)
@@ -42,8 +42,8 @@ impl Parts {
     /// at some; the others go through the log.
     fn may_look_at_marks(&mut self, command: &Command) -> bool {
         match command.as_read() {
-            Some(leasehold_wire::Read::Scan(_)) => {}
-            Some(leasehold_wire::Read::Get(_) | leasehold_wire::Read::MultiGet(_)) | None => {
+            Some(leasehold_wire::ReadOp::Scan(_)) => {}
+            Some(leasehold_wire::ReadOp::Get(_) | leasehold_wire::ReadOp::MultiGet(_)) | None => {
                 return true;
             }
         }
@@ -60,7 +60,7 @@ impl Parts {
             }
             None => {
                 step.metrics.openings_refused += 1;
-                step.reply(from, Path::Log, too_many_openings());
+                step.reply(from, Path::Log, too_many_session_opens());
             }
         }
     }
@@ -71,30 +71,30 @@ impl Parts {
         let client = command.client;
         self.machine.sessions().knows(client)
             || self.writes.waits(command)
-            || self.openings.may_open(step.now, client)
+            || self.session_opens.may_open(step.now, client)
     }
 
     /// The clock had passed the end of the permit when the answer was ready.
-    pub fn on_fence_missed(&mut self, step: &mut Step<'_>, from: ReadFrom, again: Again) {
+    pub fn on_fence_missed(&mut self, step: &mut Step<'_>, from: ReadFrom, again: FencedRead) {
         step.metrics.fallback_fence += 1;
         match (again, from) {
-            (Again::Key(key), _) => {
+            (FencedRead::Key(key), _) => {
                 let (reads, view) = self.reads();
-                reads.read(step, view, Read { from, key });
+                reads.read(step, view, ReadRequest { from, key });
             }
-            (Again::Command(command), ReadFrom::Client(client)) => {
+            (FencedRead::Command(command), ReadFrom::Client(client)) => {
                 self.on_client(step, client, *command)
             }
-            (Again::Command(_), ReadFrom::Peer(..)) => {}
+            (FencedRead::Command(_), ReadFrom::Peer(..)) => {}
         }
     }
 
-    /// Gives up what clients have asked that have gone, but for what may be in the log.
-    pub(super) fn forget_gone(&mut self, step: &mut Step<'_>) {
-        if let Some(gone) = self.gone.take() {
-            self.reads.forget(step, &gone);
-            self.writes.forget_reads(&gone);
-            self.writes.forget_held(step, &gone);
+    /// Drops what disconnected clients have asked, but for what may be in the log.
+    pub(super) fn forget_disconnected(&mut self, step: &mut Step<'_>) {
+        if let Some(disconnected) = self.disconnected.take() {
+            self.reads.forget(step, &disconnected);
+            self.writes.forget_reads(&disconnected);
+            self.writes.forget_queued(step, &disconnected);
         }
     }
 

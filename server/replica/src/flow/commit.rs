@@ -7,11 +7,11 @@ use leasehold_leases::{Ballot, ConfigId, ReplicaId, Slot, Time};
 use leasehold_wire::Outcome;
 
 use super::super::action::Event;
-use super::super::consensus::AtCommit;
-use super::super::message::{LogId, LogNews, Proposed};
+use super::super::consensus::EarlyAnswer;
+use super::super::message::{LogId, LogNews, Proposal};
 use super::super::step::Step;
 use super::super::timers::Timer;
-use super::super::unavailable::client_gone;
+use super::super::unavailable::client_disconnected;
 use super::Parts;
 use crate::cost;
 
@@ -35,17 +35,17 @@ const STAGING_REST_MAX: Duration = Duration::from_millis(30);
 
 /// Limits on execution: how much is executed in one batch of inputs, and when merges go on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in super::super) struct Executing {
+pub(in super::super) struct ExecutionBudget {
     /// Work that this batch of inputs has executed, without merging.
     work: usize,
     /// When merges will have had no more than their part of the time.
     merged_until: Time,
 }
 
-impl Executing {
+impl ExecutionBudget {
     /// State with which the next batch of inputs begins.
-    pub(super) fn next_group(self) -> Executing {
-        Executing { work: 0, ..self }
+    pub(super) fn next_group(self) -> ExecutionBudget {
+        ExecutionBudget { work: 0, ..self }
     }
 
     fn executed(&mut self, now: Time, work: usize, merging: Duration) {
@@ -163,16 +163,16 @@ impl Parts {
         ballot: Ballot,
         news: &LogNews,
     ) {
-        let Some(heard) = self.consensus.hear_commits(log, ballot, news) else {
+        let Some(update) = self.consensus.hear_commits(log, ballot, news) else {
             return;
         };
-        self.commit(step, log, &heard.chosen);
-        if heard.behind {
+        self.commit(step, log, &update.chosen);
+        if update.behind {
             self.consensus.want_fetch(step);
         }
         match log {
             LogId::Configs => self.note_config_lag(step),
-            LogId::Commands if heard.new_commit_point && heard.chosen.is_empty() => {
+            LogId::Commands if update.new_commit_point && update.chosen.is_empty() => {
                 self.answer_committed(step);
             }
             LogId::Commands => {}
@@ -187,16 +187,16 @@ impl Parts {
                 "only committed slots are answered"
             );
             match self.consensus.at_commit(slot) {
-                AtCommit::Now(accepted) => {
+                EarlyAnswer::Now(accepted) => {
                     self.writes.answer_at_commit(step, slot, accepted);
                     let (reads, view) = self.reads();
                     reads.release_by_commit(step, view, slot);
                 }
                 // There may be thousands behind it.
-                AtCommit::Later => return,
-                AtCommit::Never => {}
+                EarlyAnswer::Later => return,
+                EarlyAnswer::Never => {}
             }
-            self.writes.settle(slot);
+            self.writes.complete(slot);
         }
     }
 
@@ -204,12 +204,12 @@ impl Parts {
     /// much is left, nothing more is accepted (`Consensus::is_backlogged`).
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
-            let settings = &step.us.settings;
+            let settings = &step.ctx.settings;
             let (work_max, behind) = (settings.executed_work_max, settings.behind_work());
             let left = self.consensus.commands().to_execute_work();
             let merging_time = |work| merging_time(work, left, behind);
             let in_a_group = (work_max, merging_time(work_max / cost::MERGING));
-            if let Some(later) = self.executing.later(step.now, in_a_group, left) {
+            if let Some(later) = self.execution.later(step.now, in_a_group, left) {
                 step.metrics.executed_later += 1;
                 step.timers.set_earlier(Timer::Execute, later);
                 break;
@@ -223,8 +223,8 @@ impl Parts {
                 }
             }
             let merging = merging_time(self.machine.take_merge_work());
-            self.executing.executed(step.now, work, merging);
-            self.writes.settle(slot);
+            self.execution.executed(step.now, work, merging);
+            self.writes.complete(slot);
             let reads = &mut self.reads;
             let unmarked = |key: &_| reads.note_executed(key);
             self.consensus
@@ -241,14 +241,14 @@ impl Parts {
         &mut self,
         me: ReplicaId,
         (slot, index): (Slot, usize),
-        proposed: &Proposed,
+        proposed: &Proposal,
     ) -> Option<(Outcome, usize)> {
         let command = match proposed.command.is_write() {
             true => &proposed.command,
-            false => self.writes.asked(me, proposed)?,
+            false => self.writes.read_of_placeholder(me, proposed)?,
         };
         if command.op.is_none() {
-            return Some((client_gone(), 0));
+            return Some((client_disconnected(), 0));
         }
         let outcome = self.machine.execute(slot, index, command);
         let done = cost::executed(command, &outcome);
@@ -281,7 +281,7 @@ impl Parts {
             let keys = self.leasing.execute(id, &value);
             self.consensus
                 .note_executed(LogId::Configs, slot, &value, |_| {});
-            self.leasing.answer_wishes(step, id);
+            self.leasing.answer_requests(step, id);
             let configs = self.leasing.configs();
             step.announce(Event::Configured {
                 id,

@@ -4,9 +4,9 @@ use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Incarnation, ReplicaId, Slot};
 
 use super::super::action::Event;
-use super::super::consensus::{Prepared, Standing};
+use super::super::consensus::{ElectionProgress, Prepared};
 use super::super::message::{LogId, Message, PerLog, Value};
-use super::super::persist::After;
+use super::super::persist::Continuation;
 use super::super::step::Step;
 use super::super::timers::Timer;
 use super::Parts;
@@ -17,25 +17,25 @@ impl Parts {
     pub(super) fn seek_election(&mut self, step: &mut Step<'_>) {
         if !self.consensus.is_follower() {
             let anothers_turn = self.consensus.has_waited_long(step);
-            self.step_down(step); // a candidate that was not elected begins anew
+            self.step_down(step); // a candidate that was not elected starts over
             if anothers_turn {
                 return;
             }
         }
         let fit = self.is_fit(step);
-        let may = step.us.may_campaign(step.now) && !self.leasing.is_leaving();
+        let may = step.ctx.may_campaign(step.now) && !self.leasing.is_leaving();
         if !self.consensus.is_its_turn(step, fit) || !may {
             return;
         }
-        self.canvass(step);
+        self.start_pre_vote(step);
     }
 
     /// Asks whether the others would promise, and campaigns once a majority would.
-    fn canvass(&mut self, step: &mut Step<'_>) {
-        if !step.us.settings.elections.pre_vote || step.us.others().next().is_none() {
+    fn start_pre_vote(&mut self, step: &mut Step<'_>) {
+        if !step.ctx.settings.elections.pre_vote || step.ctx.others().next().is_none() {
             return self.campaign(step);
         }
-        self.consensus.canvass(step);
+        self.consensus.start_pre_vote(step);
     }
 
     /// Whether this replica would lead as well as any: it takes part, its disk takes writes,
@@ -44,7 +44,7 @@ impl Parts {
         let waits = self.leasing.in_restart_wait(step.now);
         let stays = self.joining.has_joined() && !self.leasing.is_leaving();
         let stays = stays && self.consensus.is_caught_up(step);
-        stays && step.us.writable && step.us.clock_trusted && !waits
+        stays && step.ctx.writable && step.ctx.clock_trusted && !waits
     }
 
     /// A peer asks whether this replica would promise its ballot.
@@ -62,7 +62,7 @@ impl Parts {
             self.consensus.heard_leader(step);
         } else if ballot < promised {
             step.send(from, Message::Rejected { promised });
-        } else if step.us.writable && self.consensus.would_promise(step, from) {
+        } else if step.ctx.writable && self.consensus.would_promise(step, from) {
             step.send(from, Message::PreVoted { ballot, ask });
             if self.consensus.is_follower() {
                 self.consensus.give_way(step);
@@ -75,9 +75,9 @@ impl Parts {
         &mut self,
         step: &mut Step<'_>,
         from: ReplicaId,
-        asked: (Ballot, u64),
+        request: (Ballot, u64),
     ) {
-        if self.consensus.take_agreement(step, from, asked) {
+        if self.consensus.take_agreement(step, from, request) {
             self.campaign(step);
         }
     }
@@ -85,7 +85,7 @@ impl Parts {
     /// Asks to lead, unless this replica could not keep its promise, or nobody would
     /// hear it.
     pub(super) fn campaign(&mut self, step: &mut Step<'_>) {
-        if !step.us.may_campaign(step.now) || self.leasing.is_leaving() {
+        if !step.ctx.may_campaign(step.now) || self.leasing.is_leaving() {
             return;
         }
         if !self.consensus.is_follower() {
@@ -119,7 +119,7 @@ impl Parts {
             self.step_down(step);
             self.consensus.heard_leader(step);
         }
-        step.after(After::Prepared {
+        step.when_durable(Continuation::Prepared {
             to: from,
             ballot,
             commits,
@@ -145,29 +145,29 @@ impl Parts {
     /// ballot is that of the transfer target: its promise may become durable only after the ballot
     /// was heard of.
     pub(super) fn on_rejected(&mut self, step: &mut Step<'_>, promised: Ballot) {
-        let mut asks_anew = self.consensus.asks_below(promised);
-        let leads_on = self.consensus.leads() && !self.consensus.hands_over_to(promised.replica);
+        let mut asks_again = self.consensus.asks_below(promised);
+        let leads_on = self.consensus.leads() && !self.consensus.transfers_to(promised.replica);
         if self.consensus.is_rejected_by(promised) {
             self.step_down(step);
-            asks_anew = leads_on;
+            asks_again = leads_on;
         }
-        let may = step.us.may_campaign(step.now) && !self.leasing.is_leaving();
-        if asks_anew && may && step.us.settings.elections.pre_vote {
-            self.canvass(step);
+        let may = step.ctx.may_campaign(step.now) && !self.leasing.is_leaving();
+        if asks_again && may && step.ctx.settings.elections.pre_vote {
+            self.start_pre_vote(step);
         }
     }
 
     /// Leads once a majority has promised and everything that it knows to be committed
     /// is here (hazard 27).
     pub(super) fn try_lead(&mut self, step: &mut Step<'_>) {
-        match self.consensus.standing(step) {
-            Standing::Waiting => {}
-            Standing::Behind(behind) => {
+        match self.consensus.election_progress(step) {
+            ElectionProgress::Waiting => {}
+            ElectionProgress::Behind(behind) => {
                 for (of, log, commit_point) in behind {
                     self.consensus.fetch(step, of, log, commit_point);
                 }
             }
-            Standing::Elected => self.lead(step),
+            ElectionProgress::Elected => self.lead(step),
         }
     }
 
@@ -176,13 +176,13 @@ impl Parts {
             // Once it is durable this candidate tries again.
             return self.checkpoint(step);
         };
-        let ballot = self.consensus.take_office(step, recovery.log_time_ms);
+        let ballot = self.consensus.become_leader(step, recovery.log_time_ms);
         self.consensus.note_unexecuted();
         for (log, values) in recovery.values.each() {
             self.open_log(step, log, ballot, values);
         }
         step.announce(Event::Leading(ballot));
-        self.leasing.take_office(step.now);
+        self.leasing.become_leader(step.now);
         step.timers.stop(Timer::Election);
         for timer in [Timer::Heartbeat, Timer::Reconfigure, Timer::Lease] {
             step.set_timer(timer, step.now);
@@ -206,28 +206,28 @@ impl Parts {
         self.propose_recovered(step, log, ballot, Value::Noop);
     }
 
-    /// Campaigns, if the leader that is followed has handed over to this replica. Nobody is
+    /// Campaigns, if the leader that is followed has transferred leadership to this replica. Nobody is
     /// asked first: the leader wants it. Done once a group of steps: a replica that stood
-    /// still may find, behind an old hand-over, that somebody else leads by now.
+    /// still may find, behind an old transfer, that somebody else leads by now.
     pub(super) fn take_over(&mut self, step: &mut Step<'_>) {
-        let Some(by_operator) = self.consensus.take_hand_over() else {
+        let Some(by_operator) = self.consensus.take_transfer_notice() else {
             return;
         };
         let ready = self.consensus.is_caught_up(step) && !self.leasing.in_restart_wait(step.now);
         if ready && !self.leasing.is_leaving() {
-            self.consensus.note_moved_here(by_operator);
+            self.consensus.note_transferred_here(by_operator);
             self.campaign(step);
         }
     }
 
-    /// An operator wants `to` to lead: the leader hands over, and anybody else tells the
+    /// An operator wants `to` to lead: the leader transfers leadership, and anybody else tells the
     /// leader.
-    pub(super) fn move_leadership(&mut self, step: &mut Step<'_>, to: ReplicaId) {
-        if !step.us.members.is_member(to) {
+    pub(super) fn transfer_leadership(&mut self, step: &mut Step<'_>, to: ReplicaId) {
+        if !step.ctx.members.is_member(to) {
             step.metrics.refused_messages += 1;
         } else if self.consensus.leads() {
-            let give_up = step.now + self.leasing.grace();
-            self.consensus.begin_move(step, to, give_up);
+            let deadline = step.now + self.leasing.grace();
+            self.consensus.begin_operator_transfer(step, to, deadline);
         } else if let Some(leader) = self.consensus.leader().filter(|l| *l != step.me()) {
             step.send(leader, Message::Move { to });
         }
@@ -242,7 +242,7 @@ impl Parts {
     }
 
     pub(super) fn on_transfer_request(&mut self, step: &mut Step<'_>, from: ReplicaId) {
-        let give_up = step.now + self.leasing.grace();
-        self.consensus.on_transfer_request(step, from, give_up);
+        let deadline = step.now + self.leasing.grace();
+        self.consensus.on_transfer_request(step, from, deadline);
     }
 }

@@ -23,12 +23,12 @@ impl Parts {
     /// Follows again: a higher ballot was heard of, or this replica cannot lead.
     pub(super) fn step_down(&mut self, step: &mut Step<'_>) {
         self.consensus.step_down(step);
-        self.leasing.leave_office(step.now);
+        self.leasing.step_down(step.now);
         let (reads, view) = self.reads();
-        reads.index_elsewhere(step, view);
+        reads.reroute_read_index(step, view);
     }
 
-    /// Somebody leads anew: what waits for a leader's answer asks this one.
+    /// A new leadership begins: what waits for a leader's answer asks this one.
     pub(super) fn ask_new_leader(&mut self, step: &mut Step<'_>) {
         self.writes.forward_all_again(step);
         let (reads, view) = self.reads();

@@ -7,9 +7,9 @@ use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{LeaseMessage, ReplicaId, ReplicaSet, Time};
 
 use super::super::action::Event;
-use super::super::input::Operator;
+use super::super::input::OperatorRequest;
 use super::super::lease_set::LeaseSet;
-use super::super::leasing::Next;
+use super::super::leasing::NextConfig;
 use super::super::message::{DemandReport, LogId, Message, Value};
 use super::super::step::Step;
 use super::super::timers::Timer;
@@ -42,7 +42,7 @@ impl Parts {
         }
         if let LeaseMessage::Leave { .. } = message {
             self.consensus.peer_leaves(step, from);
-            // Its promises were given back: what was held under them looks again.
+            // Its promises were given back: reads that waited under them look again.
             let (reads, view) = self.reads();
             reads.look_again_all(step, view);
         }
@@ -53,7 +53,7 @@ impl Parts {
     /// block writes.
     pub fn on_writable(&mut self, step: &mut Step<'_>) {
         self.hold_if_fit(step);
-        let gives_up = blockers_count() && !step.us.writable;
+        let gives_up = counts_blockers() && !step.ctx.writable;
         if gives_up && !self.consensus.is_follower() {
             self.step_down(step);
         }
@@ -63,7 +63,7 @@ impl Parts {
     /// cannot know when they end, and promises nothing. It may lead: no rule of ballots rests on
     /// time.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
-        let trusted = step.us.clock_trusted;
+        let trusted = step.ctx.clock_trusted;
         self.leasing.on_clock_trusted(step);
         step.metrics.clock_distrusted += u64::from(!trusted);
         step.announce(Event::ClockTrusted(trusted));
@@ -73,8 +73,8 @@ impl Parts {
     /// Takes promises, or gives all back. A holder that cannot persist blocks writes. A holder with
     /// a wrong clock does not know when its leases end.
     fn hold_if_fit(&mut self, step: &mut Step<'_>) {
-        let durable = step.us.writable || !blockers_count();
-        if durable && step.us.clock_trusted {
+        let durable = step.ctx.writable || !counts_blockers();
+        if durable && step.ctx.clock_trusted {
             return self.leasing.accept_again();
         }
         self.leasing.relinquish(step);
@@ -83,10 +83,10 @@ impl Parts {
     }
 
     /// Handles a request of the operator to the leader.
-    pub fn on_operator(&mut self, step: &mut Step<'_>, operator: Operator) {
+    pub fn on_operator(&mut self, step: &mut Step<'_>, operator: OperatorRequest) {
         match operator {
-            Operator::Transfer(to) => self.move_leadership(step, to),
-            Operator::Lease { ask, set } => self.set_leases(step, step.me(), (ask, set)),
+            OperatorRequest::Transfer(to) => self.transfer_leadership(step, to),
+            OperatorRequest::Lease { ask, set } => self.set_leases(step, step.me(), (ask, set)),
         }
     }
 
@@ -101,7 +101,7 @@ impl Parts {
         let me = step.me();
         if self.consensus.leads() {
             let has_begun = self.consensus.knows_configs();
-            if self.leasing.take_wish(step, from, (ask, set), has_begun) {
+            if self.leasing.take_request(step, from, (ask, set), has_begun) {
                 step.set_timer(Timer::Reconfigure, step.now);
             }
         } else if let Some(leader) = self.consensus.leader().filter(|l| *l != me && from == me) {
@@ -120,20 +120,20 @@ impl Parts {
         self.send_probe(step);
         let grace = self.leasing.grace();
         match self.leasing.is_leaving() {
-            true => return self.hand_over(step),
-            false => self.consensus.give_up_transfer(step),
+            true => return self.transfer_before_leaving(step),
+            false => self.consensus.abandon_transfer(step),
         }
         self.suspect_blockers(step, grace);
     }
 
     /// This leader is to end: another takes over, and is heard of before this one goes.
-    pub(super) fn hand_over(&mut self, step: &mut Step<'_>) {
-        if step.us.others().next().is_none() {
+    pub(super) fn transfer_before_leaving(&mut self, step: &mut Step<'_>) {
+        if step.ctx.others().next().is_none() {
             return;
         }
-        let span = step.us.hand_over_span();
-        self.awaits_heir = step.now + span;
-        if self.consensus.hand_over(step, span) {
+        let timeout = step.ctx.transfer_timeout();
+        self.awaits_successor_until = step.now + timeout;
+        if self.consensus.transfer_before_leaving(step, timeout) {
             self.resign(step);
         }
     }
@@ -142,9 +142,9 @@ impl Parts {
     /// replica that should lead next need not wait for its silence.
     fn resign(&mut self, step: &mut Step<'_>) {
         let ballot = self.consensus.promised();
-        let failed = self.consensus.failed_heirs();
-        let others: ReplicaSet = step.us.others().collect();
-        let successor = step.us.successor(step.now, others.minus(failed));
+        let failed = self.consensus.failed_targets();
+        let others: ReplicaSet = step.ctx.others().collect();
+        let successor = step.ctx.successor(step.now, others.minus(failed));
         self.step_down(step);
         if let Some(to) = successor {
             let by_operator = false;
@@ -161,7 +161,7 @@ impl Parts {
     /// Suspects replicas that have blocked a slot for t_grace by a missing acceptance, even if they
     /// answer promises (§3.7, hazard 36).
     fn suspect_blockers(&mut self, step: &mut Step<'_>, grace: Duration) {
-        let blockers = match blockers_count() {
+        let blockers = match counts_blockers() {
             true => self.consensus.blockers(step.now, grace),
             false => ReplicaSet::EMPTY,
         };
@@ -181,11 +181,11 @@ impl Parts {
             return step.set_timer(Timer::Reconfigure, step.now + CONFIGURE_AGAIN);
         }
         let next = self.leasing.next_change(step);
-        self.probe_for_wishes(step);
+        self.probe_for_requests(step);
         let (change, again) = match next {
-            Next::Exclude(change) => (Some(change), step.now + CONFIGURE_AGAIN),
-            Next::LookOn => (None, step.now + LOOK_ON),
-            Next::Chosen { change, again } => (change, again),
+            NextConfig::Exclude(change) => (Some(change), step.now + CONFIGURE_AGAIN),
+            NextConfig::LookOn => (None, step.now + LOOK_ON),
+            NextConfig::Chosen { change, again } => (change, again),
         };
         if let Some(change) = change {
             self.propose(step, LogId::Configs, Value::Config(Arc::new(change)));
@@ -193,19 +193,19 @@ impl Parts {
         step.set_timer(Timer::Reconfigure, again);
     }
 
-    /// Has a majority confirm that this replica leads still, if wishes were found in force.
-    fn probe_for_wishes(&mut self, step: &mut Step<'_>) {
+    /// Has a majority confirm that this replica leads still, if requests were found in force.
+    fn probe_for_requests(&mut self, step: &mut Step<'_>) {
         let newest = self.consensus.probes(step).map(|(newest, _)| newest);
         if newest.is_some_and(|newest| self.leasing.await_probe(newest + 1)) {
             self.send_probe(step);
-            self.answer_found_wishes(step);
+            self.answer_confirmed_requests(step);
         }
     }
 
-    /// A majority may have confirmed that this replica led when it found wishes in force.
-    pub(super) fn answer_found_wishes(&mut self, step: &mut Step<'_>) {
+    /// A majority may have confirmed that this replica led when it found requests in force.
+    pub(super) fn answer_confirmed_requests(&mut self, step: &mut Step<'_>) {
         if let Some((_, confirmed)) = self.consensus.probes(step) {
-            self.leasing.answer_found(step, confirmed);
+            self.leasing.answer_confirmed(step, confirmed);
         }
     }
 
@@ -238,13 +238,13 @@ impl Parts {
 
 /// H36: a replica that cannot persist gives its leases back, and a replica that blocks a slot is
 /// suspected. Otherwise it would acknowledge every promise, and block every write.
-fn blockers_count() -> bool {
+fn counts_blockers() -> bool {
     !off(Rule::H36Blockers)
 }
 
 /// Whether distances may be judged: all measured, or waited long enough for.
 fn round_trips_known(step: &Step<'_>, since: Time) -> bool {
-    let patience = step.us.settings.timing.election_timeout * 2;
-    let known = step.us.others().all(|peer| step.us.rtt(peer).is_some());
-    known || step.now.since(since) >= patience
+    let timeout = step.ctx.settings.timing.election_timeout * 2;
+    let known = step.ctx.others().all(|peer| step.ctx.rtt(peer).is_some());
+    known || step.now.since(since) >= timeout
 }

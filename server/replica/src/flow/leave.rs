@@ -5,14 +5,14 @@ use super::super::step::Step;
 use super::Parts;
 
 impl Parts {
-    /// The process is to end: hands leadership over, gives leases back and recalls promises.
+    /// The process is to end: transfers leadership, gives leases back and recalls promises.
     pub(super) fn leave(&mut self, step: &mut Step<'_>) {
         self.leasing.leave(step);
         let (reads, view) = self.reads();
         reads.look_again_all(step, view);
         if self.consensus.leads() {
             self.consensus.end_transfer();
-            self.hand_over(step);
+            self.transfer_before_leaving(step);
         }
     }
 
@@ -26,11 +26,11 @@ impl Parts {
         if joined {
             self.leasing.record_leaving(step);
         }
-        let alone = step.us.others().next().is_none();
+        let alone = step.ctx.others().next().is_none();
         let unsettled = match self.consensus.leader() {
             Some(leader) => leader == step.me() && !alone,
             // A replica that leaves while another campaigns could keep it from what it still lacks.
-            None => step.now < self.awaits_heir,
+            None => step.now < self.awaits_successor_until,
         };
         if !joined || !unsettled && self.leasing.has_left(step) {
             let leads = self.consensus.leads();

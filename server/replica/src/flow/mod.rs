@@ -19,7 +19,7 @@ mod peers;
 mod propose;
 mod upkeep;
 
-pub(super) use self::commit::Executing;
+pub(super) use self::commit::ExecutionBudget;
 
 use leasehold_leases::mutants::mutated;
 use leasehold_leases::{Key, Time};
@@ -27,8 +27,8 @@ use leasehold_leases::{Key, Time};
 use super::consensus::Consensus;
 use super::joining::Joining;
 use super::leasing::Leasing;
-use super::machine::Machine;
-use super::origin::{Gone, Openings, Reads, View, Writes};
+use super::machine::StateMachine;
+use super::origin::{DisconnectedClients, Reads, SessionOpenLimiter, View, Writes};
 use super::step::Step;
 
 /// The parts of a replica. Each owns its state.
@@ -36,17 +36,17 @@ use super::step::Step;
 pub(super) struct Parts {
     pub(super) joining: Joining,
     pub(super) consensus: Consensus,
-    pub(super) machine: Machine,
+    pub(super) machine: StateMachine,
     pub(super) leasing: Leasing,
-    pub(super) openings: Openings,
+    pub(super) session_opens: SessionOpenLimiter,
     pub(super) writes: Writes,
     pub(super) reads: Reads,
     /// Disconnected clients: their reads are to be dropped.
-    pub(super) gone: Gone,
-    /// Until when a leader that leaves waits to hear of the next.
-    pub(super) awaits_heir: Time,
+    pub(super) disconnected: DisconnectedClients,
+    /// Until when a leader that leaves waits to hear of its successor.
+    pub(super) awaits_successor_until: Time,
     /// Limits on execution.
-    pub(super) executing: Executing,
+    pub(super) execution: ExecutionBudget,
     /// Marks that scans of this group of inputs have looked at.
     pub(super) marks_looked_at: usize,
     /// That this replica has left was said.

@@ -58,7 +58,7 @@ impl Parts {
                 suspects,
             } => self.on_heartbeat_ack(step, from, (ballot, probe), suspects),
             Message::TransferRequest => self.on_transfer_request(step, from),
-            Message::Move { to } => self.move_leadership(step, to),
+            Message::Move { to } => self.transfer_leadership(step, to),
             _ if !current => step.metrics.stale_incarnation += 1,
             message => self.on_current(step, from, message),
         }
@@ -78,7 +78,7 @@ impl Parts {
             Message::Transfer {
                 ballot,
                 by_operator,
-            } => self.consensus.note_hand_over(from, ballot, by_operator),
+            } => self.consensus.note_transfer(from, ballot, by_operator),
             Message::PreVoted { ballot, ask } => self.on_pre_voted(step, from, (ballot, ask)),
             Message::Fetch {
                 log,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 use leasehold_wire::{Command, Outcome};
 
-use super::super::consensus::{Class, Entry};
-use super::super::message::{Batch, LogId, Message, Proposed, RequestId, Value};
-use super::super::parts::{chunks, outcome_weight};
-use super::super::persist::After;
+use super::super::consensus::{CommandClass, SlotEntry};
+use super::super::message::{Batch, LogId, Message, Proposal, RequestId, Value};
+use super::super::parts::{chunks, outcome_size};
+use super::super::persist::Continuation;
 use super::super::step::Step;
 use super::Parts;
 
@@ -27,7 +27,7 @@ impl Parts {
         let classes = self.classes(step, &commands);
         let mut answers: Vec<(RequestId, Outcome)> = Vec::new();
         for ((request, command), class) in commands.into_iter().zip(classes) {
-            let proposed = Proposed {
+            let proposed = Proposal {
                 origin,
                 request,
                 command,
@@ -42,21 +42,22 @@ impl Parts {
         if origin == step.me() {
             self.writes.on_answered(step, answers);
         } else {
-            for answers in chunks(answers, |(_, outcome)| outcome_weight(outcome)) {
+            for answers in chunks(answers, |(_, outcome)| outcome_size(outcome)) {
                 step.send(origin, Message::Answered { answers });
             }
         }
     }
 
-    /// The class of each command: holders of its keys, or all replicas if they are at hand,
+    /// The class of each command: holders of its keys, or all replicas if they are nearby,
     /// for then any batch will do, and no key is looked up. All are looked up in one go, so
     /// that the processor waits for the memory of several at a time.
-    fn classes(&self, step: &Step<'_>, commands: &[(RequestId, Command)]) -> Vec<Class> {
-        if let Some(all) = self.consensus.all_at_hand(step) {
-            return vec![Class::AllAtHand(all); commands.len()];
+    fn classes(&self, step: &Step<'_>, commands: &[(RequestId, Command)]) -> Vec<CommandClass> {
+        if let Some(all) = self.consensus.all_nearby(step) {
+            return vec![CommandClass::AllNearby(all); commands.len()];
         }
         let live = self.leasing.live(step.now);
-        let class = |(_, command): &(_, Command)| Class::Of(self.leasing.class(&live, command));
+        let class =
+            |(_, command): &(_, Command)| CommandClass::Of(self.leasing.class(&live, command));
         commands.iter().map(class).collect()
     }
 
@@ -65,8 +66,8 @@ impl Parts {
     fn take_command(
         &mut self,
         step: &mut Step<'_>,
-        class: Class,
-        proposed: Proposed,
+        class: CommandClass,
+        proposed: Proposal,
     ) -> Option<Outcome> {
         let command = &proposed.command;
         if command.op.is_none() {
@@ -87,7 +88,7 @@ impl Parts {
 
     /// Proposes what is queued, as far as the slots in flight allow.
     pub(super) fn propose_batches(&mut self, step: &mut Step<'_>) {
-        if !step.us.writable {
+        if !step.ctx.writable {
             return;
         }
         let unclassed = self.consensus.take_unclassed(step);
@@ -109,8 +110,8 @@ impl Parts {
 
     fn next_batch(&mut self, step: &Step<'_>) -> Option<Batch> {
         let machine = &self.machine;
-        let room = |command: &Command| machine.room(command);
-        self.consensus.next_batch(step, &room)
+        let cost = |command: &Command| machine.slot_cost(command);
+        self.consensus.next_batch(step, &cost)
     }
 
     /// Puts a value into the next slot of a log.
@@ -122,7 +123,7 @@ impl Parts {
     }
 
     /// Puts into the next slot a value that Phase 1 found, over whatever is there. Its
-    /// commands are never *sure*, so they are answered after execution.
+    /// commands are never *infallible*, so they are answered after execution.
     pub(super) fn propose_recovered(
         &mut self,
         step: &mut Step<'_>,
@@ -130,26 +131,30 @@ impl Parts {
         ballot: Ballot,
         value: Value,
     ) {
-        let entry = Entry {
+        let entry = SlotEntry {
             early_tag: self.early_tag(step, &value),
-            ..Entry::plain(ballot, value)
+            ..SlotEntry::plain(ballot, value)
         };
         let replaced = self.consensus.propose_next(step, log, entry);
         self.look_again(step, replaced);
     }
 
     /// The leader's own acceptances are durable: the Accept that says so is its vote.
-    pub(super) fn send_durable_proposals(&mut self, step: &mut Step<'_>, afters: &[After]) {
+    pub(super) fn send_durable_proposals(
+        &mut self,
+        step: &mut Step<'_>,
+        continuations: &[Continuation],
+    ) {
         let Some(leadership) = self.consensus.leadership() else {
             return;
         };
-        let of_ballot = |after: &After| match after {
-            After::Propose { log, slot, ballot } if *ballot == leadership.ballot => {
+        let of_ballot = |continuation: &Continuation| match continuation {
+            Continuation::Propose { log, slot, ballot } if *ballot == leadership.ballot => {
                 Some((*log, *slot))
             }
             _ => None,
         };
-        let proposals: Vec<(LogId, Slot)> = afters.iter().filter_map(of_ballot).collect();
+        let proposals: Vec<(LogId, Slot)> = continuations.iter().filter_map(of_ballot).collect();
         if proposals.is_empty() {
             return;
         }
@@ -193,7 +198,7 @@ impl Parts {
     ) {
         if self.consensus.probe_answered(step, from, probe) {
             self.leasing.note_report(step.now, from, suspects);
-            self.answer_found_wishes(step);
+            self.answer_confirmed_requests(step);
             let (reads, view) = self.reads();
             reads.confirm(step, view);
         }

@@ -6,10 +6,10 @@ use super::super::action::Event;
 use super::super::handles::Sequence;
 use super::super::input::Input;
 use super::super::message::Message;
-use super::super::persist::{After, Afters};
+use super::super::persist::{Continuation, Continuations};
 use super::super::step::Step;
 use super::super::timers::Timer;
-use super::super::us::Heard;
+use super::super::us::PeerContact;
 use super::Parts;
 
 impl Parts {
@@ -17,7 +17,7 @@ impl Parts {
     pub fn on_input(&mut self, step: &mut Step<'_>, input: Input) {
         match input {
             Input::Client { from, command } => self.on_client(step, from, command),
-            Input::ClientGone { connection } => self.gone.note(connection),
+            Input::ClientDisconnected { connection } => self.disconnected.note(connection),
             Input::FenceMissed { from, again } => self.on_fence_missed(step, from, again),
             Input::Persisted(sequence) => self.on_persisted(step, sequence),
             Input::LogRead { log, to, entries } => {
@@ -31,15 +31,20 @@ impl Parts {
     }
 
     /// A later run of a peer was heard of.
-    pub fn met(&mut self, step: &mut Step<'_>, from: ReplicaId, incarnation: Incarnation) {
-        self.leasing.met(step.now, from, incarnation);
+    pub fn peer_restarted(
+        &mut self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        incarnation: Incarnation,
+    ) {
+        self.leasing.peer_restarted(step.now, from, incarnation);
         self.consensus.leader_restarted(step, from);
         step.set_timer(Timer::Lease, step.now);
     }
 
     /// Handles a peer that is heard again after a long silence or a restart.
-    pub fn interrupted(&mut self, step: &mut Step<'_>, from: ReplicaId, heard: Heard) {
-        self.consensus.peer_interrupted(step, from, heard);
+    pub fn peer_interrupted(&mut self, step: &mut Step<'_>, from: ReplicaId, contact: PeerContact) {
+        self.consensus.peer_interrupted(step, from, contact);
     }
 
     /// Does what is due.
@@ -48,7 +53,7 @@ impl Parts {
         if now < step.timers.next() {
             return;
         }
-        let timing = step.us.settings.timing;
+        let timing = step.ctx.settings.timing;
         let due = |step: &mut Step<'_>, timer, again| step.timers.take_due(timer, now, again);
         if due(step, Timer::Election, Time::MAX) {
             self.election_due(step);
@@ -88,7 +93,7 @@ impl Parts {
 
     /// Measures round trips, and says how well this replica would lead.
     fn ping(&mut self, step: &mut Step<'_>) {
-        let cost_ms = step.us.cost_ms().filter(|_| self.is_fit(step));
+        let cost_ms = step.ctx.cost_ms().filter(|_| self.is_fit(step));
         step.broadcast(&Message::Ping {
             stamp: step.now.0,
             cost_ms: cost_ms.unwrap_or(0),
@@ -108,10 +113,10 @@ impl Parts {
         self.joining.retransmit(step);
         self.leasing.say_leave(step);
         self.retransmit_accepts(step);
-        if let Some(ballot) = self.consensus.overdue_candidacy(step) {
+        if let Some(ballot) = self.consensus.overdue_candidate(step) {
             self.ask_for_promises(step, ballot);
         }
-        self.forget_gone(step);
+        self.forget_disconnected(step);
         self.writes.retry(step);
         let (reads, view) = self.reads();
         reads.retry(step, view);
@@ -119,29 +124,29 @@ impl Parts {
 
     /// Everything up to a persist is durable: what waited for it is done.
     pub fn on_persisted(&mut self, step: &mut Step<'_>, sequence: Sequence) {
-        let afters: Afters = step.persister.done(sequence);
-        self.send_durable_proposals(step, &afters);
-        for after in afters {
-            match after {
-                After::Vote {
+        let continuations: Continuations = step.persister.done(sequence);
+        self.send_durable_proposals(step, &continuations);
+        for continuation in continuations {
+            match continuation {
+                Continuation::Vote {
                     log,
                     slot,
                     ballot,
                     executed,
                 } => self.consensus.vote_durable(log, slot, ballot, executed),
-                After::Propose { .. } => {}
-                After::Prepared {
+                Continuation::Propose { .. } => {}
+                Continuation::Prepared {
                     to,
                     ballot,
                     commits,
                 } => self.consensus.answer_prepare(step, to, ballot, commits),
-                After::Campaign { ballot } => self.ask_for_promises(step, ballot),
-                After::Joined { to } => self.joining.answer_join(step, to),
-                After::TakePart => self.take_part(step),
-                After::Staged { since } => self.values_staged(step, since),
-                After::Checkpointed(slots) => self.move_windows(step, slots),
-                After::Left => self.leasing.left_durable(),
-                After::RestartWait(wait) => self.leasing.restart_wait_durable(step, wait),
+                Continuation::Campaign { ballot } => self.ask_for_promises(step, ballot),
+                Continuation::Joined { to } => self.joining.answer_join(step, to),
+                Continuation::TakePart => self.take_part(step),
+                Continuation::Staged { since } => self.values_staged(step, since),
+                Continuation::Checkpointed(slots) => self.move_windows(step, slots),
+                Continuation::Left => self.leasing.left_durable(),
+                Continuation::RestartWait(wait) => self.leasing.restart_wait_durable(step, wait),
             }
         }
     }
@@ -152,7 +157,7 @@ impl Parts {
         let postponed = self.joining.take_part();
         step.announce(Event::Joined);
         step.set_timer(Timer::Lease, step.now);
-        let preferred = step.us.settings.elections.preferred == Some(step.me());
+        let preferred = step.ctx.settings.elections.preferred == Some(step.me());
         match postponed.prepare {
             Some((ballot, commits)) => {
                 self.consensus.reset_election(step);
@@ -183,7 +188,7 @@ impl Parts {
         self.consensus.send_news(step);
         self.reads.flush(step);
         self.leave_on(step);
-        self.executing = self.executing.next_group();
+        self.execution = self.execution.next_group();
         self.marks_looked_at = 0;
         let executed = self.consensus.executed();
         step.persister.flush(executed, step.out);

@@ -7,9 +7,9 @@ use leasehold_wire::Command;
 
 use super::super::message::{DemandReport, Message};
 use super::super::step::Step;
-use super::super::us::Us;
+use super::super::us::ReplicaContext;
 use super::Leasing;
-use super::matrix::Matrix;
+use super::matrix::RttMatrix;
 
 /// Divisor: a replica takes one such part of the memory for demand for its own clients. The rest is
 /// for what a leader hears of all.
@@ -17,24 +17,24 @@ const OWN_PART: usize = 4;
 
 /// Demand at this replica, and of all as far as it was reported here.
 #[derive(Clone, Debug)]
-pub(super) struct Counted {
+pub(super) struct DemandTracker {
     tally: Tally,
     /// Demand at all origins; empty where this replica does not lead.
     pub(super) demand: Demand,
-    pub(super) matrix: Matrix,
+    pub(super) matrix: RttMatrix,
     bytes_max: usize,
     n: usize,
     /// Size of the last report in its message, in bytes.
     reported_bytes: usize,
 }
 
-impl Counted {
-    pub(super) fn new(now: Time, n: usize, bytes_max: usize) -> Counted {
+impl DemandTracker {
+    pub(super) fn new(now: Time, n: usize, bytes_max: usize) -> DemandTracker {
         let own = bytes_max / OWN_PART;
-        Counted {
+        DemandTracker {
             tally: Tally::new(own),
             demand: Demand::new(now, n, bytes_max - own),
-            matrix: Matrix::new(n),
+            matrix: RttMatrix::new(n),
             bytes_max,
             n,
             reported_bytes: 0,
@@ -63,7 +63,7 @@ impl Leasing {
     /// Counts what a client of this replica asks. Every strategy's demand is counted: a
     /// later one will need it.
     pub fn count_demand(&mut self, command: &Command) {
-        let tally = &mut self.counted.tally;
+        let tally = &mut self.demand_tracker.tally;
         let write = command.is_write();
         for key in command.keys() {
             if write {
@@ -81,17 +81,17 @@ impl Leasing {
         let Some(leader) = leader else {
             return false;
         };
-        let bytes_max = step.us.settings.report_bytes_max();
-        let report = self.counted.tally.report(bytes_max);
-        self.counted.reported_bytes = report.bytes();
+        let bytes_max = step.ctx.settings.report_bytes_max();
+        let report = self.demand_tracker.tally.report(bytes_max);
+        self.demand_tracker.reported_bytes = report.bytes();
         assert!(
-            self.counted.reported_bytes <= bytes_max,
+            self.demand_tracker.reported_bytes <= bytes_max,
             "reports stay within their part of the traffic"
         );
         if leader == step.me() {
-            return self.counted.demand.report(step.now, leader, &report);
+            return self.demand_tracker.demand.report(step.now, leader, &report);
         }
-        let rtts_us = Matrix::row_of(step.us);
+        let rtts_us = RttMatrix::row_of(step.ctx);
         let demand = DemandReport { report, rtts_us };
         step.send(leader, Message::Demand(demand));
         false
@@ -99,7 +99,7 @@ impl Leasing {
 
     /// The key with the most operations, as far as they were reported here: to the leader.
     pub fn hottest(&self) -> Option<Key> {
-        let hottest = self.counted.demand.hottest();
+        let hottest = self.demand_tracker.demand.hottest();
         hottest.map(Key::copy_from_slice)
     }
 
@@ -107,27 +107,27 @@ impl Leasing {
     /// other keys.
     pub fn on_demand(&mut self, now: Time, from: ReplicaId, reported: &DemandReport) -> bool {
         let DemandReport { report, rtts_us } = reported;
-        self.counted.matrix.note(from, rtts_us);
-        self.counted.demand.report(now, from, report)
+        self.demand_tracker.matrix.note(from, rtts_us);
+        self.demand_tracker.demand.report(now, from, report)
     }
 
     /// The demand of all, as far as it was reported here: to the leader.
     pub fn demand(&self) -> &Demand {
-        &self.counted.demand
+        &self.demand_tracker.demand
     }
 
     /// Round trips between all replicas, as far as they were reported here.
-    pub fn round_trips(&self, us: &Us) -> RoundTrips {
-        self.counted.matrix.round_trips(us)
+    pub fn round_trips(&self, ctx: &ReplicaContext) -> RoundTrips {
+        self.demand_tracker.matrix.round_trips(ctx)
     }
 
     /// Amount of remembered demand, and its memory and message size.
     pub fn demand_use(&self) -> DemandUse {
-        let Counted { tally, demand, .. } = &self.counted;
+        let DemandTracker { tally, demand, .. } = &self.demand_tracker;
         DemandUse {
             keys: demand.len(),
             bytes: tally.bytes() + demand.bytes(),
-            reported_bytes: self.counted.reported_bytes,
+            reported_bytes: self.demand_tracker.reported_bytes,
         }
     }
 }

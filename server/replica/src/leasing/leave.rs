@@ -18,23 +18,23 @@ use leasehold_leases::{LeaseMessage, ReplicaId, ReplicaSet};
 
 use super::super::action::Record;
 use super::super::message::Message;
-use super::super::persist::After;
+use super::super::persist::Continuation;
 use super::super::step::Step;
 use super::Leasing;
 
 /// Progress of a replica that leaves.
 #[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Leaving {
+pub(super) struct LeaveProgress {
     /// The last sequence sent: nothing is promised, and nobody guarded, after it.
     recalls: u64,
     /// Replicas that have given back everything, and promise this replica nothing any more.
-    told: ReplicaSet,
+    acknowledged: ReplicaSet,
     /// That nobody believes this replica is on its way to disk, or there.
     recorded: bool,
     durable: bool,
 }
 
-impl Leaving {
+impl LeaveProgress {
     /// Panics if it is not as it must be. `last`: the last sequence of the grantor.
     pub(super) fn check(&self, last: u64) {
         assert!(
@@ -53,9 +53,9 @@ impl Leasing {
     /// Begins to leave: gives every lease back, and promises nothing any more.
     pub fn leave(&mut self, step: &mut Step<'_>) {
         if self.leaving.is_none() {
-            self.leaving = Some(Leaving {
+            self.leaving = Some(LeaveProgress {
                 recalls: self.grantor.last_sequence(),
-                ..Leaving::default()
+                ..LeaveProgress::default()
             });
             self.holder.relinquish();
             self.say_leave(step);
@@ -68,7 +68,11 @@ impl Leasing {
             return;
         };
         let recalls = leaving.recalls;
-        for to in step.us.others().filter(|to| !leaving.told.contains(*to)) {
+        for to in step
+            .ctx
+            .others()
+            .filter(|to| !leaving.acknowledged.contains(*to))
+        {
             step.send(to, Message::Lease(LeaseMessage::Leave { recalls }));
         }
     }
@@ -78,7 +82,7 @@ impl Leasing {
         if let Some(leaving) = &mut self.leaving
             && up_to >= leaving.recalls
         {
-            leaving.told.insert(from);
+            leaving.acknowledged.insert(from);
         }
     }
 
@@ -88,18 +92,18 @@ impl Leasing {
         let Some(leaving) = &mut self.leaving else {
             return;
         };
-        if !believed && step.us.clock_trusted && !leaving.recorded {
+        if !believed && step.ctx.clock_trusted && !leaving.recorded {
             assert!(!leaving.durable, "it is written down once");
             leaving.recorded = true;
             step.record(Record::RestartWait(Duration::ZERO));
-            step.after(After::Left);
+            step.when_durable(Continuation::Left);
         }
     }
 
     /// The clock that said when grants ended is not to be believed (hazard 80): the next run
     /// waits as if this one had been killed.
     pub(super) fn take_back_leaving(&mut self, step: &mut Step<'_>) {
-        let wait = self.restart_wait.asked;
+        let wait = self.restart_wait.requested;
         if let Some(leaving) = &mut self.leaving
             && std::mem::take(&mut leaving.recorded)
         {
@@ -119,8 +123,9 @@ impl Leasing {
     /// answer of a silent replica: a promise to that one has to lapse.
     pub fn has_left(&self, step: &Step<'_>) -> bool {
         self.leaving.as_ref().is_some_and(|leaving| {
-            let waits = |other| step.us.is_heard(step.now, other) && !leaving.told.contains(other);
-            !step.us.others().any(waits) && (leaving.durable || self.in_restart_wait(step.now))
+            let waits =
+                |other| step.ctx.is_heard(step.now, other) && !leaving.acknowledged.contains(other);
+            !step.ctx.others().any(waits) && (leaving.durable || self.in_restart_wait(step.now))
         })
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_leases::latency::RoundTrips;
 use leasehold_leases::{ReplicaId, ReplicaSet};
 
-use super::super::us::Us;
+use super::super::us::ReplicaContext;
 
 /// Assumed of a way that nobody has measured, in ms, if no longer one is known.
 const UNMEASURED_MS: f64 = 1000.0;
@@ -15,23 +15,23 @@ const RTT_MAX_US: u32 = 60_000_000;
 
 /// The other replicas' measurements, by replica; 0 where nothing was measured.
 #[derive(Clone, Debug)]
-pub(super) struct Matrix {
+pub(super) struct RttMatrix {
     rows: Vec<Vec<u32>>,
 }
 
-impl Matrix {
-    pub(super) fn new(n: usize) -> Matrix {
-        Matrix {
+impl RttMatrix {
+    pub(super) fn new(n: usize) -> RttMatrix {
+        RttMatrix {
             rows: vec![Vec::new(); n],
         }
     }
 
     /// Returns the round trips that a replica reports of its own measurements, in us: at least 1
     /// where anything was measured.
-    pub(super) fn row_of(us: &Us) -> Vec<u32> {
+    pub(super) fn row_of(ctx: &ReplicaContext) -> Vec<u32> {
         let measured_us = |rtt: Duration| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(1);
-        let rtt_us = |replica| us.rtt(replica).map_or(0, measured_us);
-        us.members.voters().iter().map(rtt_us).collect()
+        let rtt_us = |replica| ctx.rtt(replica).map_or(0, measured_us);
+        ctx.members.voters().iter().map(rtt_us).collect()
     }
 
     /// A peer reports its measurements.
@@ -45,10 +45,10 @@ impl Matrix {
     }
 
     /// Whether every way between two of `among` was measured, by one of them at least.
-    pub(super) fn is_known(&self, us: &Us, among: ReplicaSet) -> bool {
-        let own = Matrix::row_of(us);
+    pub(super) fn is_known(&self, ctx: &ReplicaContext, among: ReplicaSet) -> bool {
+        let own = RttMatrix::row_of(ctx);
         let measured = |a: ReplicaId, b: ReplicaId| {
-            let row = match a == us.me() {
+            let row = match a == ctx.me() {
                 true => &own,
                 false => &self.rows[a.index()],
             };
@@ -60,18 +60,18 @@ impl Matrix {
     }
 
     /// The longest round trip that anybody has measured.
-    pub(super) fn longest(&self, us: &Us) -> Duration {
-        let own = Matrix::row_of(us);
+    pub(super) fn longest(&self, ctx: &ReplicaContext) -> Duration {
+        let own = RttMatrix::row_of(ctx);
         let measured = self.rows.iter().chain([&own]).flatten();
         Duration::from_micros(measured.max().map_or(0, |us| (*us).into()))
     }
 
     /// Round trips between all: the mean of both measurements of a way, or the only one.
-    pub(super) fn round_trips(&self, us: &Us) -> RoundTrips {
-        let own = Matrix::row_of(us);
+    pub(super) fn round_trips(&self, ctx: &ReplicaContext) -> RoundTrips {
+        let own = RttMatrix::row_of(ctx);
         assert_eq!(own.len(), self.rows.len(), "one row for each replica");
         let measured = |a: usize, b: usize| {
-            let row = match a == us.me().index() {
+            let row = match a == ctx.me().index() {
                 true => &own,
                 false => &self.rows[a],
             };

@@ -15,26 +15,26 @@ use std::iter;
 use std::time::Duration;
 
 use leasehold_leases::mutants::{Rule, mutated, off};
-use leasehold_leases::promise::Live;
+use leasehold_leases::promise::LiveGrants;
 use leasehold_leases::{
     ConfigChange, ConfigId, Configs, Grantor, Holder, Incarnation, Key, LeaseMessage, NoPermit,
     Permit, PollContext, ReplicaId, ReplicaSet, Slot, Time,
 };
 use leasehold_wire::Command;
 
-use super::action::{Event, Record, Recovered};
-use super::message::{LogId, Message, Reported, Value};
-use super::persist::After;
+use super::action::{Event, Record, RecoveredState};
+use super::message::{LogId, Message, ReportedEntry, Value};
+use super::persist::Continuation;
 use super::settings::Settings;
 use super::step::Step;
 use super::timers::Timer;
 
-pub(super) use reconfigure::Next;
+pub(super) use reconfigure::NextConfig;
 pub(super) use tags::Tags;
 
-use demand::Counted;
-use leave::Leaving;
-use reconfigure::Office;
+use demand::DemandTracker;
+use leave::LeaveProgress;
+use reconfigure::LeaderState;
 
 /// Configurations that are kept although nothing is promised under them: for peers that
 /// have not executed as far, and are promised under what they know.
@@ -52,9 +52,9 @@ struct RestartWait {
     /// They may be alive until then.
     until: Time,
     /// The longest wait that was asked to be made durable.
-    asked: Duration,
+    requested: Duration,
     /// That it is over has been said.
-    told: bool,
+    announced: bool,
 }
 
 /// Leases, as this replica grants and holds them.
@@ -69,9 +69,9 @@ pub(super) struct Leasing {
     grantor: Grantor,
     holder: Holder,
     restart_wait: RestartWait,
-    counted: Counted,
-    office: Office,
-    leaving: Option<Leaving>,
+    demand_tracker: DemandTracker,
+    leader_state: LeaderState,
+    leaving: Option<LeaveProgress>,
 }
 
 impl std::hash::Hash for Leasing {
@@ -79,7 +79,7 @@ impl std::hash::Hash for Leasing {
     /// promised, but neither before the horizon.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.configs, self.configured, &self.grantor, &self.holder).hash(state);
-        (self.restart_wait, &self.office, &self.leaving).hash(state);
+        (self.restart_wait, &self.leader_state, &self.leaving).hash(state);
     }
 }
 
@@ -88,7 +88,7 @@ impl Leasing {
     ///
     /// # Panics
     /// If the configuration log on disk has a hole.
-    pub(super) fn restore(now: Time, settings: &Settings, recovered: &Recovered) -> Leasing {
+    pub(super) fn restore(now: Time, settings: &Settings, recovered: &RecoveredState) -> Leasing {
         let (me, n) = (settings.me, settings.n);
         let wait = recovered.restart_wait;
         let mut leasing = Leasing {
@@ -99,11 +99,11 @@ impl Leasing {
             holder: Holder::new(me, n),
             restart_wait: RestartWait {
                 until: wait.map_or(Time::ZERO, |wait| now + wait),
-                asked: wait.unwrap_or_default(),
-                told: false,
+                requested: wait.unwrap_or_default(),
+                announced: false,
             },
-            counted: Counted::new(now, n, settings.demand_bytes_max),
-            office: Office::default(),
+            demand_tracker: DemandTracker::new(now, n, settings.demand_bytes_max),
+            leader_state: LeaderState::default(),
             leaving: None,
         };
         leasing.execute_again(recovered);
@@ -111,10 +111,11 @@ impl Leasing {
     }
 
     /// Configurations are executed again, up to where they were.
-    fn execute_again(&mut self, recovered: &Recovered) {
+    fn execute_again(&mut self, recovered: &RecoveredState) {
         let executed = recovered.state.config;
-        let of_log = |entry: &&Reported| entry.log == LogId::Configs && entry.slot.0 <= executed.0;
-        let mut entries: Vec<&Reported> = recovered.accepted.iter().filter(of_log).collect();
+        let of_log =
+            |entry: &&ReportedEntry| entry.log == LogId::Configs && entry.slot.0 <= executed.0;
+        let mut entries: Vec<&ReportedEntry> = recovered.accepted.iter().filter(of_log).collect();
         entries.sort_by_key(|entry| entry.slot);
         for entry in entries {
             self.execute(ConfigId(entry.slot.0), &entry.value);
@@ -180,7 +181,7 @@ impl Leasing {
     }
 
     /// The promises in force at `now`.
-    pub(super) fn live(&self, now: Time) -> Live {
+    pub(super) fn live(&self, now: Time) -> LiveGrants {
         self.grantor.live(now)
     }
 
@@ -202,7 +203,7 @@ impl Leasing {
     /// under an older configuration, as far as promises of this replica last: a write that waits
     /// for one of these would hold up all commands in the same batch. `live` are the promises in
     /// force.
-    pub(super) fn class(&self, live: &Live, command: &Command) -> ReplicaSet {
+    pub(super) fn class(&self, live: &LiveGrants, command: &Command) -> ReplicaSet {
         let newest = self.configs.newest();
         let written = command.keys().filter(|_| command.is_write());
         let views = written.map(|key| self.configs.view(key));
@@ -234,9 +235,9 @@ impl Leasing {
 
     /// A later run of a peer has forgotten its promises, and honours none made to the
     /// earlier one.
-    pub(super) fn met(&mut self, now: Time, from: ReplicaId, incarnation: Incarnation) {
-        self.grantor.met(now, from, incarnation);
-        self.holder.met(from, incarnation);
+    pub(super) fn peer_restarted(&mut self, now: Time, from: ReplicaId, incarnation: Incarnation) {
+        self.grantor.observe_incarnation(now, from, incarnation);
+        self.holder.observe_incarnation(from, incarnation);
     }
 
     /// Promises what is due, and lets what has expired lapse. Returns whether a grant
@@ -262,7 +263,7 @@ impl Leasing {
         for (to, message) in messages.into_iter().filter(|_| stays) {
             step.send(to, Message::Lease(message));
         }
-        if !waited && !std::mem::replace(&mut self.restart_wait.told, true) {
+        if !waited && !std::mem::replace(&mut self.restart_wait.announced, true) {
             step.announce(Event::RestartWaitOver);
         }
         self.forget_configs(step.now, executed);
@@ -281,14 +282,15 @@ impl Leasing {
             return;
         }
         let wait = self.grantor.wait_to_persist(self.configs.params(newest));
-        let asked = self.restart_wait.asked;
-        let anew = |wait: &Duration| asked < *wait || off(Rule::H68Longest) && asked != *wait;
-        if let Some(wait) = wait.filter(anew) {
-            self.restart_wait.asked = wait;
+        let requested = self.restart_wait.requested;
+        let is_new =
+            |wait: &Duration| requested < *wait || off(Rule::H68Longest) && requested != *wait;
+        if let Some(wait) = wait.filter(is_new) {
+            self.restart_wait.requested = wait;
             if !off(Rule::H23DurableWait) {
                 step.record(Record::RestartWait(wait));
             }
-            step.after(After::RestartWait(wait));
+            step.when_durable(Continuation::RestartWait(wait));
         }
     }
 
@@ -307,7 +309,7 @@ impl Leasing {
             .lags_since
             .is_some_and(|since| step.now.since(since) >= grace);
         let stays = self.leaving.is_none();
-        step.us.writable && step.us.clock_trusted && stays && !lags
+        step.ctx.writable && step.ctx.clock_trusted && stays && !lags
     }
 
     /// Notes whether the configuration log lags the leader's.
@@ -348,7 +350,7 @@ impl Leasing {
         match message {
             LeaseMessage::Relinquish { up_to } => self.note_recalled(from, *up_to),
             LeaseMessage::Leave { recalls } => {
-                let given_back = self.holder.recalled(from, *recalls);
+                let given_back = self.holder.handle_recall(from, *recalls);
                 step.send(from, Message::Lease(given_back));
             }
             _ => return false,
@@ -369,7 +371,7 @@ impl Leasing {
         self.configs.check();
         self.grantor.check();
         self.holder.check();
-        self.counted.demand.check();
+        self.demand_tracker.demand.check();
     }
 
     /// Gives every lease back: this replica could only block writes (hazard 36).
@@ -382,7 +384,7 @@ impl Leasing {
     /// The clock is believed again, or no longer (hazard 80). A replica with a promise of this
     /// replica must be notified until the clock here, trusted again, has outwaited all of it.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
-        match step.us.clock_trusted {
+        match step.ctx.clock_trusted {
             true => self.grantor.trust(step.now),
             false => {
                 self.grantor.distrust();

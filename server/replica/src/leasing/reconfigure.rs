@@ -7,15 +7,16 @@ use std::time::Duration;
 use leasehold_leases::latency::{Replies, RoundTrips};
 use leasehold_leases::strategy::{Costs, bytes_of_keys};
 use leasehold_leases::{
-    ConfigChange, Key, RangeChange, Remaining, ReplicaId, ReplicaSet, Situation, Survey, Time,
+    ConfigChange, Key, RangeChange, RemainingChanges, ReplicaId, ReplicaSet, Situation, Survey,
+    Time,
 };
 
 use super::super::settings::AcceptReplies;
 use super::super::step::Step;
-use super::super::us::Us;
+use super::super::us::ReplicaContext;
 use super::Leasing;
-use super::suspicion::{Exclusion, Suspicions};
-use super::wishes::Wishes;
+use super::suspicion::{ExclusionRule, Suspicions};
+use super::wishes::LeaseSetRequests;
 
 /// When clients have turned to other keys, holders are chosen so many times as often ...
 const HURRY: u32 = 4;
@@ -43,18 +44,18 @@ fn keys_a_step(n: usize) -> usize {
 
 /// State that a leader keeps for the configurations that it proposes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Office {
+pub(super) struct LeaderState {
     pub(super) suspicions: Suspicions,
     /// Requests of operators.
-    pub(super) wishes: Wishes,
+    pub(super) requests: LeaseSetRequests,
     /// The pass over all keys in demand that is under way.
     pub(super) survey: Option<Survey>,
     /// Findings of the last pass that no configuration has brought yet.
-    pub(super) remaining: Option<Remaining>,
+    pub(super) remaining: Option<RemainingChanges>,
     /// Configurations brought not all yet that the last pass found.
     unfinished: bool,
     /// Last key that was brought round-robin, of the keys that wait to be brought.
-    turn: Option<Key>,
+    round_robin_key: Option<Key>,
     /// When the next pass begins.
     pass_due: Time,
     /// When the next part may be proposed of what remains.
@@ -67,17 +68,17 @@ pub(super) struct Office {
     rtts: Option<RoundTrips>,
 }
 
-impl Hash for Office {
+impl Hash for LeaderState {
     /// The progress of a pass, what it left for later, and round trips decide what is proposed, but
     /// not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.suspicions, &self.wishes, self.unfinished).hash(state);
+        (&self.suspicions, &self.requests, self.unfinished).hash(state);
     }
 }
 
 /// Action of a leader for the next configuration.
 #[derive(Debug)]
-pub enum Next {
+pub enum NextConfig {
     /// Propose one with other exclusions: that cannot wait.
     Exclude(ConfigChange),
     /// Look at further keys, in another step.
@@ -93,55 +94,57 @@ pub enum Next {
 
 impl Leasing {
     /// A leadership begins.
-    pub fn take_office(&mut self, now: Time) {
-        let suspicions = std::mem::take(&mut self.office.suspicions);
-        self.office = Office {
+    pub fn become_leader(&mut self, now: Time) {
+        let suspicions = std::mem::take(&mut self.leader_state.suspicions);
+        self.leader_state = LeaderState {
             suspicions: suspicions.begin(now, self.configs.excluded()),
-            ..Office::default()
+            ..LeaderState::default()
         };
-        self.counted.forget_reports(now);
+        self.demand_tracker.forget_reports(now);
     }
 
     /// A leadership ends. The replicas it suspected are remembered until the next begins.
-    pub fn leave_office(&mut self, now: Time) {
-        self.office.wishes.clear();
-        self.office.survey = None;
-        self.office.remaining = None;
-        self.office.unfinished = false;
-        self.office.rtts = None;
-        self.counted.forget_reports(now);
+    pub fn step_down(&mut self, now: Time) {
+        self.leader_state.requests.clear();
+        self.leader_state.survey = None;
+        self.leader_state.remaining = None;
+        self.leader_state.unfinished = false;
+        self.leader_state.rtts = None;
+        self.demand_tracker.forget_reports(now);
     }
 
     /// A peer reports which replicas it suspects.
     pub fn note_report(&mut self, now: Time, from: ReplicaId, suspects: ReplicaSet) {
-        self.office.suspicions.report(now, from, suspects);
+        self.leader_state.suspicions.report(now, from, suspects);
     }
 
     /// Notes replicas that have blocked a slot for t_grace by a missing acceptance. Returns whether
     /// the next configuration should exclude others than the newest.
     pub fn note_blockers(&mut self, step: &Step<'_>, blockers: ReplicaSet) -> bool {
-        self.office.suspicions.set_blockers(step.now, blockers);
+        self.leader_state
+            .suspicions
+            .set_blockers(step.now, blockers);
         self.wanted_exclusions(step) != self.configs.excluded()
     }
 
     fn wanted_exclusions(&mut self, step: &Step<'_>) -> ReplicaSet {
-        let rule = Exclusion {
+        let rule = ExclusionRule {
             me: step.me(),
-            members: step.us.members,
+            members: step.ctx.members,
             grace: self.grace(),
         };
         let mine = self.suspects();
         let excluded = self.configs.excluded();
-        let suspicions = &mut self.office.suspicions;
+        let suspicions = &mut self.leader_state.suspicions;
         suspicions.exclusions(step.now, mine, excluded, rule)
     }
 
     /// Returns what to do for the next configuration.
-    pub fn next_change(&mut self, step: &mut Step<'_>) -> Next {
+    pub fn next_change(&mut self, step: &mut Step<'_>) -> NextConfig {
         let excluded = self.wanted_exclusions(step);
         let excluded = (excluded != self.configs.excluded()).then_some(excluded);
         if excluded.is_some() && self.configured {
-            return Next::Exclude(ConfigChange {
+            return NextConfig::Exclude(ConfigChange {
                 excluded,
                 ..ConfigChange::default()
             });
@@ -150,21 +153,21 @@ impl Leasing {
             return next;
         }
         let newest = self.configs.newest();
-        let begun = self.office.survey.take();
+        let begun = self.leader_state.survey.take();
         let mut survey = match begun.filter(|survey| survey.of() == newest) {
             Some(survey) => survey,
             None => self.begin_survey(step),
         };
         assert_eq!(survey.of(), newest, "a pass changes the newest");
         if !survey.look(
-            &self.counted.demand,
+            &self.demand_tracker.demand,
             &self.configs,
-            keys_a_step(step.us.settings.n),
+            keys_a_step(step.ctx.settings.n),
         ) {
-            self.office.survey = Some(survey);
-            return Next::LookOn;
+            self.leader_state.survey = Some(survey);
+            return NextConfig::LookOn;
         }
-        self.counted.demand.age(step.now, survey.census());
+        self.demand_tracker.demand.age(step.now, survey.census());
         self.finish_survey(step, survey, excluded)
     }
 
@@ -174,41 +177,41 @@ impl Leasing {
         step: &Step<'_>,
         survey: Survey,
         excluded: Option<ReplicaSet>,
-    ) -> Next {
+    ) -> NextConfig {
         let room = self.room_for_keys(step);
         let surveyed = survey.finish(&self.configs, room);
         let (mut change, remaining) = (surveyed.change, surveyed.remaining);
         self.note_keys(step.now, &change);
         change.excluded = excluded;
-        self.office.unfinished = remaining.is_some();
-        self.office.pass_due = step.now + self.period(step);
+        self.leader_state.unfinished = remaining.is_some();
+        self.leader_state.pass_due = step.now + self.period(step);
         let changes = change != ConfigChange::default();
         if changes {
-            self.office.wishes.are_proposed();
+            self.leader_state.requests.mark_proposed();
         }
         let again = match remaining {
             Some(remaining) => self.bring_later(step, remaining, changes),
-            None => self.office.pass_due,
+            None => self.leader_state.pass_due,
         };
-        Next::Chosen {
+        NextConfig::Chosen {
             change: changes.then_some(change),
             again,
         }
     }
 
     /// The next part of what the last pass found, if nothing calls for another pass.
-    fn next_part(&mut self, step: &Step<'_>) -> Option<Next> {
+    fn next_part(&mut self, step: &Step<'_>) -> Option<NextConfig> {
         let (newest, now) = (self.configs.newest(), step.now);
-        let remaining = self.office.remaining.take();
-        let counts = |remaining: &Remaining| remaining.of() == newest;
+        let remaining = self.leader_state.remaining.take();
+        let counts = |remaining: &RemainingChanges| remaining.of() == newest;
         let mut remaining = remaining.filter(counts)?;
-        if now >= self.office.pass_due {
+        if now >= self.leader_state.pass_due {
             return None;
         }
-        if now < self.office.part_due {
-            self.office.remaining = Some(remaining);
-            let again = self.office.part_due.min(self.office.pass_due);
-            return Some(Next::Chosen {
+        if now < self.leader_state.part_due {
+            self.leader_state.remaining = Some(remaining);
+            let again = self.leader_state.part_due.min(self.leader_state.pass_due);
+            return Some(NextConfig::Chosen {
                 change: None,
                 again,
             });
@@ -218,7 +221,7 @@ impl Leasing {
         self.note_keys(now, &change);
         let changes = change != ConfigChange::default();
         let again = self.bring_later(step, remaining, changes);
-        Some(Next::Chosen {
+        Some(NextConfig::Chosen {
             change: changes.then_some(change),
             again,
         })
@@ -226,44 +229,49 @@ impl Leasing {
 
     /// A part of what a pass found is about to be proposed, if it `changes` anything. Returns
     /// when to go on.
-    fn bring_later(&mut self, step: &Step<'_>, mut remaining: Remaining, changes: bool) -> Time {
-        let office = &mut self.office;
+    fn bring_later(
+        &mut self,
+        step: &Step<'_>,
+        mut remaining: RemainingChanges,
+        changes: bool,
+    ) -> Time {
+        let leader_state = &mut self.leader_state;
         if changes {
             remaining.proposed();
         }
-        office.turn = remaining.turn_after();
-        office.part_due = step.now + BRING_AGAIN;
+        leader_state.round_robin_key = remaining.round_robin_after();
+        leader_state.part_due = step.now + BRING_AGAIN;
         if !remaining.is_empty() {
-            office.remaining = Some(remaining);
-            return office.part_due.min(office.pass_due);
+            leader_state.remaining = Some(remaining);
+            return leader_state.part_due.min(leader_state.pass_due);
         }
-        office.unfinished = remaining.more();
-        if remaining.more() {
-            office.pass_due = office.pass_due.min(step.now + SURVEY_AGAIN);
+        leader_state.unfinished = remaining.has_more();
+        if remaining.has_more() {
+            leader_state.pass_due = leader_state.pass_due.min(step.now + SURVEY_AGAIN);
         }
-        office.pass_due
+        leader_state.pass_due
     }
 
     /// Number of bytes of keys that the next configuration may bring.
     fn room_for_keys(&mut self, step: &Step<'_>) -> usize {
-        let brought = &mut self.office.brought;
+        let brought = &mut self.leader_state.brought;
         brought.retain(|(at, _)| step.now.since(*at) < SECOND);
         let taken: usize = brought.iter().map(|(_, bytes)| bytes).sum();
-        let a_second = step.us.settings.configuration_bytes_s();
+        let a_second = step.ctx.settings.configuration_bytes_s();
         a_second.saturating_sub(taken)
     }
 
     fn note_keys(&mut self, now: Time, change: &ConfigChange) {
         if !change.keys.is_empty() {
             let bytes = bytes_of_keys(change);
-            self.office.brought.push_back((now, bytes));
+            self.leader_state.brought.push_back((now, bytes));
         }
     }
 
     /// From one pass to the next.
     fn period(&self, step: &Step<'_>) -> Duration {
-        let usual = step.us.settings.timing.reconfigure;
-        match step.now < self.office.hurried_until {
+        let usual = step.ctx.settings.timing.reconfigure;
+        match step.now < self.leader_state.hurried_until {
             true => usual / HURRY,
             false => usual,
         }
@@ -272,25 +280,30 @@ impl Leasing {
     /// Clients have turned to other keys: holders are chosen more often for a while. Returns
     /// when the next pass is due at the latest.
     pub fn hurry(&mut self, step: &Step<'_>) -> Time {
-        let usual = step.us.settings.timing.reconfigure;
-        self.office.hurried_until = step.now + usual * HURRIED_PERIODS;
+        let usual = step.ctx.settings.timing.reconfigure;
+        self.leader_state.hurried_until = step.now + usual * HURRIED_PERIODS;
         let soon = step.now + usual / HURRY;
-        self.office.pass_due = self.office.pass_due.min(soon);
+        self.leader_state.pass_due = self.leader_state.pass_due.min(soon);
         soon
     }
 
     /// Whether configurations brought not all yet that the last pass found.
     pub fn is_unfinished(&self) -> bool {
-        self.office.unfinished
+        self.leader_state.unfinished
     }
 
     fn begin_survey(&mut self, step: &mut Step<'_>) -> Survey {
         let wanted = self.wanted_change(step);
-        let mut situation = self.situation(step.us);
-        let silent = |other: &ReplicaId| !step.us.is_heard(step.now, *other);
-        situation.silent = step.us.others().filter(silent).collect();
-        let known = (&self.counted.demand, &self.configs);
-        Survey::begin(wanted, situation, known, self.office.turn.clone())
+        let mut situation = self.situation(step.ctx);
+        let silent = |other: &ReplicaId| !step.ctx.is_heard(step.now, *other);
+        situation.silent = step.ctx.others().filter(silent).collect();
+        let known = (&self.demand_tracker.demand, &self.configs);
+        Survey::begin(
+            wanted,
+            situation,
+            known,
+            self.leader_state.round_robin_key.clone(),
+        )
     }
 
     /// The first configuration puts the strategies and durations of the settings in
@@ -301,30 +314,30 @@ impl Leasing {
         let mut params = *self.configs.params(newest);
         let mut change = ConfigChange::default();
         if !self.configured {
-            let settings = &step.us.settings;
+            let settings = &step.ctx.settings;
             let differ = settings.strategies != self.configs.policies().strategies();
             let ranges = settings.strategies.iter().filter(|_| differ);
             let ranges = ranges.map(|(range, spec)| RangeChange::strategy(range, spec.clone()));
             change.ranges = ranges.collect();
             params = settings.params;
         }
-        let (_, already) = self.add_wishes(&mut change, &mut params);
-        self.found_in_force(already);
+        let (_, already) = self.add_requests(&mut change, &mut params);
+        self.note_in_force(already);
         change.params = (params != *self.configs.params(newest)).then_some(params);
         change
     }
 
     /// Returns the input of the strategies. Earlier round trips are kept unless they are clearly
     /// wrong, or small differences would reconfigure for ever.
-    fn situation(&mut self, us: &Us) -> Situation {
-        let measured = self.counted.matrix.round_trips(us);
-        let known = self.office.rtts.take();
+    fn situation(&mut self, ctx: &ReplicaContext) -> Situation {
+        let measured = self.demand_tracker.matrix.round_trips(ctx);
+        let known = self.leader_state.rtts.take();
         let kept = known.filter(|known| !known.is_far_from(&measured));
-        let rtts = self.office.rtts.insert(kept.unwrap_or(measured));
-        let replies = match us.settings.accept_replies {
+        let rtts = self.leader_state.rtts.insert(kept.unwrap_or(measured));
+        let replies = match ctx.settings.accept_replies {
             AcceptReplies::Leader => Replies::LeaderOnly,
             AcceptReplies::Origin | AcceptReplies::All => Replies::LeaderAndOrigin,
         };
-        Situation::new(us.me(), rtts.clone(), replies)
+        Situation::new(ctx.me(), rtts.clone(), replies)
     }
 }

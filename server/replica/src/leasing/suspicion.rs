@@ -91,7 +91,7 @@ impl Suspicions {
         now: Time,
         mine: ReplicaSet,
         excluded: ReplicaSet,
-        rule: Exclusion,
+        rule: ExclusionRule,
     ) -> ReplicaSet {
         self.note_excluded(now, excluded);
         self.note(now, mine);
@@ -133,7 +133,7 @@ impl Suspicions {
 
 /// Inputs of the decision about exclusions besides what is suspected.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Exclusion {
+pub(super) struct ExclusionRule {
     /// The leader, which is never excluded.
     pub(super) me: ReplicaId,
     pub(super) members: Membership,
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn every_case_of_the_table() {
-        let rule = Exclusion {
+        let rule = ExclusionRule {
             me: ReplicaId(0),
             members: Membership::fixed(5),
             grace: Duration::from_secs(1),
@@ -184,7 +184,7 @@ mod tests {
     /// time, and returns when it has been quiet for that long.
     #[test]
     fn a_replica_that_flaps_returns_less_and_less_often() {
-        let rule = Exclusion {
+        let rule = ExclusionRule {
             me: ReplicaId(0),
             members: Membership::fixed(3),
             grace: Duration::from_secs(1),

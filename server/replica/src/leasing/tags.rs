@@ -1,14 +1,14 @@
 //! Tags: the replicas that a vote must name, which are all that were promised to be notified of a
 //! write (§3.2).
 
-use leasehold_leases::promise::Live;
+use leasehold_leases::promise::LiveGrants;
 use leasehold_leases::{Configs, ReplicaSet};
 
 use super::super::message::Value;
 
 /// The grants in force at one moment.
 pub struct Tags<'a> {
-    pub(super) live: Live,
+    pub(super) live: LiveGrants,
     pub(super) configs: &'a Configs,
 }
 

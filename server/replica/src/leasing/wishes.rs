@@ -10,96 +10,98 @@ use leasehold_leases::{
 };
 
 use super::super::action::Event;
-use super::super::handles::Asker;
+use super::super::handles::Requester;
 use super::super::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 use super::super::message::Message;
 use super::super::step::Step;
-use super::super::us::Us;
+use super::super::us::ReplicaContext;
 use super::{Leasing, durations};
 
-/// Most wishes that a leader keeps at a time.
-const WISHES_MAX: usize = 64;
+/// Most requests that a leader keeps at a time.
+const REQUESTS_MAX: usize = 64;
 
 /// Answers that a leader remembers.
 const ANSWERED_MAX: usize = 256;
 
-/// A wish that is not answered yet.
+/// A request that is not answered yet.
 #[derive(Clone, Debug, Hash)]
-struct Wish {
+struct LeaseSetRequest {
     /// Replica that passed the request on; `ask` is the request's number there.
-    from: Asker,
+    from: Requester,
     ask: u64,
     set: LeaseSet,
     /// A configuration that brings it is proposed.
     proposed: bool,
 }
 
-/// Wishes of operators.
+/// Requests of operators.
 #[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Wishes {
+pub(super) struct LeaseSetRequests {
     /// Those that are not answered yet, in the order in which they came.
-    waiting: Vec<Wish>,
+    waiting: Vec<LeaseSetRequest>,
     /// The outcome of all that wait, so that the next need not merge them again.
-    merged: Option<Merged>,
+    merged: Option<MergedLeases>,
     /// Those that change nothing that this leader knows.
-    found: Vec<Found>,
+    unconfirmed: Vec<UnconfirmedRequest>,
     /// Those that were answered, the newest last.
-    answered: VecDeque<Answered>,
+    answered: VecDeque<AnsweredRequest>,
 }
 
 /// Leases after a configuration that brings what operators want.
 #[derive(Clone, Debug, Hash)]
-struct Merged {
+struct MergedLeases {
     /// The newest configuration when they were merged: it comes before them.
     after: ConfigId,
     policies: RangeMap<Policy>,
     params: LeaseParams,
 }
 
-/// A wish that was answered for good. Another copy of it may come late: it must not undo what
+/// A request that was answered for good. Another copy of it may come late: it must not undo what
 /// was put in force since, nor bring what was refused.
 #[derive(Clone, Debug, Hash)]
-struct Answered {
-    from: Asker,
+struct AnsweredRequest {
+    from: Requester,
     ask: u64,
     set: LeaseSet,
     answer: LeaseAnswer,
 }
 
-/// A wish that was in force when the leader looked. It is said only after a majority has
+/// A request that was in force when the leader looked. It is said only after a majority has
 /// answered a probe sent later: another leader may have changed it meanwhile.
 #[derive(Clone, Debug, Hash)]
-struct Found {
-    wish: Wish,
+struct UnconfirmedRequest {
+    request: LeaseSetRequest,
     /// The newest configuration when the leader looked.
     config: ConfigId,
     /// The probe to be answered; `None`: it is not sent yet.
     probe: Option<u64>,
 }
 
-impl Wishes {
+impl LeaseSetRequests {
     pub(super) fn clear(&mut self) {
-        *self = Wishes::default();
+        *self = LeaseSetRequests::default();
     }
 
     fn len(&self) -> usize {
-        self.waiting.len() + self.found.len()
+        self.waiting.len() + self.unconfirmed.len()
     }
 
     /// Whether it is here already.
-    fn knows(&self, from: Asker, ask: u64, set: &LeaseSet) -> bool {
-        let same = |wish: &Wish| wish.from == from && wish.ask == ask && wish.set == *set;
-        let found = self.found.iter().map(|found| &found.wish);
+    fn knows(&self, from: Requester, ask: u64, set: &LeaseSet) -> bool {
+        let same = |request: &LeaseSetRequest| {
+            request.from == from && request.ask == ask && request.set == *set
+        };
+        let found = self.unconfirmed.iter().map(|found| &found.request);
         self.waiting.iter().chain(found).any(same)
     }
 
     /// Returns the answer to an admin request, if it was answered.
-    fn answer_to(&self, from: Asker, ask: u64, set: &LeaseSet) -> Option<LeaseAnswer> {
-        let same = |it: &&Answered| it.from == from && it.ask == ask && it.set == *set;
+    fn answer_to(&self, from: Requester, ask: u64, set: &LeaseSet) -> Option<LeaseAnswer> {
+        let same = |it: &&AnsweredRequest| it.from == from && it.ask == ask && it.set == *set;
         self.answered.iter().find(same).map(|it| it.answer.clone())
     }
 
-    fn note_answered(&mut self, answered: Answered) {
+    fn note_answered(&mut self, answered: AnsweredRequest) {
         if self.answered.len() >= ANSWERED_MAX {
             self.answered.pop_front();
         }
@@ -107,33 +109,33 @@ impl Wishes {
     }
 
     /// The next configuration is proposed, with all of them in it.
-    pub(super) fn are_proposed(&mut self) {
+    pub(super) fn mark_proposed(&mut self) {
         self.waiting
             .iter_mut()
-            .for_each(|wish| wish.proposed = true);
+            .for_each(|request| request.proposed = true);
     }
 
     /// Adds a request, unless it is here already: a replica that passes it on may repeat it.
     /// `merged` is the outcome of all that wait and of this one. Returns whether it is new.
-    fn add(&mut self, wish: Wish, merged: Merged) -> bool {
-        if self.knows(wish.from, wish.ask, &wish.set) {
+    fn add(&mut self, request: LeaseSetRequest, merged: MergedLeases) -> bool {
+        if self.knows(request.from, request.ask, &request.set) {
             return false;
         }
-        let (from, ask) = (wish.from.replica, wish.ask);
-        let same = |other: &Wish| other.from.replica == from && other.ask == ask;
+        let (from, ask) = (request.from.replica, request.ask);
+        let same = |other: &LeaseSetRequest| other.from.replica == from && other.ask == ask;
         // An earlier run of the replica that passes it on used the same number.
-        self.found.retain(|found| !same(&found.wish));
+        self.unconfirmed.retain(|found| !same(&found.request));
         match self.waiting.iter_mut().find(|other| same(other)) {
             Some(known) => {
-                *known = wish;
+                *known = request;
                 self.merged = None;
             }
             None => {
-                self.waiting.push(wish);
+                self.waiting.push(request);
                 self.merged = Some(merged);
             }
         }
-        assert!(self.len() <= WISHES_MAX, "no more are kept than may be");
+        assert!(self.len() <= REQUESTS_MAX, "no more are kept than may be");
         true
     }
 }
@@ -142,19 +144,19 @@ impl Leasing {
     /// An operator wants something of this leader; `from` passes it on. Returns whether
     /// the next configuration should bring it. Before the leader has executed what others
     /// proposed (`has_begun`), it cannot tell what is in force.
-    pub fn take_wish(
+    pub fn take_request(
         &mut self,
         step: &mut Step<'_>,
         from: ReplicaId,
         (ask, set): (u64, LeaseSet),
         has_begun: bool,
     ) -> bool {
-        let from = asker(step, from);
-        if self.office.wishes.knows(from, ask, &set) {
+        let from = requester(step, from);
+        if self.leader_state.requests.knows(from, ask, &set) {
             return false;
         }
-        if let Some(before) = self.office.wishes.answer_to(from, ask, &set) {
-            tell(step, from.replica, ask, before);
+        if let Some(before) = self.leader_state.requests.answer_to(from, ask, &set) {
+            report_answer(step, from.replica, ask, before);
             return false;
         }
         let merged = match self.merge(step, &set, has_begun) {
@@ -164,18 +166,18 @@ impl Leasing {
                 return false;
             }
         };
-        let wish = Wish {
+        let request = LeaseSetRequest {
             from,
             ask,
             set,
             proposed: false,
         };
-        let fresh = self.office.wishes.add(wish, merged);
+        let fresh = self.leader_state.requests.add(request, merged);
         if fresh {
             // The pass under way does not know of it. One that is only repeated must not
-            // begin it anew: a pass may take longer than until the next repetition.
-            self.office.survey = None;
-            self.office.remaining = None;
+            // begin it again: a pass may take longer than until the next repetition.
+            self.leader_state.survey = None;
+            self.leader_state.remaining = None;
         }
         fresh
     }
@@ -184,19 +186,24 @@ impl Leasing {
     ///
     /// # Errors
     /// If the request is not taken.
-    fn merge(&self, step: &Step<'_>, set: &LeaseSet, has_begun: bool) -> Result<Merged, Refusal> {
-        if let Some(reason) = self.invalid(step.us, set) {
+    fn merge(
+        &self,
+        step: &Step<'_>,
+        set: &LeaseSet,
+        has_begun: bool,
+    ) -> Result<MergedLeases, Refusal> {
+        if let Some(reason) = self.invalid(step.ctx, set) {
             return Err(Refusal::Invalid(reason));
         }
         if let Some(reason) = self.busy(step, set, has_begun) {
             return Err(Refusal::Busy(reason));
         }
-        self.merge_if_fit(step.us, set).map_err(Refusal::Invalid)
+        self.merge_if_fit(step.ctx, set).map_err(Refusal::Invalid)
     }
 
     /// Why this could not be in any configuration, if so.
-    fn invalid(&self, us: &Us, set: &LeaseSet) -> Option<String> {
-        let voters = us.members.voters();
+    fn invalid(&self, ctx: &ReplicaContext, set: &LeaseSet) -> Option<String> {
+        let voters = ctx.members.voters();
         let unknown = |(_, spec): &(KeyRange, StrategySpec)| match spec {
             StrategySpec::Fixed { holders } => {
                 holders.is_some_and(|holders| holders.is_empty() || !holders.is_subset(voters))
@@ -210,11 +217,11 @@ impl Leasing {
     /// Why this cannot be judged or taken now, if so.
     fn busy(&self, step: &Step<'_>, set: &LeaseSet, has_begun: bool) -> Option<String> {
         let heard = step
-            .us
+            .ctx
             .others()
-            .filter(|other| step.us.is_heard(step.now, *other));
+            .filter(|other| step.ctx.is_heard(step.now, *other));
         let lives = heard.chain([step.me()]).collect();
-        let measured = || self.counted.matrix.is_known(step.us, lives);
+        let measured = || self.demand_tracker.matrix.is_known(step.ctx, lives);
         if !has_begun {
             return Some("the leader has just begun: ask again".to_owned());
         }
@@ -223,9 +230,9 @@ impl Leasing {
                 "the leader does not know the round trips between all nodes yet: ask again";
             return Some(reason.to_owned());
         }
-        let full = self.office.wishes.len() >= WISHES_MAX;
+        let full = self.leader_state.requests.len() >= REQUESTS_MAX;
         full.then(|| {
-            format!("{WISHES_MAX} changes of leases wait for an answer at the leader: ask again")
+            format!("{REQUESTS_MAX} changes of leases wait for an answer at the leader: ask again")
         })
     }
 
@@ -233,7 +240,7 @@ impl Leasing {
     ///
     /// # Errors
     /// If they do not go together: the reason, and what would do.
-    fn merge_if_fit(&self, us: &Us, set: &LeaseSet) -> Result<Merged, String> {
+    fn merge_if_fit(&self, ctx: &ReplicaContext, set: &LeaseSet) -> Result<MergedLeases, String> {
         let mut merged = self.waiting_merged();
         let mut change = ConfigChange::default();
         self.add(&mut change, &set.strategies, &mut merged.policies);
@@ -247,7 +254,7 @@ impl Leasing {
             return Ok(merged);
         }
         merged.params = set.durations.in_place(&merged.params);
-        let distance = self.counted.matrix.longest(us);
+        let distance = self.demand_tracker.matrix.longest(ctx);
         match durations::unfit(&merged.params, distance, set.force) {
             Some(reason) => Err(reason),
             None => Ok(merged),
@@ -255,16 +262,16 @@ impl Leasing {
     }
 
     /// The outcome of all that wait.
-    fn waiting_merged(&self) -> Merged {
+    fn waiting_merged(&self) -> MergedLeases {
         let after = self.configs.newest();
-        let known = self.office.wishes.merged.as_ref();
+        let known = self.leader_state.requests.merged.as_ref();
         if let Some(merged) = known.filter(|merged| merged.after == after) {
             return merged.clone();
         }
         let mut change = ConfigChange::default();
         let mut params = *self.configs.params(after);
-        let (policies, _) = self.add_wishes(&mut change, &mut params);
-        Merged {
+        let (policies, _) = self.add_requests(&mut change, &mut params);
+        MergedLeases {
             after,
             policies,
             params,
@@ -272,26 +279,29 @@ impl Leasing {
     }
 
     /// Adds to `change` and `params` what operators want. Returns what ranges will say then, and how
-    /// many wishes, of the first, add nothing: they are in force already.
-    pub(super) fn add_wishes(
+    /// many requests, of the first, add nothing: they are in force already.
+    pub(super) fn add_requests(
         &self,
         change: &mut ConfigChange,
         params: &mut LeaseParams,
     ) -> (RangeMap<Policy>, usize) {
         let newest = *self.configs.params(self.configs.newest());
-        let wishes = &self.office.wishes.waiting;
+        let requests = &self.leader_state.requests.waiting;
         let mut policies = self.configs.policies_after(&change.ranges);
         let mut already = 0;
         let mut nothing = true;
-        for (index, wish) in wishes.iter().enumerate() {
-            self.add(change, &wish.set.strategies, &mut policies);
-            *params = wish.set.durations.in_place(params);
+        for (index, request) in requests.iter().enumerate() {
+            self.add(change, &request.set.strategies, &mut policies);
+            *params = request.set.durations.in_place(params);
             nothing = *change == ConfigChange::default() && *params == newest;
             already += usize::from(nothing && already == index);
         }
-        assert!(already <= wishes.len(), "only what is wished is in force");
+        assert!(
+            already <= requests.len(),
+            "only what is requested is in force"
+        );
         // The last may take back what one before it adds: then nothing is proposed.
-        let already = if nothing { wishes.len() } else { already };
+        let already = if nothing { requests.len() } else { already };
         (policies, already)
     }
 
@@ -319,53 +329,61 @@ impl Leasing {
             .change_further(policies, &change.ranges[before..]);
     }
 
-    /// The first `already` wishes are in force, if this leader still leads.
-    pub(super) fn found_in_force(&mut self, already: usize) {
+    /// The first `already` requests are in force, if this leader still leads.
+    pub(super) fn note_in_force(&mut self, already: usize) {
         let config = self.configs.newest();
-        let wishes = &mut self.office.wishes;
-        wishes.merged = None;
-        let found = wishes.waiting.drain(..already).map(|wish| Found {
-            wish,
-            config,
-            probe: None,
-        });
-        wishes.found.extend(found);
+        let requests = &mut self.leader_state.requests;
+        requests.merged = None;
+        let found = requests
+            .waiting
+            .drain(..already)
+            .map(|request| UnconfirmedRequest {
+                request,
+                config,
+                probe: None,
+            });
+        requests.unconfirmed.extend(found);
     }
 
-    /// `probe` is the next to be sent. Returns whether wishes wait for it.
+    /// `probe` is the next to be sent. Returns whether requests wait for it.
     pub fn await_probe(&mut self, probe: u64) -> bool {
-        let found = self.office.wishes.found.iter_mut();
+        let found = self.leader_state.requests.unconfirmed.iter_mut();
         let fresh = found.filter(|found| found.probe.is_none());
         fresh.map(|found| found.probe = Some(probe)).count() > 0
     }
 
     /// A majority has answered all probes up to `confirmed`: this leader led when it found
-    /// those wishes in force that wait for them.
-    pub fn answer_found(&mut self, step: &mut Step<'_>, confirmed: u64) {
-        let may_say = |found: &mut Found| found.probe.is_some_and(|probe| probe <= confirmed);
-        let found = &mut self.office.wishes.found;
-        let ended: Vec<Found> = found.extract_if(.., may_say).collect();
-        for Found { wish, config, .. } in ended {
+    /// those requests in force that wait for them.
+    pub fn answer_confirmed(&mut self, step: &mut Step<'_>, confirmed: u64) {
+        let may_say =
+            |found: &mut UnconfirmedRequest| found.probe.is_some_and(|probe| probe <= confirmed);
+        let found = &mut self.leader_state.requests.unconfirmed;
+        let ended: Vec<UnconfirmedRequest> = found.extract_if(.., may_say).collect();
+        for UnconfirmedRequest {
+            request, config, ..
+        } in ended
+        {
             let already = true;
-            let asked = (wish.ask, wish.set);
-            self.answer(step, wish.from, asked, Ok(InForce { config, already }));
+            let change = (request.ask, request.set);
+            self.answer(step, request.from, change, Ok(InForce { config, already }));
         }
     }
 
     /// Configuration `config` is executed: what it brings is in force.
-    pub fn answer_wishes(&mut self, step: &mut Step<'_>, config: ConfigId) {
+    pub fn answer_requests(&mut self, step: &mut Step<'_>, config: ConfigId) {
         assert_eq!(
             config,
             self.configs.newest(),
             "what was just executed is in force"
         );
-        self.office.wishes.merged = None;
-        let waiting = &mut self.office.wishes.waiting;
-        let proposed: Vec<Wish> = waiting.extract_if(.., |wish| wish.proposed).collect();
-        for wish in proposed {
+        self.leader_state.requests.merged = None;
+        let waiting = &mut self.leader_state.requests.waiting;
+        let proposed: Vec<LeaseSetRequest> =
+            waiting.extract_if(.., |request| request.proposed).collect();
+        for request in proposed {
             let already = false;
-            let asked = (wish.ask, wish.set);
-            self.answer(step, wish.from, asked, Ok(InForce { config, already }));
+            let change = (request.ask, request.set);
+            self.answer(step, request.from, change, Ok(InForce { config, already }));
         }
     }
 
@@ -374,35 +392,35 @@ impl Leasing {
     fn answer(
         &mut self,
         step: &mut Step<'_>,
-        from: Asker,
+        from: Requester,
         (ask, set): (u64, LeaseSet),
         answer: LeaseAnswer,
     ) {
         if !matches!(answer, Err(Refusal::Busy(_))) {
-            self.office.wishes.note_answered(Answered {
+            self.leader_state.requests.note_answered(AnsweredRequest {
                 from,
                 ask,
                 set,
                 answer: answer.clone(),
             });
         }
-        tell(step, from.replica, ask, answer);
+        report_answer(step, from.replica, ask, answer);
     }
 }
 
-/// The run of the replica that passes a wish on.
-fn asker(step: &Step<'_>, replica: ReplicaId) -> Asker {
+/// The run of the replica that passes a request on.
+fn requester(step: &Step<'_>, replica: ReplicaId) -> Requester {
     let incarnation = match replica == step.me() {
-        true => step.us.incarnation,
-        false => step.us.incarnation_of(replica),
+        true => step.ctx.incarnation,
+        false => step.ctx.incarnation_of(replica),
     };
-    Asker {
+    Requester {
         replica,
         incarnation,
     }
 }
 
-fn tell(step: &mut Step<'_>, to: ReplicaId, ask: u64, answer: LeaseAnswer) {
+fn report_answer(step: &mut Step<'_>, to: ReplicaId, ask: u64, answer: LeaseAnswer) {
     match to == step.me() {
         true => step.announce(Event::LeaseAnswered { ask, answer }),
         false => step.send(to, Message::LeaseAnswer { ask, answer }),

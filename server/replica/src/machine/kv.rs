@@ -9,12 +9,12 @@ use leasehold_leases::growing::{GrowingIndexMap, GrowingMap};
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Key, Slot};
 use leasehold_wire::command::Op;
-use leasehold_wire::{Command, Entry, ErrorCode, Outcome, Read, Version};
+use leasehold_wire::{Command, Entry, ErrorCode, Outcome, ReadOp, Version};
 
-use super::super::action::{Checkpoint, Stored};
+use super::super::action::{Checkpoint, StoredValue};
 use super::super::settings::SessionLimits;
 use super::super::unavailable;
-use super::super::weight::command_weight;
+use super::super::weight::command_size_estimate;
 use super::merge::{RECORD_BYTES_MAX, merge, work_ahead};
 use super::session::{Admission, Sessions};
 use crate::cost;
@@ -40,7 +40,7 @@ pub fn version_of(slot: Slot, index: usize) -> Version {
 /// The state after executing a prefix of the log.
 #[derive(Clone, Debug)]
 pub struct Kv {
-    map: GrowingMap<Key, Stored>,
+    map: GrowingMap<Key, StoredValue>,
     ordered: BTreeSet<Key>,
     /// Sessions of clients.
     pub(super) sessions: Sessions,
@@ -48,7 +48,7 @@ pub struct Kv {
     pub(super) log_time_ms: u64,
     /// Entries written since the last checkpoint, as they are now: a checkpoint of very many keys
     /// looks none of them up.
-    dirty: GrowingIndexMap<Key, Option<Stored>>,
+    dirty: GrowingIndexMap<Key, Option<StoredValue>>,
     /// The newest version given in this run.
     newest: (u64, u32),
     /// See [`Kv::written_bytes`].
@@ -100,7 +100,7 @@ impl Kv {
     }
 
     /// Returns the value stored under `key`.
-    pub fn get(&self, key: &[u8]) -> Option<&Stored> {
+    pub fn get(&self, key: &[u8]) -> Option<&StoredValue> {
         self.map.get(key)
     }
 
@@ -158,7 +158,7 @@ impl Kv {
         if !command.is_write() {
             return self.query(command);
         }
-        self.written_bytes += command_weight(command);
+        self.written_bytes += command_size_estimate(command);
         match self.sessions.admit(command, self.log_time_ms) {
             Admission::Done(outcome) => return outcome,
             Admission::Refused => return refused(self.log_time_ms),
@@ -182,9 +182,9 @@ impl Kv {
 
     fn query(&self, command: &Command) -> Outcome {
         match command.as_read() {
-            Some(Read::Get(get)) => self.read(&get.key),
-            Some(Read::MultiGet(multi)) => self.read_many(&multi.keys),
-            Some(Read::Scan(scan)) => self.scan(&scan.from, &scan.to, scan.limit as usize),
+            Some(ReadOp::Get(get)) => self.read(&get.key),
+            Some(ReadOp::MultiGet(multi)) => self.read_many(&multi.keys),
+            Some(ReadOp::Scan(scan)) => self.scan(&scan.from, &scan.to, scan.limit as usize),
             None => Outcome::error(ErrorCode::BadRequest, "the command names no operation"),
         }
     }
@@ -233,7 +233,7 @@ impl Kv {
             self.ordered.insert(key.clone());
             self.map.insert(
                 key,
-                Stored {
+                StoredValue {
                     value,
                     version,
                     created: version,
@@ -300,7 +300,7 @@ impl Kv {
     }
 
     /// Takes the changes since the last call, in the order in which keys were first written.
-    pub fn take_dirty(&mut self) -> Vec<(Key, Option<Stored>)> {
+    pub fn take_dirty(&mut self) -> Vec<(Key, Option<StoredValue>)> {
         self.written_bytes = 0;
         std::mem::take(&mut self.dirty).into_entries()
     }
@@ -320,7 +320,7 @@ fn own(value: &Bytes) -> Bytes {
     Bytes::copy_from_slice(value)
 }
 
-fn entry(key: &Key, stored: &Stored) -> Entry {
+fn entry(key: &Key, stored: &StoredValue) -> Entry {
     Entry {
         key: key.clone(),
         value: stored.value.clone(),
@@ -403,7 +403,7 @@ mod tests {
         write(3, Op::put("c", "gone"));
         write(4, Op::delete("c"));
         write(5, Op::put("b", "new"));
-        let value = |stored: Option<Stored>| stored.map(|stored| stored.value);
+        let value = |stored: Option<StoredValue>| stored.map(|stored| stored.value);
         let taken = kv.take_dirty().into_iter();
         let taken: Vec<_> = taken.map(|(key, stored)| (key, value(stored))).collect();
         let now = |value: &'static str| Some(Bytes::from(value));

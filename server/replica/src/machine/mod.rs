@@ -13,20 +13,20 @@ use leasehold_wire::{Command, Outcome};
 use super::action::{Checkpoint, Record};
 use super::message::Value;
 use super::per_log::PerLog;
-use super::persist::After;
+use super::persist::Continuation;
 use super::settings::SessionLimits;
 use super::step::Step;
 use crate::cost::{self, Request};
 
 pub use kv::{Kv, version_of};
-pub use session::{Admission, Flying, Sessions};
+pub use session::{Admission, InFlightBound, Sessions};
 
-use self::staging::Staging;
+use self::staging::StagedCheckpoint;
 
-/// By how much more room than work the merges of a slot take.
-const MERGES_ROOM: usize = 4;
-/// The least room of a merge: a command before it may replace its record.
-const MERGE_ROOM_MIN: usize = 8 << 10;
+/// Factor by which the merges of a slot take more of it than their work.
+const MERGE_COST_FACTOR: usize = 4;
+/// Minimum that a merge takes of a slot: a command before it may replace its record.
+const MERGE_COST_MIN: usize = 8 << 10;
 /// Keys and sessions that change before a checkpoint is made: to write them takes the storage
 /// some 4 ms.
 const CHANGES_MAX: usize = 1 << 10;
@@ -39,17 +39,17 @@ const URGENT_BYTES: usize = 16 << 20;
 
 /// The state, and up to where it is written down.
 #[derive(Clone, Debug)]
-pub(super) struct Machine {
+pub(super) struct StateMachine {
     kv: Kv,
     /// Commands and configurations executed as of the newest checkpoint.
     checkpointed: (Slot, ConfigId),
     /// The next one, while values of it are written ahead.
-    staging: Option<Staging>,
+    staging: Option<StagedCheckpoint>,
 }
 
-impl Machine {
-    pub(super) fn restore(sessions: &SessionLimits, state: Checkpoint) -> Machine {
-        Machine {
+impl StateMachine {
+    pub(super) fn restore(sessions: &SessionLimits, state: Checkpoint) -> StateMachine {
+        StateMachine {
             checkpointed: (state.executed, state.config),
             staging: None,
             kv: Kv::restore(sessions, state),
@@ -91,12 +91,12 @@ impl Machine {
         self.kv.execute(slot, index, command)
     }
 
-    /// About how much room in a slot a command takes (§3.9): its weight, and more if it takes
+    /// About how much of a slot a command takes (§3.9): its cost, and more if it takes
     /// long to execute, for a slot is executed at once. The merges of a slot take some 1.2 ms, and
     /// up to 4 ms if a command before them makes their records the largest.
-    pub(super) fn room(&self, command: &Command) -> usize {
+    pub(super) fn slot_cost(&self, command: &Command) -> usize {
         let merging = command.as_merge().map_or(0, |_| {
-            MERGE_ROOM_MIN.max(MERGES_ROOM * cost::MERGING * self.merge_work(command))
+            MERGE_COST_MIN.max(MERGE_COST_FACTOR * cost::MERGING * self.merge_work(command))
         });
         cost::of(Request::Command(command)).executing() + merging
     }
@@ -130,7 +130,7 @@ impl Machine {
     }
 
     fn has_many_changes(&self) -> bool {
-        self.kv.dirty_len() + self.kv.sessions.dirty_weight() >= CHANGES_MAX
+        self.kv.dirty_len() + self.kv.sessions.dirty_cost() >= CHANGES_MAX
     }
 
     /// Whether values of the next checkpoint are being written ahead.
@@ -143,13 +143,16 @@ impl Machine {
         if self.has_many_changes() {
             return 1.0;
         }
-        let staged = self.staging.as_ref().map_or(0, Staging::written_bytes);
+        let staged = self
+            .staging
+            .as_ref()
+            .map_or(0, StagedCheckpoint::written_bytes);
         let written = staged + self.kv.written_bytes();
         (written as f64 / URGENT_BYTES as f64).min(1.0)
     }
 
     /// Writes down what changed in the state, so that a restart replays little: what does not
-    /// fit into one write before the rest, which [`Machine::go_on_staging`] adds.
+    /// fit into one write before the rest, which [`StateMachine::go_on_staging`] adds.
     ///
     /// # Panics
     /// If the last one is not written down yet.
@@ -174,8 +177,12 @@ impl Machine {
             sessions: self.kv.sessions.take_dirty(),
             opens_from_ms: self.kv.sessions.opens_from_ms(),
         };
-        let piece_bytes = step.us.settings.checkpoint_piece_bytes;
-        self.staging = Some(Staging::new(checkpoint, written_bytes, piece_bytes));
+        let piece_bytes = step.ctx.settings.checkpoint_piece_bytes;
+        self.staging = Some(StagedCheckpoint::new(
+            checkpoint,
+            written_bytes,
+            piece_bytes,
+        ));
         self.go_on_staging(step, (executed, config));
     }
 
@@ -189,10 +196,10 @@ impl Machine {
         // What follows waits no more than twice as long for it. And the log gets no more of a slow
         // disk than the checkpoint, which would never catch up else.
         let waiting = step.persister.waiting_bytes();
-        let piece_bytes = waiting.max(step.us.settings.checkpoint_piece_bytes);
+        let piece_bytes = waiting.max(step.ctx.settings.checkpoint_piece_bytes);
         if let Some(piece) = staging.piece(piece_bytes) {
             self.staging = Some(staging);
-            step.after(After::Staged { since: step.now });
+            step.when_durable(Continuation::Staged { since: step.now });
             step.record(Record::Staged(piece));
             return;
         }
@@ -201,7 +208,7 @@ impl Machine {
             (checkpoint.executed, checkpoint.config) = now;
         }
         self.checkpointed = (checkpoint.executed, checkpoint.config);
-        step.after(After::Checkpointed(self.checkpointed()));
+        step.when_durable(Continuation::Checkpointed(self.checkpointed()));
         step.record(Record::Checkpoint(checkpoint));
     }
 }

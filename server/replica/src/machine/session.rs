@@ -82,7 +82,7 @@ pub enum Admission {
 
 /// Upper bound of what is in flight before a command.
 #[derive(Clone, Copy, Debug)]
-pub struct Flying {
+pub struct InFlightBound {
     /// Clients of all writes in flight, the command's own included.
     pub clients: usize,
     /// The lowest bound on sessions that a batch in flight names.
@@ -109,9 +109,9 @@ pub struct Sessions {
     /// had a session that ended to free capacity.
     opens_from_ms: u64,
     /// Sessions that have changed since the last checkpoint, and how much of each is counted in
-    /// `dirty_weight`.
+    /// `dirty_cost`.
     dirty: BTreeMap<u64, usize>,
-    dirty_weight: usize,
+    dirty_cost: usize,
     made_room: u64,
     no_room: u64,
 }
@@ -141,7 +141,7 @@ impl Sessions {
             max: limits.max,
             opens_from_ms: 0,
             dirty: BTreeMap::new(),
-            dirty_weight: 0,
+            dirty_cost: 0,
             made_room: 0,
             no_room: 0,
         }
@@ -169,10 +169,10 @@ impl Sessions {
 
     /// A session has changed, and has so many results by now.
     fn touch(&mut self, client: u64, results: usize) {
-        let weight = results.div_ceil(RESULTS_OF_ONE);
+        let cost = results.div_ceil(RESULTS_OF_ONE);
         let counted = self.dirty.entry(client).or_default();
-        self.dirty_weight += weight.saturating_sub(*counted);
-        *counted = weight.max(*counted);
+        self.dirty_cost += cost.saturating_sub(*counted);
+        *counted = cost.max(*counted);
     }
 
     /// Decides whether a write may be executed when the replicated clock is `now_ms`.
@@ -250,9 +250,9 @@ impl Sessions {
     ///
     /// Only what opens a session ends another to make room. While there is room for all that
     /// is in flight none ends, and `opens_from_ms` stays as it is.
-    pub fn is_certain(&self, command: &Command, now_ms: u64, flying: Flying) -> bool {
-        let most = self.len() + flying.clients;
-        let room = flying.sessions_max == 0 || most <= flying.sessions_max as usize;
+    pub fn is_certain(&self, command: &Command, now_ms: u64, in_flight: InFlightBound) -> bool {
+        let most = self.len() + in_flight.clients;
+        let room = in_flight.sessions_max == 0 || most <= in_flight.sessions_max as usize;
         let room = room || off(Rule::H31Room);
         match self.by_client.get(&command.client) {
             Some(session) => {
@@ -309,14 +309,14 @@ impl Sessions {
     }
 
     /// Number of changes since [`Sessions::take_dirty`], in sessions of one result, or keys.
-    pub fn dirty_weight(&self) -> usize {
-        self.dirty_weight
+    pub fn dirty_cost(&self) -> usize {
+        self.dirty_cost
     }
 
     /// Sessions changed since the last call.
     pub fn take_dirty(&mut self) -> Vec<(u64, Option<SessionImage>)> {
         let dirty = std::mem::take(&mut self.dirty);
-        self.dirty_weight = 0;
+        self.dirty_cost = 0;
         let image = |client: u64| {
             self.by_client.get(&client).map(|session| SessionImage {
                 acked_below: session.acked_below,

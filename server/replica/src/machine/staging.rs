@@ -9,7 +9,7 @@
 
 use leasehold_leases::Key;
 
-use super::super::action::{Checkpoint, Stored};
+use super::super::action::{Checkpoint, StoredValue};
 
 /// A value is long if it has at least this fraction of a piece.
 const LONG_SHARE: usize = 128;
@@ -22,7 +22,7 @@ const LONG_BYTES_MIN: usize = 64;
 
 /// A checkpoint with long values that are written to the disk before it, piece by piece.
 #[derive(Clone, Debug)]
-pub(super) struct Staging {
+pub(super) struct StagedCheckpoint {
     checkpoint: Checkpoint,
     /// Bytes of the writes that it holds.
     written_bytes: usize,
@@ -34,8 +34,12 @@ pub(super) struct Staging {
     left: usize,
 }
 
-impl Staging {
-    pub(super) fn new(checkpoint: Checkpoint, written_bytes: usize, piece_bytes: usize) -> Staging {
+impl StagedCheckpoint {
+    pub(super) fn new(
+        checkpoint: Checkpoint,
+        written_bytes: usize,
+        piece_bytes: usize,
+    ) -> StagedCheckpoint {
         let lengths = || checkpoint.entries.iter().map(|(_, stored)| length(stored));
         let all: usize = lengths().sum();
         let mut long_from = (piece_bytes / LONG_SHARE).max(1);
@@ -47,7 +51,7 @@ impl Staging {
             }
             long_from = (long_from / LONG_STEP).max(LONG_BYTES_MIN);
         };
-        Staging {
+        StagedCheckpoint {
             checkpoint,
             written_bytes,
             long_from,
@@ -58,7 +62,7 @@ impl Staging {
 
     /// Returns the next piece to write before the checkpoint; `None` if no more than a piece is
     /// left, which goes with the checkpoint. A longer value makes a piece by itself.
-    pub(super) fn piece(&mut self, piece_bytes: usize) -> Option<Vec<(Key, Stored)>> {
+    pub(super) fn piece(&mut self, piece_bytes: usize) -> Option<Vec<(Key, StoredValue)>> {
         if self.left <= piece_bytes {
             return None;
         }
@@ -91,7 +95,7 @@ impl Staging {
     }
 }
 
-fn length(stored: &Option<Stored>) -> usize {
+fn length(stored: &Option<StoredValue>) -> usize {
     stored.as_ref().map_or(0, |stored| stored.value.len())
 }
 
@@ -105,9 +109,9 @@ mod tests {
 
     const PIECE_BYTES: usize = 512 << 10;
 
-    fn staging(lengths: impl IntoIterator<Item = usize>) -> Staging {
+    fn staging(lengths: impl IntoIterator<Item = usize>) -> StagedCheckpoint {
         let entries = lengths.into_iter().enumerate().map(|(key, bytes)| {
-            let stored = Stored {
+            let stored = StoredValue {
                 value: vec![b'v'; bytes].into(),
                 version: Version::default(),
                 created: Version::default(),
@@ -118,13 +122,13 @@ mod tests {
             entries: entries.collect(),
             ..Checkpoint::default()
         };
-        Staging::new(checkpoint, 0, PIECE_BYTES)
+        StagedCheckpoint::new(checkpoint, 0, PIECE_BYTES)
     }
 
     /// Number of bytes in each piece.
-    fn pieces(staging: &mut Staging, piece_bytes: usize) -> Vec<usize> {
+    fn pieces(staging: &mut StagedCheckpoint, piece_bytes: usize) -> Vec<usize> {
         let pieces = std::iter::from_fn(|| staging.piece(piece_bytes));
-        let bytes = |(_, stored): &(Key, Stored)| stored.value.len();
+        let bytes = |(_, stored): &(Key, StoredValue)| stored.value.len();
         pieces.map(|piece| piece.iter().map(bytes).sum()).collect()
     }
 

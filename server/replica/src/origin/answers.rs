@@ -12,16 +12,16 @@ use super::super::step::Step;
 
 /// A read of one key, and the client or peer that gets its answer.
 #[derive(Clone, Debug, Hash)]
-pub struct Read {
+pub struct ReadRequest {
     pub from: ReadFrom,
     pub key: Key,
 }
 
 /// Answers that wait for the end of the group, by the peer that asked.
 #[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Answers(BTreeMap<ReplicaId, Vec<ReadAnswer>>);
+pub(super) struct ReadAnswers(BTreeMap<ReplicaId, Vec<ReadAnswer>>);
 
-impl Answers {
+impl ReadAnswers {
     /// Answers a read that needs no permit.
     pub(super) fn answer(
         &mut self,

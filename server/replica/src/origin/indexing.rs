@@ -9,17 +9,17 @@ use leasehold_wire::Path;
 
 use super::super::handles::ReadFrom;
 use super::super::step::Step;
-use super::answers::{Answers, Read};
+use super::answers::{ReadAnswers, ReadRequest};
 use super::view::View;
 
 /// Reads that the leader confirms: a majority has to answer, then a slot to execute.
 #[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Indexing {
+pub(super) struct ReadIndex {
     /// With the probe, sent after the read arrived, that a majority must have answered,
     /// rising; and the slot to execute first.
-    unconfirmed: VecDeque<(u64, Slot, Read)>,
+    unconfirmed: VecDeque<(u64, Slot, ReadRequest)>,
     /// By the slot to execute first.
-    confirmed: BTreeMap<Slot, Vec<Read>>,
+    confirmed: BTreeMap<Slot, Vec<ReadRequest>>,
     /// A read waits for a probe that is not sent yet.
     probe_due: bool,
 }
@@ -36,7 +36,7 @@ fn index_of(view: View<'_>, key: &[u8]) -> Slot {
     marked.max(commands.start())
 }
 
-impl Indexing {
+impl ReadIndex {
     /// Number of reads that wait.
     pub(super) fn len(&self) -> usize {
         self.unconfirmed.len() + self.confirmed.values().map(Vec::len).sum::<usize>()
@@ -49,8 +49,8 @@ impl Indexing {
         &mut self,
         step: &mut Step<'_>,
         view: View<'_>,
-        answers: &mut Answers,
-        read: Read,
+        answers: &mut ReadAnswers,
+        read: ReadRequest,
     ) {
         let Some((newest, _)) = view.consensus.probes(step) else {
             return;
@@ -64,7 +64,7 @@ impl Indexing {
         assert!(index >= start, "no read is before the opening no-op");
         self.probe_due = true;
         self.unconfirmed.push_back((probe, index, read));
-        if step.us.members.majority() == 1 {
+        if step.ctx.members.majority() == 1 {
             self.confirm(step, view, answers);
         }
     }
@@ -80,7 +80,12 @@ impl Indexing {
     }
 
     /// A majority may have confirmed reads: they are answered, or wait for their slot.
-    pub(super) fn confirm(&mut self, step: &mut Step<'_>, view: View<'_>, answers: &mut Answers) {
+    pub(super) fn confirm(
+        &mut self,
+        step: &mut Step<'_>,
+        view: View<'_>,
+        answers: &mut ReadAnswers,
+    ) {
         if self.unconfirmed.is_empty() {
             return;
         }
@@ -100,9 +105,9 @@ impl Indexing {
     fn answer(
         &mut self,
         (step, view): (&mut Step<'_>, View<'_>),
-        answers: &mut Answers,
+        answers: &mut ReadAnswers,
         index: Slot,
-        read: Read,
+        read: ReadRequest,
     ) {
         match view.value_after(index, &read.key) {
             Some(outcome) => answers.answer(step, read.from, Path::ReadIndex, outcome),
@@ -111,7 +116,7 @@ impl Indexing {
     }
 
     /// This replica no longer leads: what it was confirming is asked elsewhere.
-    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Read> + use<> {
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = ReadRequest> + use<> {
         let all = std::mem::take(self);
         let unconfirmed = all.unconfirmed.into_iter().map(|(.., read)| read);
         unconfirmed.chain(all.confirmed.into_values().flatten())
@@ -131,7 +136,7 @@ impl Indexing {
         &mut self,
         step: &mut Step<'_>,
         view: View<'_>,
-        answers: &mut Answers,
+        answers: &mut ReadAnswers,
     ) {
         while let Some(first) = self.confirmed.first_entry()
             && *first.key() <= view.executed()
@@ -148,7 +153,7 @@ impl Indexing {
         &mut self,
         step: &mut Step<'_>,
         view: View<'_>,
-        answers: &mut Answers,
+        answers: &mut ReadAnswers,
         slot: Slot,
     ) {
         let ready = self.confirmed.remove(&slot);

@@ -10,7 +10,7 @@ use crate::cost;
 /// Returns the placeholder that is proposed for a read: a scan that takes as long to execute, as
 /// far as a scan may. So a slot has capacity for no more placeholders than it would have for the
 /// reads themselves.
-pub fn stand_in(read: &Command) -> Command {
+pub fn placeholder(read: &Command) -> Command {
     let entries = u32::try_from(cost::scanned_instead(read)).unwrap_or(u32::MAX);
     Op::scan("", "", entries.clamp(1, SCAN_ENTRIES_MAX)).into()
 }

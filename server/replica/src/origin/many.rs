@@ -3,11 +3,11 @@
 
 use leasehold_leases::Permit;
 use leasehold_leases::mutants::{Rule, off};
-use leasehold_wire::{Command, Outcome, Path, Read};
+use leasehold_wire::{Command, Outcome, Path, ReadOp};
 
 use super::super::action::Action;
 use super::super::handles::ClientHandle;
-use super::super::handles::{Again, ReadFrom};
+use super::super::handles::{FencedRead, ReadFrom};
 use super::super::step::Step;
 use super::view::View;
 
@@ -30,7 +30,7 @@ pub fn read_many(
         path: Path::Local,
         outcome,
         until: permit.until,
-        again: Again::Command(Box::new(command.clone())),
+        again: FencedRead::Command(Box::new(command.clone())),
     });
     true
 }
@@ -39,9 +39,9 @@ fn permit(step: &Step<'_>, view: View<'_>, command: &Command) -> Option<Permit> 
     view.leader_ready().ok()?;
     let (leasing, executed) = (view.leasing, view.executed());
     let permit = match command.as_read()? {
-        Read::MultiGet(multi) => leasing.permit_each(step.now, &multi.keys, executed)?,
-        Read::Scan(_) => leasing.permit_all(step.now, executed).ok()?,
-        Read::Get(_) => return None,
+        ReadOp::MultiGet(multi) => leasing.permit_each(step.now, &multi.keys, executed)?,
+        ReadOp::Scan(_) => leasing.permit_all(step.now, executed).ok()?,
+        ReadOp::Get(_) => return None,
     };
     (is_unmarked(view, command) || off(Rule::H43Unmarked)).then_some(permit)
 }
@@ -49,19 +49,19 @@ fn permit(step: &Step<'_>, view: View<'_>, command: &Command) -> Option<Permit> 
 fn is_unmarked(view: View<'_>, command: &Command) -> bool {
     let marks = view.consensus.marks();
     match command.as_read() {
-        Some(Read::MultiGet(multi)) => multi.keys.iter().all(|key| marks.on(key).is_empty()),
-        Some(Read::Scan(scan)) => !marks.any_within(&scan.from, &scan.to),
-        Some(Read::Get(_)) | None => false,
+        Some(ReadOp::MultiGet(multi)) => multi.keys.iter().all(|key| marks.on(key).is_empty()),
+        Some(ReadOp::Scan(scan)) => !marks.any_within(&scan.from, &scan.to),
+        Some(ReadOp::Get(_)) | None => false,
     }
 }
 
 fn outcome(view: View<'_>, command: &Command) -> Option<Outcome> {
     match command.as_read()? {
-        Read::MultiGet(multi) => Some(view.kv.read_many(&multi.keys)),
-        Read::Scan(scan) => {
+        ReadOp::MultiGet(multi) => Some(view.kv.read_many(&multi.keys)),
+        ReadOp::Scan(scan) => {
             let limit = scan.limit as usize;
             Some(view.kv.scan(&scan.from, &scan.to, limit))
         }
-        Read::Get(_) => None,
+        ReadOp::Get(_) => None,
     }
 }

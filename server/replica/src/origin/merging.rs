@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
-use leasehold_leases::hashing::Seeded;
+use leasehold_leases::hashing::SeededState;
 use leasehold_wire::Command;
 
 use super::super::message::RequestId;
-use super::super::weight::command_weight;
-use crate::turns::Turns;
+use super::super::weight::command_size_estimate;
+use crate::turns::RoundRobinQueue;
 
 /// Minimum cost counted for a merge: writes on their way may make its record large.
 const WORK_MIN: usize = 64;
@@ -32,35 +32,35 @@ const LONG_SHARE: usize = 4;
 const ANSWERED_MAX: usize = 64;
 
 /// The session of a merge that waits, and its name.
-pub(super) type Held = ((u64, u64), RequestId);
+pub(super) type QueuedMerge = ((u64, u64), RequestId);
 
 /// Cost counted for a merge, and its kind.
 #[derive(Clone, Copy, Debug, Hash)]
-pub(super) struct Counts {
+pub(super) struct MergeCost {
     work: usize,
-    kind: Kind,
+    kind: MergeKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
+enum MergeKind {
     Small,
     Large,
     Long,
 }
 
-impl Counts {
-    /// Whether it is refused if it has no turn.
+impl MergeCost {
+    /// Whether it is refused if it may not be sent at once.
     pub fn is_long(self) -> bool {
-        self.kind == Kind::Long
+        self.kind == MergeKind::Long
     }
 
     /// The same, if merging takes so much work as far as is known now.
-    pub fn raised_to(self, work: usize) -> Counts {
+    pub fn raised_to(self, work: usize) -> MergeCost {
         let kind = match self.kind {
-            Kind::Small if work > SMALL_WORK_MAX => Kind::Large,
+            MergeKind::Small if work > SMALL_WORK_MAX => MergeKind::Large,
             kind => kind,
         };
-        Counts {
+        MergeCost {
             work: self.work.max(work),
             kind,
         }
@@ -69,38 +69,38 @@ impl Counts {
 
 /// A merge that has its turn.
 #[derive(Debug)]
-pub(super) struct Next {
-    kind: Kind,
+pub(super) struct NextMerge {
+    kind: MergeKind,
     pub connection: u64,
-    pub held: Held,
+    pub queued: QueuedMerge,
 }
 
 /// Counts of merges, by key and by kind.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Merging {
+pub(super) struct MergeQueues {
     /// Number of merges of each key that wait for an answer.
-    by_key: HashMap<Bytes, usize, Seeded>,
-    small: Class,
-    large: Class,
-    long: Class,
+    by_key: HashMap<Bytes, usize, SeededState>,
+    small: MergeQueue,
+    large: MergeQueue,
+    long: MergeQueue,
 }
 
 /// Merges that wait for each other.
 #[derive(Clone, Debug, Default)]
-struct Class {
+struct MergeQueue {
     /// The work of those that were sent and are not answered.
     work_sent: usize,
     /// Those that were not sent yet, and some that wait for no answer any more: another origin may
-    /// have brought them, or their client has gone.
-    held: Turns<Held>,
-    /// Number of those in `held` that wait for no answer any more.
+    /// have brought them, or their client has disconnected.
+    queued: RoundRobinQueue<QueuedMerge>,
+    /// Number of those in `queued` that wait for no answer any more.
     answered: usize,
 }
 
-impl Hash for Merging {
+impl Hash for MergeQueues {
     /// The rest follows from the writes that wait, and what each counts for.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.small.held, &self.large.held).hash(state);
+        (&self.small.queued, &self.large.queued).hash(state);
     }
 }
 
@@ -109,84 +109,84 @@ fn merged_key(command: &Command) -> Option<&Bytes> {
     command.as_merge().map(|put| &put.key)
 }
 
-impl Merging {
+impl MergeQueues {
     /// Returns what a command counts for; `None` if it is no merge. `work` is the cost of the merge
     /// as far as is known. With `many` or more merges of its key waiting for an answer, it counts
     /// for at least `WORK_MIN_OF_MANY`.
-    pub fn counts_of(&self, command: &Command, work: usize, many: usize) -> Option<Counts> {
+    pub fn cost_of(&self, command: &Command, work: usize, many: usize) -> Option<MergeCost> {
         let merges = self.by_key.get(merged_key(command)?);
         let least = match merges.is_some_and(|merges| *merges >= many) {
             true => WORK_MIN_OF_MANY,
             false => WORK_MIN,
         };
         let work = work.max(least);
-        let kind = match (command_weight(command), work) {
-            (bytes, _) if bytes > SHORT_BYTES_MAX => Kind::Long,
-            (_, work) if work > SMALL_WORK_MAX => Kind::Large,
-            _ => Kind::Small,
+        let kind = match (command_size_estimate(command), work) {
+            (bytes, _) if bytes > SHORT_BYTES_MAX => MergeKind::Long,
+            (_, work) if work > SMALL_WORK_MAX => MergeKind::Large,
+            _ => MergeKind::Small,
         };
-        Some(Counts { work, kind })
+        Some(MergeCost { work, kind })
     }
 
-    fn class(&mut self, kind: Kind) -> &mut Class {
+    fn queue(&mut self, kind: MergeKind) -> &mut MergeQueue {
         match kind {
-            Kind::Small => &mut self.small,
-            Kind::Large => &mut self.large,
-            Kind::Long => &mut self.long,
+            MergeKind::Small => &mut self.small,
+            MergeKind::Large => &mut self.large,
+            MergeKind::Long => &mut self.long,
         }
     }
 
     /// Whether one that comes now may be sent, however much work it is.
-    pub fn has_turn(&mut self, counts: Counts, work_max: usize) -> bool {
-        let work_max = match counts.kind {
-            Kind::Long => work_max.div_ceil(LONG_SHARE),
-            Kind::Small | Kind::Large => work_max,
+    pub fn may_send(&mut self, cost: MergeCost, work_max: usize) -> bool {
+        let work_max = match cost.kind {
+            MergeKind::Long => work_max.div_ceil(LONG_SHARE),
+            MergeKind::Small | MergeKind::Large => work_max,
         };
-        let class = self.class(counts.kind);
-        class.held.is_empty() && class.work_sent < work_max
+        let queue = self.queue(cost.kind);
+        queue.queued.is_empty() && queue.work_sent < work_max
     }
 
     /// A merge was sent.
-    pub fn sent(&mut self, counts: Counts) {
-        self.class(counts.kind).work_sent += counts.work;
+    pub fn note_sent(&mut self, cost: MergeCost) {
+        self.queue(cost.kind).work_sent += cost.work;
     }
 
     /// A merge of this connection waits for its turn.
-    pub fn hold(&mut self, counts: Counts, connection: u64, held: Held) {
-        self.class(counts.kind).held.push(connection, held);
+    pub fn enqueue(&mut self, cost: MergeCost, connection: u64, queued: QueuedMerge) {
+        self.queue(cost.kind).queued.push(connection, queued);
     }
 
     /// Takes the next that has its turn, if there is one; no small one if `large_only`.
-    pub fn next(&mut self, work_max: usize, large_only: bool) -> Option<Next> {
-        let kinds = [Kind::Small, Kind::Large];
+    pub fn next(&mut self, work_max: usize, large_only: bool) -> Option<NextMerge> {
+        let kinds = [MergeKind::Small, MergeKind::Large];
         kinds[usize::from(large_only)..].iter().find_map(|kind| {
-            let class = self.class(*kind);
-            let open = class.work_sent < work_max;
-            let (connection, held) = open.then(|| class.held.pop())??;
-            Some(Next {
+            let queue = self.queue(*kind);
+            let open = queue.work_sent < work_max;
+            let (connection, queued) = open.then(|| queue.queued.pop())??;
+            Some(NextMerge {
                 kind: *kind,
                 connection,
-                held,
+                queued,
             })
         })
     }
 
     /// Drops a merge that was next but waits for no answer any more.
-    pub fn pass_over(&mut self, next: &Next) {
-        self.class(next.kind).answered -= 1;
+    pub fn pass_over(&mut self, next: &NextMerge) {
+        self.queue(next.kind).answered -= 1;
     }
 
     /// Whether what has its turn may be sent, which counts for this by now.
-    pub fn may_go(&mut self, next: &Next, counts: Counts, work_max: usize) -> bool {
-        next.kind == counts.kind || self.has_turn(counts, work_max)
+    pub fn may_go(&mut self, next: &NextMerge, cost: MergeCost, work_max: usize) -> bool {
+        next.kind == cost.kind || self.may_send(cost, work_max)
     }
 
     /// Forgets those that wait for no answer any more, if they are many.
-    pub fn tidy(&mut self, waits: impl Fn(&Held) -> bool) {
-        for class in [&mut self.small, &mut self.large] {
-            if class.answered > ANSWERED_MAX + class.held.len() / 2 {
-                class.held.retain(&waits);
-                class.answered = 0;
+    pub fn tidy(&mut self, waits: impl Fn(&QueuedMerge) -> bool) {
+        for queue in [&mut self.small, &mut self.large] {
+            if queue.answered > ANSWERED_MAX + queue.queued.len() / 2 {
+                queue.queued.retain(&waits);
+                queue.answered = 0;
             }
         }
     }
@@ -205,12 +205,12 @@ impl Merging {
 
     /// A command waits for no answer any more. If it is a merge it counted for this, and was sent
     /// or not.
-    pub fn settle(&mut self, command: &Command, counts: Option<Counts>, sent: bool) {
-        if let Some(counts) = counts {
-            let class = self.class(counts.kind);
+    pub fn release(&mut self, command: &Command, cost: Option<MergeCost>, sent: bool) {
+        if let Some(cost) = cost {
+            let queue = self.queue(cost.kind);
             match sent {
-                true => class.work_sent -= counts.work,
-                false => class.answered += 1,
+                true => queue.work_sent -= cost.work,
+                false => queue.answered += 1,
             }
         }
         let Some(key) = merged_key(command) else {
@@ -226,22 +226,22 @@ impl Merging {
     /// # Panics
     /// If it is not what follows from the commands that wait for an answer: each with what it
     /// counts for, if it is a merge, and whether it was sent.
-    pub fn check<'a>(&self, waiting: impl Iterator<Item = (&'a Command, Option<Counts>, bool)>) {
-        let mut counted = Merging::default();
-        for (command, counts, sent) in waiting {
+    pub fn check<'a>(&self, waiting: impl Iterator<Item = (&'a Command, Option<MergeCost>, bool)>) {
+        let mut counted = MergeQueues::default();
+        for (command, cost, sent) in waiting {
             counted.count(command);
-            match counts {
-                Some(counts) if sent => counted.sent(counts),
-                Some(counts) => counted.hold(counts, 0, ((0, 0), RequestId(0))),
-                None => assert!(sent, "only merges are held"),
+            match cost {
+                Some(cost) if sent => counted.note_sent(cost),
+                Some(cost) => counted.enqueue(cost, 0, ((0, 0), RequestId(0))),
+                None => assert!(sent, "only merges are queued"),
             }
         }
         assert_eq!(self.by_key, counted.by_key, "merges are counted");
-        let classes = |of: &Merging| [&of.small, &of.large, &of.long].map(Clone::clone);
-        for (class, found) in classes(self).iter().zip(classes(&counted)) {
-            assert_eq!(class.work_sent, found.work_sent, "what was sent is counted");
-            let waiting = class.held.len() - class.answered;
-            assert_eq!(waiting, found.held.len(), "what was not sent is held");
+        let queues = |of: &MergeQueues| [&of.small, &of.large, &of.long].map(Clone::clone);
+        for (queue, found) in queues(self).iter().zip(queues(&counted)) {
+            assert_eq!(queue.work_sent, found.work_sent, "what was sent is counted");
+            let waiting = queue.queued.len() - queue.answered;
+            assert_eq!(waiting, found.queued.len(), "what was not sent is queued");
         }
     }
 }
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     /// A client may have its writes answered another way as fast as it likes, and nobody counts
-    /// what is held for them.
+    /// what is queued for them.
     #[test]
     fn what_was_answered_another_way_is_not_kept() {
         let field = Field {
@@ -262,20 +262,20 @@ mod tests {
             value: "v".into(),
         };
         let merge = Command::session(1, 1, 1, Op::put_fields("k", vec![field]));
-        let mut merging = Merging::default();
-        let counts = merging.counts_of(&merge, 0, 64).expect("it is a merge");
-        let held = |number| ((1, number), RequestId(number));
+        let mut merging = MergeQueues::default();
+        let cost = merging.cost_of(&merge, 0, 64).expect("it is a merge");
+        let queued = |number| ((1, number), RequestId(number));
         for number in 0..10 * ANSWERED_MAX as u64 {
             merging.count(&merge);
-            merging.hold(counts, number % 3, held(number));
+            merging.enqueue(cost, number % 3, queued(number));
             if number > 10 {
-                merging.settle(&merge, Some(counts), false);
+                merging.release(&merge, Some(cost), false);
             }
             merging.tidy(|(_, request)| request.0 <= 10);
             let most = 2 * (11 + ANSWERED_MAX + 1);
-            assert!(merging.small.held.len() <= most, "{number}");
+            assert!(merging.small.queued.len() <= most, "{number}");
         }
-        let waiting = (0..=10).map(|_| (&merge, Some(counts), false));
+        let waiting = (0..=10).map(|_| (&merge, Some(cost), false));
         merging.check(waiting);
     }
 }

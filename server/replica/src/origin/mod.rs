@@ -13,11 +13,11 @@ mod reads;
 mod view;
 mod writes;
 
-pub(super) use answers::Read;
-pub(super) use leavers::Gone;
-pub use logged::stand_in;
+pub(super) use answers::ReadRequest;
+pub(super) use leavers::DisconnectedClients;
+pub use logged::placeholder;
 pub(super) use many::read_many;
-pub(super) use openings::Openings;
+pub(super) use openings::SessionOpenLimiter;
 pub(super) use reads::Reads;
 pub(super) use view::View;
 pub(super) use writes::Writes;

@@ -9,7 +9,7 @@ use std::mem;
 use std::time::Duration;
 
 use leasehold_leases::Time;
-use leasehold_leases::hashing::Seeded;
+use leasehold_leases::hashing::SeededState;
 
 use crate::settings::SessionLimits;
 
@@ -18,7 +18,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Limit on the sessions that clients may open: `per_s` a second, and at once as many as in the
 /// time for which a new session frees no capacity for others.
 #[derive(Clone, Debug)]
-pub struct Openings {
+pub struct SessionOpenLimiter {
     per_s: u32,
     /// Credit for openings now, in ns: each session takes its share of a second.
     credit_ns: u64,
@@ -28,15 +28,15 @@ pub struct Openings {
     counted: Time,
     /// Clients with sessions on their way: those let in since the last forgetting, and those let in
     /// before it. Their next writes open nothing more.
-    lately: [HashSet<u64, Seeded>; 2],
+    lately: [HashSet<u64, SeededState>; 2],
     forgotten: Time,
 }
 
-impl Openings {
+impl SessionOpenLimiter {
     /// As many as these limits say.
-    pub fn new(now: Time, limits: &SessionLimits) -> Openings {
+    pub fn new(now: Time, limits: &SessionLimits) -> SessionOpenLimiter {
         let saved_ns = limits.busy().as_nanos() as u64;
-        Openings {
+        SessionOpenLimiter {
             per_s: limits.opened_per_s,
             credit_ns: saved_ns,
             saved_ns,
@@ -87,13 +87,13 @@ mod tests {
     }
 
     /// Sessions that were silent for two seconds make room, and are opened so fast.
-    fn openings(per_s: u32) -> Openings {
+    fn openings(per_s: u32) -> SessionOpenLimiter {
         let limits = SessionLimits {
             stay: SECOND,
             opened_per_s: per_s,
             ..SessionLimits::default()
         };
-        Openings::new(ms(0), &limits)
+        SessionOpenLimiter::new(ms(0), &limits)
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
     fn what_is_opened_while_a_session_makes_no_room_is_less_than_there_is() {
         for n in [1, 3, 5, 7, 64] {
             let limits = SessionLimits::of(n);
-            let mut one = Openings::new(ms(0), &limits);
+            let mut one = SessionOpenLimiter::new(ms(0), &limits);
             let busy_ms = limits.busy().as_millis() as u64;
             let mut opened = 0;
             for at in 0..=busy_ms {

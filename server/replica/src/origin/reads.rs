@@ -1,27 +1,27 @@
-//! Reads of one key (protocol §3): under a lease, held for writes in flight, forwarded
+//! Reads of one key (protocol §3): under a lease, blocked by writes in flight, forwarded
 //! to the nearest holder, else confirmed by the leader (`indexing`).
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
-use leasehold_leases::hashing::Seeded;
+use leasehold_leases::hashing::SeededState;
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Key, Permit, ReplicaId, Slot};
 use leasehold_wire::{Outcome, Path};
 
 use super::super::action::Action;
-use super::super::handles::{Again, ClientHandle, ReadFrom};
+use super::super::handles::{ClientHandle, FencedRead, ReadFrom};
 use super::super::message::{ReadAnswer, RequestId};
 use super::super::step::Step;
-use super::answers::{Answers, Read};
-use super::asking::{Asking, Target, Wanted};
-use super::indexing::Indexing;
-use super::leavers::{Gone, tell_gone};
+use super::answers::{ReadAnswers, ReadRequest};
+use super::asking::{ForwardedReads, Target, UnroutedRead};
+use super::indexing::ReadIndex;
+use super::leavers::{DisconnectedClients, reply_disconnected};
 use super::view::View;
 
-/// A read under a valid permit that waits for the slots that were marked then.
+/// A read under a valid permit (`Path::Held`) that waits for the slots that were marked then.
 #[derive(Clone, Debug, Hash)]
-struct Held {
+struct BlockedRead {
     from: ReadFrom,
     /// The newest slot marked on the key when the permit was found.
     wait: Slot,
@@ -30,31 +30,31 @@ struct Held {
 /// Reads that wait.
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
-    held: HashMap<Key, Vec<Held>, Seeded>,
-    /// Keys with held reads that a slot just executed.
+    blocked: HashMap<Key, Vec<BlockedRead>, SeededState>,
+    /// Keys with blocked reads that a slot just executed.
     touched: Vec<Key>,
-    asking: Asking,
-    indexing: Indexing,
-    answers: Answers,
+    forwarded: ForwardedReads,
+    read_index: ReadIndex,
+    answers: ReadAnswers,
 }
 
 impl Hash for Reads {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        leasehold_leases::fingerprint::unordered(&self.held, state);
-        (&self.touched, &self.asking).hash(state);
-        (&self.indexing, &self.answers).hash(state);
+        leasehold_leases::fingerprint::unordered(&self.blocked, state);
+        (&self.touched, &self.forwarded).hash(state);
+        (&self.read_index, &self.answers).hash(state);
     }
 }
 
 impl Reads {
     /// Number of reads that wait here.
     pub fn len(&self) -> usize {
-        let held: usize = self.held.values().map(Vec::len).sum();
-        held + self.asking.len() + self.indexing.len()
+        let blocked: usize = self.blocked.values().map(Vec::len).sum();
+        blocked + self.forwarded.len() + self.read_index.len()
     }
 
     /// Serves a read of one key as locally as it can.
-    pub fn read(&mut self, step: &mut Step<'_>, view: View<'_>, read: Read) {
+    pub fn read(&mut self, step: &mut Step<'_>, view: View<'_>, read: ReadRequest) {
         match view.permit(step.now, &read.key) {
             Ok(permit) => self.read_permitted(step, view, read, permit),
             Err(reason) => {
@@ -65,7 +65,13 @@ impl Reads {
     }
 
     /// Waits only for writes of this key that were accepted here before.
-    fn read_permitted(&mut self, step: &mut Step<'_>, view: View<'_>, read: Read, permit: Permit) {
+    fn read_permitted(
+        &mut self,
+        step: &mut Step<'_>,
+        view: View<'_>,
+        read: ReadRequest,
+        permit: Permit,
+    ) {
         // Hazard 10: a leader is a holder like any, and waits for its own writes.
         let marked = view
             .newest_mark(&read.key)
@@ -80,8 +86,8 @@ impl Reads {
             return answer(step, read, Path::Held, outcome, permit);
         }
         step.metrics.reads_held += 1;
-        let held = self.held.entry(read.key).or_default();
-        held.push(Held {
+        let blocked = self.blocked.entry(read.key).or_default();
+        blocked.push(BlockedRead {
             from: read.from,
             wait: newest,
         });
@@ -89,46 +95,51 @@ impl Reads {
 
     /// A slot that writes `key` was executed.
     pub fn note_executed(&mut self, key: &Key) {
-        if !self.held.is_empty() && self.held.contains_key(key) {
+        if !self.blocked.is_empty() && self.blocked.contains_key(key) {
             self.touched.push(key.clone());
         }
     }
 
-    /// Slots were executed: reads held for them are answered.
+    /// Slots were executed: reads blocked by them are answered.
     pub fn release_executed(&mut self, step: &mut Step<'_>, view: View<'_>) {
         for key in std::mem::take(&mut self.touched) {
             let executed = view.executed();
-            let ready = self.take_held(&key, |held| held.wait <= executed);
-            self.answer_held(step, view, (&key, ready), None);
+            let ready = self.take_blocked(&key, |blocked| blocked.wait <= executed);
+            self.answer_blocked(step, view, (&key, ready), None);
         }
-        self.indexing.answer_executed(step, view, &mut self.answers);
+        self.read_index
+            .answer_executed(step, view, &mut self.answers);
     }
 
     /// A committed slot may answer reads of its keys before it is executed.
     pub fn release_by_commit(&mut self, step: &mut Step<'_>, view: View<'_>, slot: Slot) {
-        if !self.held.is_empty() {
+        if !self.blocked.is_empty() {
             let values = view
                 .consensus
-                .values_at_commit(slot, |key| self.held.contains_key(key));
+                .values_at_commit(slot, |key| self.blocked.contains_key(key));
             let values: Vec<(Key, Outcome)> = values
                 .map(|(key, outcome)| (key.clone(), outcome))
                 .collect();
             for (key, outcome) in values {
-                let ready = self.take_held(&key, |held| held.wait <= slot);
-                self.answer_held(step, view, (&key, ready), Some(outcome));
+                let ready = self.take_blocked(&key, |blocked| blocked.wait <= slot);
+                self.answer_blocked(step, view, (&key, ready), Some(outcome));
             }
         }
-        self.indexing
+        self.read_index
             .answer_by_commit(step, view, &mut self.answers, slot);
     }
 
-    fn take_held(&mut self, key: &Key, ready: impl Fn(&Held) -> bool) -> Vec<Held> {
-        let Some(all) = self.held.get_mut(key) else {
+    fn take_blocked(
+        &mut self,
+        key: &Key,
+        ready: impl Fn(&BlockedRead) -> bool,
+    ) -> Vec<BlockedRead> {
+        let Some(all) = self.blocked.get_mut(key) else {
             return Vec::new();
         };
-        let (ready, rest): (Vec<Held>, Vec<Held>) = all.drain(..).partition(ready);
+        let (ready, rest): (Vec<BlockedRead>, Vec<BlockedRead>) = all.drain(..).partition(ready);
         if rest.is_empty() {
-            self.held.remove(key);
+            self.blocked.remove(key);
         } else {
             *all = rest;
         }
@@ -136,20 +147,20 @@ impl Reads {
     }
 
     /// The permit is looked up again: what is answered is valid now, too.
-    fn answer_held(
+    fn answer_blocked(
         &mut self,
         step: &mut Step<'_>,
         view: View<'_>,
-        (key, ready): (&Key, Vec<Held>),
+        (key, ready): (&Key, Vec<BlockedRead>),
         outcome: Option<Outcome>,
     ) {
         if ready.is_empty() {
             return;
         }
         let permit = view.permit(step.now, key);
-        for held in ready {
-            let read = Read {
-                from: held.from,
+        for blocked in ready {
+            let read = ReadRequest {
+                from: blocked.from,
                 key: key.clone(),
             };
             match permit {
@@ -168,9 +179,9 @@ impl Reads {
     /// The slots that reads of these keys waited for were replaced or dropped.
     pub fn look_again(&mut self, step: &mut Step<'_>, view: View<'_>, keys: Vec<Key>) {
         for key in keys {
-            for held in self.take_held(&key, |_| true) {
-                let read = Read {
-                    from: held.from,
+            for blocked in self.take_blocked(&key, |_| true) {
+                let read = ReadRequest {
+                    from: blocked.from,
                     key: key.clone(),
                 };
                 self.read(step, view, read);
@@ -180,51 +191,53 @@ impl Reads {
 
     /// Leases were given back: what waited under them looks elsewhere.
     pub fn look_again_all(&mut self, step: &mut Step<'_>, view: View<'_>) {
-        let keys = self.held_keys();
+        let keys = self.blocked_keys();
         self.look_again(step, view, keys);
     }
 
-    fn held_keys(&self) -> Vec<Key> {
-        let mut keys: Vec<Key> = self.held.keys().cloned().collect();
+    fn blocked_keys(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.blocked.keys().cloned().collect();
         keys.sort_unstable();
         keys
     }
 
     /// No permit here: the nearest holder, then the leader's read-index.
-    fn read_elsewhere(&mut self, step: &mut Step<'_>, view: View<'_>, read: Read) {
+    fn read_elsewhere(&mut self, step: &mut Step<'_>, view: View<'_>, read: ReadRequest) {
         match read.from {
-            ReadFrom::Client(client) => self.ask(step, view, Wanted::asked(0, client, read.key)),
-            ReadFrom::Peer(..) if view.consensus.leads() => self.index(step, view, read),
+            ReadFrom::Client(client) => {
+                self.forward(step, view, UnroutedRead::after(0, client, read.key))
+            }
+            ReadFrom::Peer(..) if view.consensus.leads() => self.start_read_index(step, view, read),
             ReadFrom::Peer(to, request) => self.answers.refuse(to, request),
         }
     }
 
     /// Has a majority confirm that this replica leads still.
-    fn index(&mut self, step: &mut Step<'_>, view: View<'_>, read: Read) {
-        self.indexing.begin(step, view, &mut self.answers, read);
+    fn start_read_index(&mut self, step: &mut Step<'_>, view: View<'_>, read: ReadRequest) {
+        self.read_index.begin(step, view, &mut self.answers, read);
     }
 
     /// Whether a read waits for a probe that is not sent yet.
     pub fn is_probe_due(&self) -> bool {
-        self.indexing.is_probe_due()
+        self.read_index.is_probe_due()
     }
 
     /// A probe was sent.
     pub fn probe_sent(&mut self) {
-        self.indexing.probe_sent();
+        self.read_index.probe_sent();
     }
 
     /// A majority may have confirmed reads.
     pub fn confirm(&mut self, step: &mut Step<'_>, view: View<'_>) {
-        self.indexing.confirm(step, view, &mut self.answers);
+        self.read_index.confirm(step, view, &mut self.answers);
     }
 
     /// This replica no longer leads: what it was confirming is asked elsewhere.
-    pub fn index_elsewhere(&mut self, step: &mut Step<'_>, view: View<'_>) {
-        for read in self.indexing.take_all() {
+    pub fn reroute_read_index(&mut self, step: &mut Step<'_>, view: View<'_>) {
+        for read in self.read_index.take_all() {
             match read.from {
                 ReadFrom::Client(client) => {
-                    self.ask(step, view, Wanted::asked(1, client, read.key))
+                    self.forward(step, view, UnroutedRead::after(1, client, read.key))
                 }
                 ReadFrom::Peer(to, request) => self.answers.refuse(to, request),
             }
@@ -232,27 +245,28 @@ impl Reads {
     }
 
     /// Asks the nearest holder at the first attempt, then the leader.
-    fn ask(&mut self, step: &mut Step<'_>, view: View<'_>, wanted: Wanted) {
+    fn forward(&mut self, step: &mut Step<'_>, view: View<'_>, unrouted: UnroutedRead) {
         let leader = view.consensus.leader();
-        let to = match wanted.attempts {
+        let to = match unrouted.attempts {
             0 => {
-                let holders = view.leasing.configs().holders(&wanted.key);
-                step.us.nearest(holders).or(leader)
+                let holders = view.leasing.configs().holders(&unrouted.key);
+                step.ctx.nearest(holders).or(leader)
             }
             _ => leader,
         };
         if to == Some(step.me()) {
-            let Wanted { from, key, .. } = wanted;
+            let UnroutedRead { from, key, .. } = unrouted;
             let from = ReadFrom::Client(from);
-            return self.index(step, view, Read { from, key });
+            return self.start_read_index(step, view, ReadRequest { from, key });
         }
         let of_leader = to.is_none() || to == leader;
-        self.asking.ask(step, wanted, Target { to, of_leader });
+        self.forwarded
+            .forward(step, unrouted, Target { to, of_leader });
     }
 
-    fn ask_all(&mut self, step: &mut Step<'_>, view: View<'_>, wanted: Vec<Wanted>) {
-        for wanted in wanted {
-            self.ask(step, view, wanted);
+    fn forward_all(&mut self, step: &mut Step<'_>, view: View<'_>, unrouted: Vec<UnroutedRead>) {
+        for unrouted in unrouted {
+            self.forward(step, view, unrouted);
         }
     }
 
@@ -265,14 +279,14 @@ impl Reads {
         reads: Vec<(RequestId, Key)>,
     ) {
         for (request, key) in reads {
-            let read = Read {
+            let read = ReadRequest {
                 from: ReadFrom::Peer(from, request),
                 key,
             };
             if !read_index {
                 self.read(step, view, read);
             } else if view.consensus.leads() {
-                self.index(step, view, read);
+                self.start_read_index(step, view, read);
             } else {
                 self.answers.refuse(from, request);
             }
@@ -286,69 +300,69 @@ impl Reads {
         from: ReplicaId,
         answers: Vec<ReadAnswer>,
     ) {
-        self.asking.hear(step.now, from);
+        self.forwarded.note_answer(step.now, from);
         for ReadAnswer { request, outcome } in answers {
             match outcome {
                 Some((outcome, path)) => {
-                    if let Some(client) = self.asking.answered(request) {
+                    if let Some(client) = self.forwarded.take_answered(request) {
                         step.reply(client, path, outcome);
                     }
                 }
                 None => {
                     let leader = view.consensus.leader();
-                    if let Some(wanted) = self.asking.refused((from, request), leader) {
-                        self.ask(step, view, wanted);
+                    if let Some(unrouted) = self.forwarded.take_refused((from, request), leader) {
+                        self.forward(step, view, unrouted);
                     }
                 }
             }
         }
     }
 
-    /// Gives up the reads of clients that have gone.
-    pub fn forget(&mut self, step: &mut Step<'_>, gone: &Gone) {
-        let mut held: Vec<ClientHandle> = Vec::new();
+    /// Drops the reads of disconnected clients.
+    pub fn forget(&mut self, step: &mut Step<'_>, disconnected: &DisconnectedClients) {
+        let mut blocked: Vec<ClientHandle> = Vec::new();
         let mut stays = |from: ReadFrom| match from {
-            ReadFrom::Client(client) if gone.has(client) => {
-                held.push(client);
+            ReadFrom::Client(client) if disconnected.has(client) => {
+                blocked.push(client);
                 false
             }
             _ => true,
         };
-        self.held.retain(|_, of_key| {
-            of_key.retain(|held| stays(held.from));
+        self.blocked.retain(|_, of_key| {
+            of_key.retain(|blocked| stays(blocked.from));
             !of_key.is_empty()
         });
-        self.indexing.retain(stays);
-        held.sort_unstable();
-        for client in held {
-            tell_gone(step, client);
+        self.read_index.retain(stays);
+        blocked.sort_unstable();
+        for client in blocked {
+            reply_disconnected(step, client);
         }
-        self.asking.forget(step, gone);
+        self.forwarded.forget(step, disconnected);
     }
 
     /// Sends what reads left behind in this group of steps.
     pub fn flush(&mut self, step: &mut Step<'_>) {
-        self.asking.flush(step);
+        self.forwarded.flush(step);
         self.answers.flush(step);
     }
 
-    /// Asks again for reads without an answer, the leader this time. Held reads without a permit
+    /// Asks again for reads without an answer, the leader this time. Blocked reads without a permit
     /// any more look elsewhere.
     pub fn retry(&mut self, step: &mut Step<'_>, view: View<'_>) {
-        let patience = step.us.settings.timing.retransmit;
+        let timeout = step.ctx.settings.timing.retransmit;
         let now = step.now;
-        let overdue = self.asking.take_overdue(now, patience);
-        self.ask_all(step, view, overdue);
-        let mut keys = self.held_keys();
+        let overdue = self.forwarded.take_overdue(now, timeout);
+        self.forward_all(step, view, overdue);
+        let mut keys = self.blocked_keys();
         keys.retain(|key| view.permit(now, key).is_err());
         self.look_again(step, view, keys);
     }
 
-    /// Somebody leads anew: reads that wait for an earlier leader, or for any, ask this
+    /// A new leadership begins: reads that wait for an earlier leader, or for any, ask this
     /// one. Those that wait for a holder have no reason to.
     pub fn ask_new_leader(&mut self, step: &mut Step<'_>, view: View<'_>) {
-        let of_leader = self.asking.take_of_leader();
-        self.ask_all(step, view, of_leader);
+        let of_leader = self.forwarded.take_of_leader();
+        self.forward_all(step, view, of_leader);
     }
 
     /// # Panics
@@ -359,17 +373,17 @@ impl Reads {
             "reads of executed keys are released"
         );
         assert!(
-            self.held.values().all(|held| !held.is_empty()),
+            self.blocked.values().all(|blocked| !blocked.is_empty()),
             "no key is kept without reads"
         );
-        self.indexing.check();
-        self.asking.check();
+        self.read_index.check();
+        self.forwarded.check();
     }
 }
 
 /// Answers a read under a permit: only if the clock, read again after the step, is
 /// before the permit's end (protocol §3.5).
-fn answer(step: &mut Step<'_>, read: Read, path: Path, outcome: Outcome, permit: Permit) {
+fn answer(step: &mut Step<'_>, read: ReadRequest, path: Path, outcome: Outcome, permit: Permit) {
     assert!(step.now < permit.until, "a permit is valid when it is used");
     let path = match read.from {
         ReadFrom::Client(_) => path,
@@ -380,6 +394,6 @@ fn answer(step: &mut Step<'_>, read: Read, path: Path, outcome: Outcome, permit:
         path,
         outcome,
         until: permit.until,
-        again: Again::Key(read.key),
+        again: FencedRead::Key(read.key),
     });
 }

@@ -5,99 +5,102 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use leasehold_leases::hashing::Seeded;
+use leasehold_leases::hashing::SeededState;
 use leasehold_leases::{ReplicaId, Slot, Time};
 use leasehold_wire::{Command, Outcome, Path};
 
 use super::super::consensus::Accepted;
 use super::super::handles::ClientHandle;
 use super::super::machine::version_of;
-use super::super::message::{Message, Proposed, RequestId};
+use super::super::message::{Message, Proposal, RequestId};
 use super::super::parts::chunks;
 use super::super::step::Step;
-use super::super::unavailable::{asked_again, too_many_merges};
-use super::super::weight::command_weight;
-use super::leavers::{Gone, tell_gone};
-use super::logged::stand_in;
-use super::merging::{Counts, Held, Merging};
+use super::super::unavailable::{sent_again, too_many_merges};
+use super::super::weight::command_size_estimate;
+use super::leavers::{DisconnectedClients, reply_disconnected};
+use super::logged::placeholder;
+use super::merging::{MergeCost, MergeQueues, QueuedMerge};
 
 /// Waits between attempts grow with their number, up to this.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
 /// Writes, and reads, that are sent again in one go: very many may wait long at once.
 const RETRIED_MAX: usize = 4096;
-/// Maximum number of merges held as small ones that turn out large in one go.
+/// Maximum number of merges queued as small ones that turn out large in one go.
 const RECOUNTED_MAX: usize = 4096;
 /// A command that has not been answered.
 #[derive(Clone, Debug)]
-struct Pending {
+struct PendingCommand {
     from: ClientHandle,
     command: Command,
     request: RequestId,
     /// `None` if it is no merge.
-    counts: Option<Counts>,
+    cost: Option<MergeCost>,
     /// `None`: it was not sent yet, for too much merging is in the log.
-    sent: Option<Sent>,
+    sent: Option<SendAttempts>,
 }
 
 /// When a command was sent to be proposed, and how often.
 #[derive(Clone, Copy, Debug)]
-struct Sent {
+struct SendAttempts {
     last: Time,
     attempts: u32,
 }
 
-impl Hash for Pending {
+impl Hash for PendingCommand {
     /// When and how often it was sent decides only when it is sent again: not before
     /// the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.command, self.request).hash(state);
-        (self.counts, self.sent.is_some()).hash(state);
+        (self.cost, self.sent.is_some()).hash(state);
     }
 }
 
-impl Pending {
-    /// Whether it is the write that is held under this name.
-    fn is_held_as(&self, request: RequestId) -> bool {
+impl PendingCommand {
+    /// Whether it is the write that is queued under this name.
+    fn is_queued_as(&self, request: RequestId) -> bool {
         self.sent.is_none() && self.request == request
     }
 
-    fn is_overdue(&self, now: Time, patience: Duration) -> bool {
+    fn is_overdue(&self, now: Time, timeout: Duration) -> bool {
         self.sent.is_some_and(|sent| {
-            now.since(sent.last) >= patience * sent.attempts.min(ATTEMPTS_COUNTED_MAX)
+            now.since(sent.last) >= timeout * sent.attempts.min(ATTEMPTS_COUNTED_MAX)
         })
     }
 
     /// Says that it is sent now, and returns what goes into the log.
     fn send(&mut self, now: Time) -> (RequestId, Command) {
-        self.sent = Some(Sent {
+        self.sent = Some(SendAttempts {
             last: now,
             attempts: self.sent.map_or(0, |sent| sent.attempts) + 1,
         });
         let logged = match self.command.is_write() {
             true => self.command.clone(),
-            false => stand_in(&self.command),
+            false => placeholder(&self.command),
         };
         (self.request, logged)
     }
 }
 
-type BySession = HashMap<(u64, u64), Pending, Seeded>;
+type PendingBySession = HashMap<(u64, u64), PendingCommand, SeededState>;
 
-/// A write that was held, unless it was answered meanwhile: another origin may have brought
+/// A write that was queued, unless it was answered meanwhile: another origin may have brought
 /// it.
-fn held_write(writes: &mut BySession, (session, request): Held) -> Option<&mut Pending> {
+fn queued_write(
+    writes: &mut PendingBySession,
+    (session, request): QueuedMerge,
+) -> Option<&mut PendingCommand> {
     let pending = writes.get_mut(&session)?;
-    pending.is_held_as(request).then_some(pending)
+    pending.is_queued_as(request).then_some(pending)
 }
 
 /// Commands without an answer. Writes are known by their session, for a retry may have
 /// come another way; reads in the log by their attempt.
 #[derive(Clone, Debug, Default)]
 pub struct Writes {
-    writes: BySession,
-    reads: HashMap<RequestId, Pending, Seeded>,
+    writes: PendingBySession,
+    reads: HashMap<RequestId, PendingCommand, SeededState>,
     to_forward: Vec<(RequestId, Command)>,
-    merging: Merging,
+    merging: MergeQueues,
     /// Committed slots with a command that could not be answered at commit.
     unanswered: BTreeSet<Slot>,
 }
@@ -136,35 +139,35 @@ impl Writes {
         {
             let before = std::mem::replace(&mut pending.from, from);
             if before != from {
-                step.reply(before, Path::Log, asked_again());
+                step.reply(before, Path::Log, sent_again());
             }
             return;
         }
         let is_write = command.is_write();
-        let settings = &step.us.settings;
+        let settings = &step.ctx.settings;
         let many = settings.merges_of_key_max;
-        let counts = self.merging.counts_of(&command, work, many);
+        let cost = self.merging.cost_of(&command, work, many);
         let work_max = settings.merge_work_max;
-        let may_send = counts.is_none_or(|it| self.merging.has_turn(it, work_max));
-        if !may_send && counts.is_some_and(Counts::is_long) {
+        let may_send = cost.is_none_or(|it| self.merging.may_send(it, work_max));
+        if !may_send && cost.is_some_and(MergeCost::is_long) {
             step.metrics.writes_held += 1;
             return step.reply(from, Path::Log, too_many_merges());
         }
-        let mut pending = Pending {
+        let mut pending = PendingCommand {
             from,
             command,
             request: step.name_request(),
-            counts,
+            cost,
             sent: None,
         };
-        match counts.filter(|_| !may_send) {
-            Some(counts) => {
+        match cost.filter(|_| !may_send) {
+            Some(cost) => {
                 step.metrics.writes_held += 1;
-                let held = (session, pending.request);
-                self.merging.hold(counts, from.connection, held);
+                let queued = (session, pending.request);
+                self.merging.enqueue(cost, from.connection, queued);
             }
             None => {
-                counts.into_iter().for_each(|it| self.merging.sent(it));
+                cost.into_iter().for_each(|it| self.merging.note_sent(it));
                 self.to_forward.push(pending.send(step.now));
             }
         }
@@ -176,38 +179,38 @@ impl Writes {
         assert!(known.is_none(), "a command waits once");
     }
 
-    /// Sends what was held, as far as may be. `work` tells how much work a merge is as far as is
+    /// Sends what was queued, as far as may be. `work` tells how much work a merge is as far as is
     /// known by now: writes that were on their way may have made its record large.
-    fn send_held(&mut self, step: &mut Step<'_>, work: impl Fn(&Command) -> usize) {
-        let work_max = step.us.settings.merge_work_max;
+    fn send_queued(&mut self, step: &mut Step<'_>, work: impl Fn(&Command) -> usize) {
+        let work_max = step.ctx.settings.merge_work_max;
         let mut recounted = 0;
         while let Some(next) = self.merging.next(work_max, recounted >= RECOUNTED_MAX) {
-            let Some(pending) = held_write(&mut self.writes, next.held) else {
+            let Some(pending) = queued_write(&mut self.writes, next.queued) else {
                 self.merging.pass_over(&next);
                 continue;
             };
-            let counts = pending.counts.expect("only merges are held");
-            let counts = counts.raised_to(work(&pending.command));
-            pending.counts = Some(counts);
-            if self.merging.may_go(&next, counts, work_max) {
-                self.merging.sent(counts);
+            let cost = pending.cost.expect("only merges are queued");
+            let cost = cost.raised_to(work(&pending.command));
+            pending.cost = Some(cost);
+            if self.merging.may_go(&next, cost, work_max) {
+                self.merging.note_sent(cost);
                 self.to_forward.push(pending.send(step.now));
             } else {
                 recounted += 1;
-                self.merging.hold(counts, next.connection, next.held);
+                self.merging.enqueue(cost, next.connection, next.queued);
             }
         }
     }
 
-    /// Gives up the held writes of clients that have gone: they never left.
-    pub fn forget_held(&mut self, step: &mut Step<'_>, gone: &Gone) {
-        let held = self.writes.iter().filter(|(_, it)| it.sent.is_none());
-        let of_gone = held.filter(|(_, it)| gone.has(it.from));
-        let mut given_up: Vec<_> = of_gone.map(|(of, it)| (it.request, *of)).collect();
-        given_up.sort_unstable();
-        for (_, session) in given_up {
+    /// Drops the queued writes of disconnected clients: they never left.
+    pub fn forget_queued(&mut self, step: &mut Step<'_>, disconnected: &DisconnectedClients) {
+        let queued = self.writes.iter().filter(|(_, it)| it.sent.is_none());
+        let of_disconnected = queued.filter(|(_, it)| disconnected.has(it.from));
+        let mut dropped: Vec<_> = of_disconnected.map(|(of, it)| (it.request, *of)).collect();
+        dropped.sort_unstable();
+        for (_, session) in dropped {
             if let Some(pending) = self.take_write(&session) {
-                tell_gone(step, pending.from);
+                reply_disconnected(step, pending.from);
             }
         }
     }
@@ -219,11 +222,11 @@ impl Writes {
         step: &mut Step<'_>,
         work: impl Fn(&Command) -> usize,
     ) -> Vec<(RequestId, Command)> {
-        self.send_held(step, work);
+        self.send_queued(step, work);
         let writes = &self.writes;
-        let waits = |(session, request): &Held| {
+        let waits = |(session, request): &QueuedMerge| {
             let pending = writes.get(session);
-            pending.is_some_and(|pending| pending.is_held_as(*request))
+            pending.is_some_and(|pending| pending.is_queued_as(*request))
         };
         self.merging.tidy(waits);
         std::mem::take(&mut self.to_forward)
@@ -231,16 +234,16 @@ impl Writes {
 
     /// Sends commands to the leader.
     pub fn forward(step: &mut Step<'_>, leader: ReplicaId, commands: Vec<(RequestId, Command)>) {
-        for commands in chunks(commands, |(_, command)| command_weight(command)) {
+        for commands in chunks(commands, |(_, command)| command_size_estimate(command)) {
             step.send(leader, Message::Forward { commands });
         }
     }
 
     /// Sends pending commands again that have waited too long.
     pub fn retry(&mut self, step: &mut Step<'_>) {
-        let patience = step.us.settings.timing.retransmit * 2;
+        let timeout = step.ctx.settings.timing.retransmit * 2;
         let now = step.now;
-        let is_due = |pending: &Pending| pending.is_overdue(now, patience);
+        let is_due = |pending: &PendingCommand| pending.is_overdue(now, timeout);
         self.forward_again(step, RETRIED_MAX, is_due);
     }
 
@@ -252,7 +255,12 @@ impl Writes {
     /// A read keeps its name: whichever of its attempts is executed first began after
     /// the client asked, and one that waits in a long queue must not be given up for
     /// one that waits behind it.
-    fn forward_again(&mut self, step: &mut Step<'_>, most: usize, due: impl Fn(&Pending) -> bool) {
+    fn forward_again(
+        &mut self,
+        step: &mut Step<'_>,
+        most: usize,
+        due: impl Fn(&PendingCommand) -> bool,
+    ) {
         let mut writes: Vec<_> = self.writes.values_mut().filter(|p| due(p)).collect();
         writes.sort_unstable_by_key(|pending| pending.request);
         writes.truncate(most);
@@ -271,14 +279,15 @@ impl Writes {
 
     /// The leader knows the answer to a write already: it had been executed.
     pub fn on_answered(&mut self, step: &mut Step<'_>, answers: Vec<(RequestId, Outcome)>) {
-        let answered: HashSet<RequestId, Seeded> = answers.iter().map(|(name, _)| *name).collect();
+        let answered: HashSet<RequestId, SeededState> =
+            answers.iter().map(|(name, _)| *name).collect();
         // Once through all that wait, however many are answered.
         let waiting = self
             .writes
             .iter()
             .map(|(session, it)| (it.request, *session));
         let waiting = waiting.filter(|(request, _)| answered.contains(request));
-        let mut sessions: HashMap<RequestId, (u64, u64), Seeded> = waiting.collect();
+        let mut sessions: HashMap<RequestId, (u64, u64), SeededState> = waiting.collect();
         for (request, outcome) in answers {
             let session = sessions.remove(&request);
             if let Some(pending) = session.and_then(|session| self.take_write(&session)) {
@@ -287,27 +296,27 @@ impl Writes {
         }
     }
 
-    /// Forgets what clients that have gone wanted to read. Each of these reads counts until it has come
+    /// Forgets what disconnected clients wanted to read. Each of these reads counts until it has come
     /// through the log. Otherwise a client that asks and leaves, again and again, could make the
     /// leader's queue grow without bound.
-    pub fn forget_reads(&mut self, gone: &Gone) {
+    pub fn forget_reads(&mut self, disconnected: &DisconnectedClients) {
         let reads = self.reads.values_mut();
-        for pending in reads.filter(|pending| gone.has(pending.from)) {
+        for pending in reads.filter(|pending| disconnected.has(pending.from)) {
             pending.command = Command::default();
         }
     }
 
-    /// The read for which a stand-in has come through the log, if it was asked here; without an
-    /// operation if its client has gone.
-    pub fn asked(&self, me: ReplicaId, stand_in: &Proposed) -> Option<&Command> {
-        let pending = self.reads.get(&stand_in.request);
+    /// The read for which a placeholder has come through the log, if it was asked here; without an
+    /// operation if its client has disconnected.
+    pub fn read_of_placeholder(&self, me: ReplicaId, placeholder: &Proposal) -> Option<&Command> {
+        let pending = self.reads.get(&placeholder.request);
         pending
-            .filter(|_| stand_in.origin == me)
+            .filter(|_| placeholder.origin == me)
             .map(|it| &it.command)
     }
 
     /// Whether a client waits for this command.
-    fn awaits(&self, proposed: &Proposed) -> bool {
+    fn awaits(&self, proposed: &Proposal) -> bool {
         let command = &proposed.command;
         match command.is_write() {
             true => self
@@ -317,16 +326,16 @@ impl Writes {
         }
     }
 
-    fn take_write(&mut self, session: &(u64, u64)) -> Option<Pending> {
+    fn take_write(&mut self, session: &(u64, u64)) -> Option<PendingCommand> {
         let pending = self.writes.remove(session)?;
         let sent = pending.sent.is_some();
-        self.merging.settle(&pending.command, pending.counts, sent);
+        self.merging.release(&pending.command, pending.cost, sent);
         Some(pending)
     }
 
     /// The client that waits for this command. A write is the same whichever origin
     /// brought it; an attempt's name means something only at its own.
-    fn take(&mut self, me: ReplicaId, proposed: &Proposed) -> Option<ClientHandle> {
+    fn take(&mut self, me: ReplicaId, proposed: &Proposal) -> Option<ClientHandle> {
         let command = &proposed.command;
         let pending = if command.is_write() {
             self.take_write(&(command.client, command.sequence))
@@ -339,7 +348,7 @@ impl Writes {
     }
 
     /// Answers the client that waits for this command.
-    pub fn answer(&mut self, step: &mut Step<'_>, proposed: &Proposed, outcome: Outcome) {
+    pub fn answer(&mut self, step: &mut Step<'_>, proposed: &Proposal, outcome: Outcome) {
         if let Some(to) = self.take(step.me(), proposed) {
             step.reply(to, Path::Log, outcome);
         }
@@ -356,7 +365,7 @@ impl Writes {
     }
 
     /// Nothing more is answered of this slot before it is executed.
-    pub fn settle(&mut self, slot: Slot) {
+    pub fn complete(&mut self, slot: Slot) {
         self.unanswered.remove(&slot);
     }
 
@@ -365,8 +374,8 @@ impl Writes {
     pub fn answer_at_commit(&mut self, step: &mut Step<'_>, slot: Slot, accepted: &Accepted) {
         let me = step.me();
         for (index, proposed) in accepted.value.commands().iter().enumerate() {
-            let sure = proposed.command.is_blind_write() && accepted.sure(index);
-            if sure && proposed.origin == me {
+            let infallible = proposed.command.is_blind_write() && accepted.is_infallible(index);
+            if infallible && proposed.origin == me {
                 let outcome = Outcome::written(version_of(slot, index));
                 self.answer(step, proposed, outcome);
             }
@@ -374,10 +383,10 @@ impl Writes {
     }
 
     /// # Panics
-    /// If what is held and what was sent do not add up.
+    /// If what is queued and what was sent do not add up.
     pub fn check(&self) {
         let writes = self.writes.values();
-        let waiting = writes.map(|it| (&it.command, it.counts, it.sent.is_some()));
+        let waiting = writes.map(|it| (&it.command, it.cost, it.sent.is_some()));
         self.merging.check(waiting);
     }
 

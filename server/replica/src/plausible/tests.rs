@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_leases::demand::{Delta, Report};
+use leasehold_leases::demand::{Delta, TallyReport};
 use leasehold_leases::{ConfigChange, Promise, ReplicaId, ReplicaSet};
 use smallvec::smallvec;
 
@@ -12,7 +12,7 @@ use super::super::lease_set::LeaseSet;
 use super::super::message::Batch;
 use super::*;
 
-const KNOWN: Known = Known {
+const KNOWN: SanityBaseline = SanityBaseline {
     round: 7,
     incarnation: Incarnation(3),
     slots: PerLog {
@@ -66,7 +66,7 @@ fn accept(log: LogId, slot: u64, change: impl FnOnce(&mut Accept)) -> Message {
         tag: ReplicaSet::EMPTY,
         news: LogNews::default(),
         last_multi: Slot::ZERO,
-        sure: Arc::from([]),
+        infallible: Arc::from([]),
     };
     change(&mut accept);
     Message::Accept(accept)
@@ -82,7 +82,7 @@ fn heartbeat(round: u64, commands: LogNews, configs: LogNews) -> Message {
 
 fn prepared(answer: u64, entry: (u64, u64, u64), start: (u64, u64), commit: u64) -> Message {
     let (slot, round, log_time_ms) = entry;
-    let entry = Reported {
+    let entry = ReportedEntry {
         log: LogId::Commands,
         slot: Slot(slot),
         ballot: ballot(round),
@@ -325,7 +325,7 @@ const CASES: &[(&str, u64, Saying)] = &[
 #[test]
 fn each_number_is_believed_up_to_its_bound() {
     for (place, most, saying) in CASES {
-        let believed = |number| plausible(&KNOWN, &envelope(3, saying(number)));
+        let believed = |number| is_sane(&KNOWN, &envelope(3, saying(number)));
         assert!(believed(0) && believed(*most), "{place}: {most}");
         for beyond in [most + 1, NUMBER_MAX, u64::MAX] {
             assert!(!believed(beyond), "{place}: {beyond}");
@@ -342,13 +342,13 @@ fn demand_for_keys_that_cannot_be_is_refused() {
             reads: u32::MAX,
             writes: u32::MAX,
         };
-        let report = Report {
+        let report = TallyReport {
             deltas: vec![delta],
-            ..Report::default()
+            ..TallyReport::default()
         };
         let rtts_us = vec![u32::MAX; 9];
         let demand = DemandReport { report, rtts_us };
-        plausible(&KNOWN, &envelope(3, Message::Demand(demand)))
+        is_sane(&KNOWN, &envelope(3, Message::Demand(demand)))
     };
     assert!(believed(1) && believed(KEY_BYTES_MAX));
     assert!(!believed(0) && !believed(KEY_BYTES_MAX + 1));
@@ -356,7 +356,7 @@ fn demand_for_keys_that_cannot_be_is_refused() {
 
 #[test]
 fn a_run_of_a_peer_is_believed_up_to_its_bound() {
-    let unknown = Known {
+    let unknown = SanityBaseline {
         incarnation: Incarnation(0),
         ..KNOWN
     };
@@ -364,7 +364,7 @@ fn a_run_of_a_peer_is_believed_up_to_its_bound() {
         (KNOWN, 3 + INCARNATIONS_AHEAD_MAX),
         (unknown, FIRST_INCARNATION_MAX),
     ] {
-        let believed = |run| plausible(&known, &envelope(run, Message::TransferRequest));
+        let believed = |run| is_sane(&known, &envelope(run, Message::TransferRequest));
         assert!(believed(0) && believed(most));
         assert!(!believed(most + 1) && !believed(NUMBER_MAX) && !believed(u64::MAX));
     }
@@ -372,13 +372,13 @@ fn a_run_of_a_peer_is_believed_up_to_its_bound() {
 
 #[test]
 fn no_bound_leaves_what_decoders_take() {
-    let extreme = Known {
+    let extreme = SanityBaseline {
         round: NUMBER_MAX,
         ..KNOWN
     };
     let rejected = |round| {
         let promised = ballot(round);
-        plausible(&extreme, &envelope(3, Message::Rejected { promised }))
+        is_sane(&extreme, &envelope(3, Message::Rejected { promised }))
     };
     assert!(rejected(NUMBER_MAX) && !rejected(NUMBER_MAX + 1));
     assert_eq!(nearer(NUMBER_MAX - 1, u64::MAX), NUMBER_MAX);

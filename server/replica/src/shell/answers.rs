@@ -9,11 +9,11 @@ use crate::parts;
 
 /// Answers by peer, until they are sent.
 #[derive(Debug, Default)]
-pub struct Answers {
+pub struct FencedAnswers {
     of_peers: Vec<(ReplicaId, Vec<ReadAnswer>)>,
 }
 
-impl Answers {
+impl FencedAnswers {
     /// Adds the answer to a peer's `request`.
     pub fn push(&mut self, peer: ReplicaId, request: RequestId, outcome: Outcome, path: Path) {
         let outcome = Some((outcome, path));

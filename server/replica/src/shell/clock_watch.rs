@@ -24,26 +24,26 @@ const APART: Duration = Duration::from_millis(250);
 
 /// Readings of the machine's clocks at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct ClockReading {
     /// The clock that leases are counted on.
     pub now: Time,
     /// Readings of the other clocks; `None` if they could not be read close enough to `now`.
-    pub others: Option<Others>,
+    pub others: Option<OtherClocks>,
 }
 
 /// Clocks that leases are not counted on, in ns since their own epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Others {
+pub struct OtherClocks {
     /// Time since boot as NTP steers it, suspension included.
     pub steered_ns: u64,
     /// The wall clock.
     pub wall_ns: u64,
 }
 
-impl Reading {
+impl ClockReading {
     /// Returns a reading of a clock that nothing contradicts.
-    pub fn alone(now: Time) -> Reading {
-        Reading { now, others: None }
+    pub fn alone(now: Time) -> ClockReading {
+        ClockReading { now, others: None }
     }
 }
 
@@ -64,17 +64,17 @@ pub struct Divergence {
 #[derive(Clone, Debug, Default)]
 pub struct ClockWatch {
     /// Rising, [`APART`], for [`SPAN`]; none from before the last divergence.
-    kept: VecDeque<(Time, Others)>,
+    kept: VecDeque<(Time, OtherClocks)>,
     /// Divergence that made the clock untrusted.
     divergence: Option<Divergence>,
     /// Whether the replica was last notified that the clock is untrusted.
-    told_untrusted: bool,
+    reported_untrusted: bool,
 }
 
 impl ClockWatch {
     /// Takes readings made at one moment; `rho_ppm` is what clock rates may differ by.
     /// Returns whether the clock is to be believed, if that is news to the replica.
-    pub fn news(&mut self, reading: Reading, rho_ppm: u32) -> Option<bool> {
+    pub fn news(&mut self, reading: ClockReading, rho_ppm: u32) -> Option<bool> {
         let others = reading.others?;
         let now = reading.now;
         let kept = self.kept.iter();
@@ -94,7 +94,7 @@ impl ClockWatch {
             self.divergence = None;
         }
         let untrusted = self.divergence.is_some();
-        if std::mem::replace(&mut self.told_untrusted, untrusted) == untrusted {
+        if std::mem::replace(&mut self.reported_untrusted, untrusted) == untrusted {
             return None;
         }
         Some(!untrusted)
@@ -105,7 +105,7 @@ impl ClockWatch {
         self.divergence
     }
 
-    fn keep(&mut self, now: Time, others: Others) {
+    fn keep(&mut self, now: Time, others: OtherClocks) {
         let last = self.kept.back().map(|(last, _)| *last);
         if last.is_some_and(|last| now.since(last) < APART) {
             return;
@@ -119,7 +119,7 @@ impl ClockWatch {
 }
 
 /// Whether the clocks have gone differently far between two readings.
-fn differ(from: (Time, Others), to: (Time, Others), rho_ppm: u32) -> Option<Divergence> {
+fn differ(from: (Time, OtherClocks), to: (Time, OtherClocks), rho_ppm: u32) -> Option<Divergence> {
     let within = to.0.since(from.0);
     let drift_ns = (within.as_nanos() * u128::from(rho_ppm)).div_ceil(1_000_000);
     let differs = |clock, from_ns: u64, to_ns: u64, slack: Duration| {
@@ -184,9 +184,9 @@ mod tests {
 
         fn look(&mut self) {
             let [now, steered, wall] = self.read.map(|read| read as u64);
-            let reading = Reading {
+            let reading = ClockReading {
                 now: Time(now),
-                others: Some(Others {
+                others: Some(OtherClocks {
                     steered_ns: steered,
                     wall_ns: wall,
                 }),
@@ -274,8 +274,8 @@ mod tests {
         assert!(machine.untrusted(), "the span began anew");
         machine.run(3000, [0; 3]);
         assert!(!machine.untrusted());
-        let told: Vec<bool> = machine.news.iter().map(|(_, trusted)| *trusted).collect();
-        assert_eq!(told, [false, true], "each told once");
+        let reported: Vec<bool> = machine.news.iter().map(|(_, trusted)| *trusted).collect();
+        assert_eq!(reported, [false, true], "each reported once");
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
         let mut watch = ClockWatch::default();
         for second in 0..60 {
             let now = Time(second * 1_000_000_000);
-            assert_eq!(watch.news(Reading::alone(now), 0), None);
+            assert_eq!(watch.news(ClockReading::alone(now), 0), None);
         }
         assert_eq!(watch.divergence(), None);
     }

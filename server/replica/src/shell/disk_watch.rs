@@ -20,12 +20,12 @@ pub struct DiskWatch {
     /// Not yet durable, with the time at which each was asked for.
     waiting: VecDeque<(Sequence, Time)>,
     full: bool,
-    told_unwritable: bool,
+    reported_unwritable: bool,
 }
 
 impl DiskWatch {
     /// A persist was asked for.
-    pub fn asked(&mut self, sequence: Sequence, now: Time) {
+    pub fn requested(&mut self, sequence: Sequence, now: Time) {
         self.waiting.push_back((sequence, now));
     }
 
@@ -47,23 +47,24 @@ impl DiskWatch {
 
     /// Returns whether the storage takes writes, as the replica was last notified.
     pub fn writable(&self) -> bool {
-        !self.told_unwritable
+        !self.reported_unwritable
     }
 
     /// When a persist that is waiting now will count as stalled; `MAX` if none is.
     pub fn next_deadline(&self) -> Time {
-        let oldest = self.waiting.front().filter(|_| !self.told_unwritable);
-        oldest.map_or(Time::MAX, |(_, asked)| {
-            *asked + STALLED_AFTER + Duration::from_nanos(1)
+        let oldest = self.waiting.front().filter(|_| !self.reported_unwritable);
+        oldest.map_or(Time::MAX, |(_, requested_at)| {
+            *requested_at + STALLED_AFTER + Duration::from_nanos(1)
         })
     }
 
     /// Whether the storage takes writes, if that is news to the replica.
     pub fn news(&mut self, now: Time) -> Option<bool> {
         let oldest = self.waiting.front();
-        let stalled = oldest.is_some_and(|(_, asked)| now.since(*asked) > STALLED_AFTER);
+        let stalled =
+            oldest.is_some_and(|(_, requested_at)| now.since(*requested_at) > STALLED_AFTER);
         let unwritable = self.full || stalled;
-        if std::mem::replace(&mut self.told_unwritable, unwritable) == unwritable {
+        if std::mem::replace(&mut self.reported_unwritable, unwritable) == unwritable {
             return None;
         }
         Some(!unwritable)
@@ -79,11 +80,11 @@ mod tests {
     #[test]
     fn silence_counts_as_a_refusal_until_all_that_is_late_is_durable() {
         let mut watch = DiskWatch::default();
-        watch.asked(Sequence(1), Time(0));
-        watch.asked(Sequence(2), Time(0) + LONG);
+        watch.requested(Sequence(1), Time(0));
+        watch.requested(Sequence(2), Time(0) + LONG);
         assert_eq!(watch.news(Time(0) + STALLED_AFTER), None);
         assert_eq!(watch.news(Time(0) + LONG), Some(false));
-        assert_eq!(watch.news(Time(0) + LONG), None, "told once");
+        assert_eq!(watch.news(Time(0) + LONG), None, "reported once");
         watch.persisted(Sequence(1));
         assert_eq!(watch.news(Time(0) + LONG), Some(true));
         assert_eq!(watch.news(Time(0) + LONG + STALLED_AFTER), None);
@@ -102,8 +103,8 @@ mod tests {
     #[test]
     fn an_idle_disk_is_not_stalled() {
         let mut watch = DiskWatch::default();
-        watch.asked(Sequence(1), Time(0));
-        watch.asked(Sequence(2), Time(0));
+        watch.requested(Sequence(1), Time(0));
+        watch.requested(Sequence(2), Time(0));
         watch.persisted(Sequence(2));
         assert_eq!(watch.news(Time::MAX), None);
     }

@@ -9,8 +9,8 @@ mod disk_watch;
 mod perform;
 mod round;
 
-pub use answers::Answers;
-pub use clock_watch::{ClockWatch, Divergence, Others, Reading};
+pub use answers::FencedAnswers;
+pub use clock_watch::{ClockReading, ClockWatch, Divergence, OtherClocks};
 pub use disk_watch::DiskWatch;
-pub use perform::{Fenced, Host, perform};
-pub use round::{Part, Watches, round};
+pub use perform::{FencedReply, Host, perform};
+pub use round::{IterationPart, Watches, run_iteration};

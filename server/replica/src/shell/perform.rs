@@ -5,8 +5,8 @@ use leasehold_leases::{ReplicaId, Slot, Time};
 use leasehold_wire::{Outcome, Path};
 
 use crate::Input;
-use crate::action::{Action, Asker, ClientHandle, Event, Record, Sequence};
-use crate::input::{Again, ReadFrom};
+use crate::action::{Action, ClientHandle, Event, Record, Requester, Sequence};
+use crate::input::{FencedRead, ReadFrom};
 use crate::message::{Envelope, LogId};
 
 /// Performs what a replica asks for. The node does so; in its place the simulator, tests and
@@ -22,13 +22,13 @@ pub trait Host {
     /// Answers a client.
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome);
 
-    /// Answers a read made under leases if it [may still leave](Fenced::may_leave).
+    /// Answers a read made under leases if it [may still leave](FencedReply::may_leave).
     /// Otherwise returns [`Input::FenceMissed`].
-    fn fenced_reply(&mut self, read: Fenced);
+    fn fenced_reply(&mut self, read: FencedReply);
 
     /// Reads committed entries from `from` to `last` (or fewer), and returns
     /// [`Input::LogRead`].
-    fn read_log(&mut self, log: LogId, to: Asker, from: Slot, last: Slot);
+    fn read_log(&mut self, log: LogId, to: Requester, from: Slot, last: Slot);
 
     /// Notifies the operator.
     fn event(&mut self, event: Event);
@@ -36,7 +36,7 @@ pub trait Host {
 
 /// A read made under leases. Its answer waits until the clock has been read again.
 #[derive(Clone, Debug)]
-pub struct Fenced {
+pub struct FencedReply {
     /// Client or peer that asked.
     pub to: ReadFrom,
     /// Path by which it was served.
@@ -46,10 +46,10 @@ pub struct Fenced {
     /// Time at which its permit ends, by the clock of its replica.
     pub until: Time,
     /// Read to make again if the permit has ended.
-    pub again: Again,
+    pub again: FencedRead,
 }
 
-impl Fenced {
+impl FencedReply {
     /// Whether the answer may leave, by a clock that was sampled *after* the read was made
     /// (protocol §3.5). A process that was stopped between the two has a value that others
     /// may have replaced (hazard 4).
@@ -77,7 +77,7 @@ pub fn perform(action: Action, host: &mut impl Host) {
             outcome,
             until,
             again,
-        } => host.fenced_reply(Fenced {
+        } => host.fenced_reply(FencedReply {
             to,
             path,
             outcome,

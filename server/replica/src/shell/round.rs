@@ -3,9 +3,9 @@
 use leasehold_leases::Time;
 use leasehold_leases::mutants::{Rule, off};
 
-use super::{ClockWatch, DiskWatch, Reading};
+use super::{ClockReading, ClockWatch, DiskWatch};
 use crate::action::Action;
-use crate::{Due, Input, Replica};
+use crate::{DueTimers, Input, Replica};
 
 /// Watches over what a replica counts on: its storage and its clock.
 #[derive(Debug, Default)]
@@ -18,9 +18,9 @@ pub struct Watches {
 
 /// Part of an event-loop iteration that is about to begin.
 #[derive(Debug)]
-pub enum Part<'a> {
+pub enum IterationPart<'a> {
     /// The iteration itself; these timers are due.
-    Begin(Due),
+    Begin(DueTimers),
     /// An input.
     Input(&'a Input),
     /// Timers, if no input has seen to them.
@@ -37,35 +37,35 @@ pub enum Part<'a> {
 /// was stopped between reading it and taking them would otherwise date a grant
 /// into the past, before the ack it builds on was even sent (hazard 25). And what the
 /// clock says is compared with other clocks before anything is decided by it (hazard 80).
-pub fn round(
+pub fn run_iteration(
     replica: &mut Replica,
     watches: &mut Watches,
     (inputs, actions): (&mut Vec<Input>, &mut Vec<Action>),
-    (take, clock): (impl FnOnce(&mut Vec<Input>), impl Fn() -> Reading),
-    mut begins: impl FnMut(&Part<'_>),
+    (take, clock): (impl FnOnce(&mut Vec<Input>), impl Fn() -> ClockReading),
+    mut begins: impl FnMut(&IterationPart<'_>),
 ) -> Time {
     let early = off(Rule::H25StaleNow).then(&clock);
     take(inputs);
     let reading = early.unwrap_or_else(clock);
     let now = reading.now;
-    begins(&Part::Begin(replica.due(now)));
+    begins(&IterationPart::Begin(replica.due(now)));
     let configs = replica.configs();
     let rho_ppm = configs.params(configs.newest()).clock.rho_ppm;
     if let Some(trusted) = watches.clock.news(reading, rho_ppm) {
         replica.step(now, Input::ClockTrusted(trusted), actions);
     }
     for input in inputs.drain(..) {
-        begins(&Part::Input(&input));
+        begins(&IterationPart::Input(&input));
         replica.step(now, input, actions);
     }
     if let Some(writable) = watches.disk.news(now) {
         replica.step(now, Input::StorageWritable(writable), actions);
     }
     if now >= replica.next_deadline() {
-        begins(&Part::Timers);
+        begins(&IterationPart::Timers);
         replica.step(now, Input::Tick, actions);
     }
-    begins(&Part::Proposals);
+    begins(&IterationPart::Proposals);
     replica.flush(now, actions);
     now
 }

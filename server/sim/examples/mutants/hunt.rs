@@ -21,14 +21,14 @@ pub struct Hunt {
     pub run_ns: u64,
     /// Seeds that fail with every rule in force: they show nothing but a fault
     /// of the program or of its checks.
-    pub sick: Mutex<BTreeMap<u64, Violation>>,
+    pub baseline_failures: Mutex<BTreeMap<u64, Violation>>,
 }
 
 /// Between the first seeds of two rounds.
 const ROUND: u64 = 1_000_000;
 
 /// The first seed of a round that noticed.
-pub struct Caught {
+pub struct Detection {
     /// It.
     pub seed: u64,
     /// Number of seeds that it took.
@@ -38,33 +38,33 @@ pub struct Caught {
 }
 
 /// Outcome of all rounds.
-pub struct Hunted {
+pub struct HuntResult {
     /// The rounds in which it was caught, the shortest first.
-    pub caught: Vec<Caught>,
+    pub caught: Vec<Detection>,
     /// Number of rounds.
     pub rounds: u64,
 }
 
-impl Hunted {
+impl HuntResult {
     /// The round in the middle, if it was caught in that.
-    pub fn median(&self) -> Option<&Caught> {
+    pub fn median(&self) -> Option<&Detection> {
         self.caught.get(self.rounds as usize / 2)
     }
 }
 
 impl Hunt {
     /// Hunts the mutant without `rule`.
-    pub fn run(&self, rule: Rule) -> Hunted {
+    pub fn run(&self, rule: Rule) -> HuntResult {
         let rounds = (0..self.rounds).map(|round| self.from + round * ROUND);
-        let mut caught: Vec<Caught> = rounds.filter_map(|from| self.round(rule, from)).collect();
+        let mut caught: Vec<Detection> = rounds.filter_map(|from| self.round(rule, from)).collect();
         caught.sort_by_key(|caught| caught.after);
         let rounds = self.rounds;
-        Hunted { caught, rounds }
+        HuntResult { caught, rounds }
     }
 
     /// Runs seeds without `rule`. The answer is the lowest seed that notices,
     /// however the processors share the work.
-    fn round(&self, rule: Rule, from: u64) -> Option<Caught> {
+    fn round(&self, rule: Rule, from: u64) -> Option<Detection> {
         let next = AtomicU64::new(from);
         let first: Mutex<Option<(u64, Violation)>> = Mutex::new(None);
         let best = || first.lock().expect("no holder panics");
@@ -91,7 +91,7 @@ impl Hunt {
             }
         });
         let (seed, violation) = first.into_inner().expect("no holder panicked")?;
-        Some(Caught {
+        Some(Detection {
             seed,
             after: seed - from + 1,
             violation,
@@ -104,8 +104,8 @@ impl Hunt {
         let Some(own) = judge::seed(seed, self.run_ns) else {
             return Some(violation);
         };
-        let mut sick = self.sick.lock().expect("no holder panics");
-        sick.insert(seed, own);
+        let mut baseline_failures = self.baseline_failures.lock().expect("no holder panics");
+        baseline_failures.insert(seed, own);
         None
     }
 }

@@ -38,7 +38,7 @@ fn options() -> Result<Options, String> {
             seeds: 500,
             rounds: 5,
             run_ns: 30_000_000_000,
-            sick: Default::default(),
+            baseline_failures: Default::default(),
         },
         only: Vec::new(),
         out: None,
@@ -90,13 +90,17 @@ fn main() -> Result<(), String> {
         #[allow(clippy::disallowed_methods)] // as above
         std::fs::write(path, page).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    let sick = options.hunt.sick.into_inner().expect("no holder panicked");
-    for (seed, violation) in &sick {
+    let baseline_failures = options
+        .hunt
+        .baseline_failures
+        .into_inner()
+        .expect("no holder panicked");
+    for (seed, violation) in &baseline_failures {
         let (oracle, text) = (&violation.oracle, table::short(&violation.text));
         println!("seed {seed} fails with every rule in force, by {oracle}: {text}");
     }
     let missed = table::missed(&rows);
-    match (missed.is_empty(), sick.is_empty()) {
+    match (missed.is_empty(), baseline_failures.is_empty()) {
         (true, true) => Ok(()),
         (false, _) => Err(format!("not caught by any seed: {missed:?}")),
         (true, false) => Err("seeds fail with every rule in force".to_owned()),

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use leasehold_leases::mutants::Rule;
 
-use super::hunt::{Caught, Hunt, Hunted};
+use super::hunt::{Detection, Hunt, HuntResult};
 
 /// A rule and what came of the hunt without it; `None` if there was none.
-pub type Row = (Rule, Option<Hunted>);
+pub type Row = (Rule, Option<HuntResult>);
 
 /// Rules whose absence seeds do not notice, each with a directed test that does. The
 /// tests named here fail without their rule: the first half of `make mutants`.
@@ -42,7 +42,7 @@ pub fn directed_test(rule: Rule) -> Option<&'static str> {
     of.map(|(_, test, _)| *test)
 }
 
-fn median(hunted: &Option<Hunted>) -> Option<&Caught> {
+fn median(hunted: &Option<HuntResult>) -> Option<&Detection> {
     hunted.as_ref()?.median()
 }
 
@@ -53,21 +53,21 @@ pub fn short(text: &str) -> String {
 }
 
 /// Names of the oracles that noticed, in any round.
-fn oracles(hunted: &Hunted) -> String {
+fn oracles(hunted: &HuntResult) -> String {
     let rounds = hunted.caught.iter();
     let names: BTreeSet<&str> = rounds.map(|c| c.violation.oracle.as_str()).collect();
     names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 /// Seeds needed, round by round: the shortest first.
-fn seeds(hunted: &Hunted) -> String {
+fn seeds(hunted: &HuntResult) -> String {
     let mut after: Vec<String> = hunted.caught.iter().map(|c| c.after.to_string()).collect();
     after.resize(hunted.rounds as usize, "–".to_owned());
     after.join(", ")
 }
 
 /// One line of progress.
-pub fn line(rule: Rule, hunted: Option<&Hunted>) -> String {
+pub fn line(rule: Rule, hunted: Option<&HuntResult>) -> String {
     let name = format!("{rule:?}");
     match (hunted, directed_test(rule)) {
         (Some(hunted), _) => {
@@ -123,7 +123,7 @@ pub fn page(hunt: &Hunt, rows: &[Row], summary: &str) -> String {
     page.push_str("|---|---|---|---|---|---|\n");
     for (rule, hunted) in rows {
         let (hazard, without) = (rule.hazard(), rule.without());
-        let (by, after, seed) = found(*rule, hunted.as_ref());
+        let (by, after, seed) = hunt_cells(*rule, hunted.as_ref());
         let _ = writeln!(
             page,
             "| `{rule:?}` | {hazard} | {without} | {by} | {after} | {seed} |"
@@ -136,7 +136,7 @@ pub fn page(hunt: &Hunt, rows: &[Row], summary: &str) -> String {
     page
 }
 
-fn found(rule: Rule, hunted: Option<&Hunted>) -> (String, String, String) {
+fn hunt_cells(rule: Rule, hunted: Option<&HuntResult>) -> (String, String, String) {
     match (hunted, directed_test(rule)) {
         (Some(hunted), _) if !hunted.caught.is_empty() => {
             let seed = hunted.caught[0].seed.to_string();

@@ -3,7 +3,7 @@
 //! same state.
 
 use super::progress::Stage;
-use super::{Chosen, Entry, Verdict, ensure, id};
+use super::{ChosenValues, Entry, Verdict, ensure, id};
 use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "agreement";
@@ -13,18 +13,18 @@ const DIGEST_EVERY: u64 = 16;
 
 /// Oracle that judges agreement: one value per slot, and one state per prefix.
 #[derive(Debug, Default)]
-pub struct Agreement {
+pub struct AgreementOracle {
     /// By slot / [`DIGEST_EVERY`]: the digest of the first replica to get there.
     digests: Vec<Option<u64>>,
     /// Slots and states compared.
     pub checks: u64,
 }
 
-impl Agreement {
+impl AgreementOracle {
     /// `node` has committed or executed `value`.
     pub(super) fn learns(
         &mut self,
-        chosen: &Chosen,
+        chosen: &ChosenValues,
         node: usize,
         stage: Stage,
         Entry { log, slot, value }: Entry<'_>,
@@ -69,14 +69,14 @@ mod tests {
     use leasehold_leases::Slot;
     use leasehold_wire::Version;
 
-    use super::super::bench::{Has, World, key, puts};
+    use super::super::bench::{ReplicaState, TestWorld, key, puts};
     use super::*;
-    use leasehold_replica::action::Stored;
+    use leasehold_replica::action::StoredValue;
     use leasehold_replica::message::{LogId, Value};
 
     #[test]
     fn a_slot_has_one_value() {
-        let (mut agreement, mut chosen) = (Agreement::default(), Chosen::default());
+        let (mut agreement, mut chosen) = (AgreementOracle::default(), ChosenValues::default());
         let (log, slot) = (LogId::Commands, Slot(6));
         chosen.committed(log, slot, &puts(&["a"]));
         for stage in [Stage::Committed, Stage::Executed] {
@@ -95,22 +95,22 @@ mod tests {
     fn who_has_executed_as_far_is_in_the_same_state() {
         let has = |executed, value: &'static str| {
             let version = Version { slot: 3, index: 0 };
-            let stored = Stored {
+            let stored = StoredValue {
                 value: value.into(),
                 version,
                 created: version,
             };
-            Has {
+            ReplicaState {
                 executed,
                 entries: vec![(key("a"), Some(stored))],
-                ..Has::default()
+                ..ReplicaState::default()
             }
         };
-        let judge = |other: Has| {
-            let world = World::new([has(DIGEST_EVERY, "1"), other, Has::default()]);
-            let mut agreement = Agreement::default();
+        let judge = |other: ReplicaState| {
+            let world = TestWorld::new([has(DIGEST_EVERY, "1"), other, ReplicaState::default()]);
+            let mut agreement = AgreementOracle::default();
             let mut verdicts = (0..3).map(|node| {
-                let replica = world.sight().replica(node).expect("it runs");
+                let replica = world.snapshot().replica(node).expect("it runs");
                 agreement.stepped(node, replica)
             });
             verdicts.try_for_each(|verdict| verdict)

@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 use leasehold_leases::{Ballot, ConfigId, LeaseMessage, ReplicaId, Slot, Time};
 
 use super::promises::Promises;
-use super::{Acting, Sight, Verdict, ensure, id, keys_read, records};
+use super::{StepContext, Verdict, WorldSnapshot, ensure, id, keys_read, records};
 use crate::disk::Disk;
 use leasehold_replica::action::{Action, Record};
-use leasehold_replica::input::Again;
+use leasehold_replica::input::FencedRead;
 use leasehold_replica::message::{Envelope, LogId, Message};
 
 pub(super) const NAME: &str = "barriers";
@@ -24,15 +24,15 @@ const ACCEPTED_MAX: usize = 128;
 
 /// Slots that a replica has accepted, on its disk or on the way there.
 #[derive(Clone, Debug, Default)]
-struct Accepted {
+struct AcceptedSlots {
     slots: BTreeSet<Slot>,
     /// Executed before the present step.
     executed: Slot,
     /// The oldest configuration whose contents it kept before the present step.
-    kept: ConfigId,
+    oldest_config: ConfigId,
 }
 
-impl Accepted {
+impl AcceptedSlots {
     fn highest(&self) -> Slot {
         let top = self.slots.last().copied().unwrap_or_default();
         top.max(self.executed)
@@ -51,16 +51,16 @@ impl Accepted {
 
 /// Oracle that judges barriers: promises carry them, and readers have executed them.
 #[derive(Debug)]
-pub struct Barriers {
-    accepted: Vec<Accepted>,
+pub struct BarrierOracle {
+    accepted: Vec<AcceptedSlots>,
     /// Promises and reads looked at.
     pub checks: u64,
 }
 
-impl Barriers {
-    pub(super) fn new(n: usize) -> Barriers {
-        Barriers {
-            accepted: vec![Accepted::default(); n],
+impl BarrierOracle {
+    pub(super) fn new(n: usize) -> BarrierOracle {
+        BarrierOracle {
+            accepted: vec![AcceptedSlots::default(); n],
             checks: 0,
         }
     }
@@ -71,7 +71,7 @@ impl Barriers {
         let kept = |slot: &Slot| disk.holds(LogId::Commands, *slot, Ballot::ZERO);
         accepted.slots.retain(kept);
         accepted.executed = executed;
-        accepted.kept = ConfigId(0);
+        accepted.oldest_config = ConfigId(0);
     }
 
     /// Entries that die in this step are not accepted any more when something is
@@ -106,19 +106,19 @@ impl Barriers {
     /// `node` reads under leases until `until`, by its own clock.
     pub(super) fn read(
         &mut self,
-        Acting { sight, node, .. }: Acting<'_>,
+        StepContext { snapshot, node, .. }: StepContext<'_>,
         promises: &Promises,
         until: Time,
-        again: &Again,
+        again: &FencedRead,
     ) -> Verdict {
-        let Some(replica) = sight.replica(node) else {
+        let Some(replica) = snapshot.replica(node) else {
             return Ok(());
         };
         let (executed, me) = (replica.executed(), id(node));
         let configs = replica.configs();
         // A later input of the same step may have made it forget configurations.
-        let kept = self.accepted[node].kept;
-        let forgotten = |config| (kept..configs.oldest_kept()).contains(&config);
+        let oldest = self.accepted[node].oldest_config;
+        let forgotten = |config| (oldest..configs.oldest_kept()).contains(&config);
         let keys = keys_read(again);
         self.checks += 1;
         if keys.is_empty() {
@@ -140,11 +140,16 @@ impl Barriers {
     }
 
     /// Ends the step of `node`: everything that it does in this step is done.
-    pub(super) fn step_ends(&mut self, sight: &Sight<'_>, node: usize, actions: &[Action]) {
+    pub(super) fn step_ends(
+        &mut self,
+        snapshot: &WorldSnapshot<'_>,
+        node: usize,
+        actions: &[Action],
+    ) {
         let accepted = &mut self.accepted[node];
-        let replica = sight.replica(node);
+        let replica = snapshot.replica(node);
         accepted.executed = replica.map_or(Slot::ZERO, |r| r.executed());
-        accepted.kept = replica.map_or(ConfigId(0), |r| r.configs().oldest_kept());
+        accepted.oldest_config = replica.map_or(ConfigId(0), |r| r.configs().oldest_kept());
         for record in records(actions) {
             match record {
                 Record::Accepted { log, slot, .. } if *log == LogId::Commands => {
@@ -156,7 +161,7 @@ impl Barriers {
                 _ => {}
             }
         }
-        accepted.forget(sight.node(node).disk());
+        accepted.forget(snapshot.node(node).disk());
     }
 }
 
@@ -180,7 +185,7 @@ mod tests {
     use leasehold_wire::command::Op;
 
     use super::super::bench::{
-        BALLOT, Has, World, ack, everybody, key, lease_end, promise, puts, says,
+        BALLOT, ReplicaState, TestWorld, ack, everybody, key, lease_end, promise, puts, says,
     };
     use super::*;
     use leasehold_replica::action::Sequence;
@@ -201,16 +206,16 @@ mod tests {
         })
     }
 
-    fn promises(barriers: &mut Barriers, highest: u64) -> Verdict {
+    fn promises(barriers: &mut BarrierOracle, highest: u64) -> Verdict {
         let (node, to, envelope) = says((0, 1), (1, 1), promise(1, highest));
         barriers.sent(node, to, &envelope)
     }
 
     #[test]
     fn a_promise_names_everything_accepted_before_it() {
-        let world = World::new(Default::default());
-        let mut barriers = Barriers::new(3);
-        barriers.step_ends(&world.sight(), 0, &accepted(9));
+        let world = TestWorld::new(Default::default());
+        let mut barriers = BarrierOracle::new(3);
+        barriers.step_ends(&world.snapshot(), 0, &accepted(9));
         assert!(promises(&mut barriers, 8).is_err());
         assert!(promises(&mut barriers, 9).is_ok());
         let erased = persists(Record::Erased {
@@ -228,38 +233,38 @@ mod tests {
 
     #[test]
     fn what_never_reached_the_disk_is_not_accepted_after_a_crash() {
-        let world = World::new(Default::default());
-        let mut barriers = Barriers::new(3);
-        barriers.step_ends(&world.sight(), 0, &accepted(9));
-        barriers.started(0, Slot(5), world.sight().node(0).disk());
+        let world = TestWorld::new(Default::default());
+        let mut barriers = BarrierOracle::new(3);
+        barriers.step_ends(&world.snapshot(), 0, &accepted(9));
+        barriers.started(0, Slot(5), world.snapshot().node(0).disk());
         assert!(promises(&mut barriers, 5).is_ok());
     }
 
     /// Replica 1 answers a read.
-    fn reads<'a>(sight: &'a Sight<'a>) -> Acting<'a> {
-        Acting {
-            sight,
+    fn reads<'a>(snapshot: &'a WorldSnapshot<'a>) -> StepContext<'a> {
+        StepContext {
+            snapshot,
             node: 1,
             rest: &[],
         }
     }
 
     /// Replica 1 reads, under a promise of replica 0 with this barrier.
-    fn read(barrier: u64, again: &Again, longer: Duration, has: Has) -> Verdict {
-        let world = World::new([Has::default(), has, Has::default()]);
+    fn read(barrier: u64, again: &FencedRead, longer: Duration, has: ReplicaState) -> Verdict {
+        let world = TestWorld::new([ReplicaState::default(), has, ReplicaState::default()]);
         let until = lease_end(&world, 1) + longer;
         let taken = taken(&world, barrier);
-        Barriers::new(3).read(reads(&world.sight()), &taken, until, again)
+        BarrierOracle::new(3).read(reads(&world.snapshot()), &taken, until, again)
     }
 
     /// That promise is made, and taken.
-    fn taken(world: &World, barrier: u64) -> Promises {
+    fn taken(world: &TestWorld, barrier: u64) -> Promises {
         let mut taken = Promises::new(3);
         for (node, to, envelope) in [
             says((0, 1), (1, 1), promise(1, barrier)),
             says((1, 1), (0, 1), ack(1)),
         ] {
-            let verdict = taken.sent(&world.sight(), node, to, &envelope);
+            let verdict = taken.sent(&world.snapshot(), node, to, &envelope);
             verdict.expect("it was made");
         }
         taken
@@ -267,55 +272,58 @@ mod tests {
 
     #[test]
     fn a_reader_has_executed_the_barrier() {
-        let a = Again::Key(key("a"));
+        let a = FencedRead::Key(key("a"));
         let (zero, more) = (Duration::ZERO, Duration::from_nanos(1));
-        assert!(read(5, &a, zero, Has::default()).is_ok());
-        assert!(read(6, &a, zero, Has::default()).is_err());
+        assert!(read(5, &a, zero, ReplicaState::default()).is_ok());
+        assert!(read(6, &a, zero, ReplicaState::default()).is_err());
         assert!(
-            read(5, &a, more, Has::default()).is_err(),
+            read(5, &a, more, ReplicaState::default()).is_err(),
             "longer than promised"
         );
     }
 
     #[test]
     fn what_a_reader_had_forgotten_gives_it_nothing() {
-        let has = Has {
+        let has = ReplicaState {
             more: 9,
-            ..Has::default()
+            ..ReplicaState::default()
         };
-        let mut world = World::new([Has::default(), has, Has::default()]);
+        let mut world = TestWorld::new([ReplicaState::default(), has, ReplicaState::default()]);
         world.talk();
-        let sight = world.sight();
-        let configs = sight.replica(1).unwrap().configs();
+        let snapshot = world.snapshot();
+        let configs = snapshot.replica(1).unwrap().configs();
         assert!(configs.oldest_kept() > ConfigId(1));
         let (taken, until) = (taken(&world, 5), lease_end(&world, 1));
-        let a = Again::Key(key("a"));
-        let mut barriers = Barriers::new(3);
-        let within = barriers.read(reads(&sight), &taken, until, &a);
+        let a = FencedRead::Key(key("a"));
+        let mut barriers = BarrierOracle::new(3);
+        let within = barriers.read(reads(&snapshot), &taken, until, &a);
         assert!(within.is_ok(), "forgotten in the step of the read");
-        barriers.step_ends(&sight, 1, &[]);
-        assert!(barriers.read(reads(&sight), &taken, until, &a).is_err());
+        barriers.step_ends(&snapshot, 1, &[]);
+        assert!(barriers.read(reads(&snapshot), &taken, until, &a).is_err());
     }
 
     #[test]
     fn a_reader_holds_every_key() {
         let others = ReplicaSet([0, 2].map(|r| 1 << r).iter().sum());
-        let lacks_b = || Has {
+        let lacks_b = || ReplicaState {
             change: leasehold_leases::ConfigChange {
                 keys: vec![(others, vec![key("b")])],
                 ..everybody()
             },
-            ..Has::default()
+            ..ReplicaState::default()
         };
         let zero = Duration::ZERO;
-        let both = Again::Command(Box::new(Command::from(Op::multi_get(vec![
+        let both = FencedRead::Command(Box::new(Command::from(Op::multi_get(vec![
             key("a"),
             key("b"),
         ]))));
-        let scan = Again::Command(Box::new(Command::from(Op::scan("", "", 9))));
-        assert!(read(5, &Again::Key(key("a")), zero, lacks_b()).is_ok());
-        for again in [Again::Key(key("b")), both, scan] {
-            assert!(read(5, &again, zero, Has::default()).is_ok(), "{again:?}");
+        let scan = FencedRead::Command(Box::new(Command::from(Op::scan("", "", 9))));
+        assert!(read(5, &FencedRead::Key(key("a")), zero, lacks_b()).is_ok());
+        for again in [FencedRead::Key(key("b")), both, scan] {
+            assert!(
+                read(5, &again, zero, ReplicaState::default()).is_ok(),
+                "{again:?}"
+            );
             assert!(read(5, &again, zero, lacks_b()).is_err(), "{again:?}");
         }
     }

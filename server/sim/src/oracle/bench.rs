@@ -12,13 +12,13 @@ use leasehold_leases::{
 use leasehold_wire::Command;
 use leasehold_wire::command::Op;
 
-use super::{Sight, id};
+use super::{WorldSnapshot, id};
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::node::Node;
-use leasehold_replica::action::{Action, Checkpoint, Recovered, Stored};
+use leasehold_replica::action::{Action, Checkpoint, RecoveredState, StoredValue};
 use leasehold_replica::message::{
-    Batch, Envelope, LogId, Message, Proposed, Reported, RequestId, Value,
+    Batch, Envelope, LogId, Message, Proposal, ReportedEntry, RequestId, Value,
 };
 use leasehold_replica::{Input, Replica, Settings};
 
@@ -32,13 +32,13 @@ pub const BALLOT: Ballot = Ballot {
 
 /// State of one replica.
 #[derive(Clone, Debug)]
-pub struct Has {
+pub struct ReplicaState {
     pub run: u64,
     /// Whether its disk was never wiped.
     pub joined: bool,
     pub executed: u64,
     /// The state after that.
-    pub entries: Vec<(Key, Option<Stored>)>,
+    pub entries: Vec<(Key, Option<StoredValue>)>,
     /// Accepted beyond that, at the ballot.
     pub accepted: Vec<(u64, Value)>,
     pub ballot: Ballot,
@@ -49,11 +49,11 @@ pub struct Has {
     pub more: u64,
 }
 
-impl Default for Has {
+impl Default for ReplicaState {
     /// A first run that has executed five slots and knows a configuration under
     /// which everybody holds everything.
-    fn default() -> Has {
-        Has {
+    fn default() -> ReplicaState {
+        ReplicaState {
             run: 1,
             joined: true,
             executed: 5,
@@ -79,7 +79,7 @@ pub fn puts(keys: &[&'static str]) -> Value {
 
 /// Commands in one slot.
 pub fn batch(ops: impl IntoIterator<Item = Op>) -> Value {
-    let propose = |op| Proposed {
+    let propose = |op| Proposal {
         origin: ReplicaId(0),
         request: RequestId(1),
         command: Command::session(1, 1, 1, op),
@@ -91,40 +91,40 @@ pub fn batch(ops: impl IntoIterator<Item = Op>) -> Value {
 }
 
 /// Three replicas at true time 0.
-pub struct World {
+pub struct TestWorld {
     pub nodes: Vec<Node>,
     pub now_ns: u64,
 }
 
-impl World {
-    pub fn new(has: [Has; 3]) -> World {
-        let nodes = has.into_iter().enumerate();
-        World {
-            nodes: nodes.map(|(node, has)| start(node, has)).collect(),
+impl TestWorld {
+    pub fn new(state: [ReplicaState; 3]) -> TestWorld {
+        let nodes = state.into_iter().enumerate();
+        TestWorld {
+            nodes: nodes.map(|(node, state)| start(node, state)).collect(),
             now_ns: 0,
         }
     }
 
-    pub fn sight(&self) -> Sight<'_> {
-        Sight::new(self.now_ns, &self.nodes)
+    pub fn snapshot(&self) -> WorldSnapshot<'_> {
+        WorldSnapshot::new(self.now_ns, &self.nodes)
     }
 
-    pub fn restart(&mut self, node: usize, has: Has) {
-        self.nodes[node] = start(node, has);
+    pub fn restart(&mut self, node: usize, state: ReplicaState) {
+        self.nodes[node] = start(node, state);
     }
 
     /// Everybody says what there is to say now, and the others hear it.
     pub fn talk(&mut self) {
-        let mut heard: Vec<(usize, Input)> =
+        let mut inbox: Vec<(usize, Input)> =
             (0..self.nodes.len()).map(|n| (n, Input::Tick)).collect();
-        while !heard.is_empty() {
-            for (node, input) in std::mem::take(&mut heard) {
+        while !inbox.is_empty() {
+            for (node, input) in std::mem::take(&mut inbox) {
                 let now = self.nodes[node].clock.read(self.now_ns);
                 let replica = self.nodes[node].replica.as_mut().expect("it runs");
                 let mut actions = Vec::new();
                 replica.step(now, input, &mut actions);
                 replica.flush(now, &mut actions);
-                heard.extend(actions.into_iter().filter_map(|action| match action {
+                inbox.extend(actions.into_iter().filter_map(|action| match action {
                     Action::Send { to, envelope } => Some((to.index(), Input::Peer(envelope))),
                     Action::Persist { sequence, .. } => Some((node, Input::Persisted(sequence))),
                     _ => None,
@@ -138,39 +138,39 @@ impl World {
     }
 }
 
-fn start(node: usize, has: Has) -> Node {
+fn start(node: usize, state: ReplicaState) -> Node {
     // The readings of two clocks have nothing to do with each other.
     let clock = Clock::new(0, 1_000_000_000 * (node as u64 + 1), 0);
     let mut started = Node::new(Disk::new(0, true), clock);
-    let entry = |log, slot, value| Reported {
+    let entry = |log, slot, value| ReportedEntry {
         log,
         slot: Slot(slot),
-        ballot: has.ballot,
+        ballot: state.ballot,
         value,
     };
     let mut accepted = vec![entry(
         LogId::Configs,
         1,
-        Value::Config(Arc::new(has.change)),
+        Value::Config(Arc::new(state.change)),
     )];
-    let newest = 1 + has.more;
+    let newest = 1 + state.more;
     let unchanged = || Value::Config(Arc::new(ConfigChange::default()));
     accepted.extend((2..=newest).map(|slot| entry(LogId::Configs, slot, unchanged())));
-    let commands = has.accepted.into_iter();
+    let commands = state.accepted.into_iter();
     accepted.extend(commands.map(|(slot, value)| entry(LogId::Commands, slot, value)));
-    let recovered = Recovered {
-        incarnation: Incarnation(has.run),
+    let recovered = RecoveredState {
+        incarnation: Incarnation(state.run),
         life: 1,
-        joined: has.joined,
+        joined: state.joined,
         accepted,
-        restart_wait: has.restart_wait,
+        restart_wait: state.restart_wait,
         state: Checkpoint {
-            executed: Slot(has.executed),
-            entries: has.entries,
+            executed: Slot(state.executed),
+            entries: state.entries,
             config: ConfigId(newest),
             ..Checkpoint::default()
         },
-        ..Recovered::default()
+        ..RecoveredState::default()
     };
     let settings = Settings::new(id(node), 3);
     started.replica = Some(Replica::new(clock.read(0), settings, recovered, 1));
@@ -217,6 +217,6 @@ pub fn key(name: &'static str) -> Key {
 }
 
 /// The end of a lease that begins now, by a replica's clock.
-pub fn lease_end(world: &World, node: usize) -> Time {
-    world.sight().time(node) + LEASE
+pub fn lease_end(world: &TestWorld, node: usize) -> Time {
+    world.snapshot().time(node) + LEASE
 }

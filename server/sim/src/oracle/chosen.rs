@@ -9,7 +9,7 @@ use leasehold_replica::message::{LogId, Value};
 
 /// The chosen values of both logs.
 #[derive(Debug, Default)]
-pub struct Chosen {
+pub struct ChosenValues {
     values: [Vec<Option<Value>>; 2],
     /// Slots below a chosen one that are not.
     open: [BTreeSet<Slot>; 2],
@@ -22,7 +22,7 @@ pub struct Chosen {
 /// Number of the first keys that are remembered in order.
 const FIRST_KEYS: usize = 32;
 
-impl Chosen {
+impl ChosenValues {
     /// `value` is committed in `slot`; returns whether nobody knew before.
     pub(super) fn committed(&mut self, log: LogId, slot: Slot, value: &Value) -> bool {
         let values = &mut self.values[log.index()];

@@ -9,7 +9,7 @@ use leasehold_leases::{
     ReplicaSet, Slot, StrategySpec,
 };
 
-use super::{Chosen, Sight, Verdict, ensure, id};
+use super::{ChosenValues, Verdict, WorldSnapshot, ensure, id};
 use leasehold_replica::message::{Envelope, LogId, Message, Value};
 
 pub(super) const NAME: &str = "configurations";
@@ -21,7 +21,7 @@ const COMPARED: u64 = 8;
 
 /// Content of a configuration.
 #[derive(Clone, Debug)]
-struct Content {
+struct ConfigContent {
     params: LeaseParams,
     excluded: ReplicaSet,
     /// Strategy and default holders of a sample of the keys, and of every key with which a
@@ -35,24 +35,24 @@ struct Content {
 
 /// Oracle that judges that each configuration has one content at all replicas.
 #[derive(Debug)]
-pub struct Configurations {
-    newest: Content,
+pub struct ConfigurationOracle {
+    newest: ConfigContent,
     /// All that ever changed for ranges, in order.
     changes: Vec<RangeChange>,
     listed: BTreeMap<Key, ReplicaSet>,
     /// By configuration, the last of them that of `applied`.
-    contents: VecDeque<Content>,
+    contents: VecDeque<ConfigContent>,
     applied: ConfigId,
     /// By replica, the newest that it knew when its last step ended.
-    known: Vec<ConfigId>,
+    newest_known: Vec<ConfigId>,
     /// Configurations compared.
     pub checks: u64,
 }
 
-impl Configurations {
-    pub(super) fn new(n: usize) -> Configurations {
-        Configurations {
-            newest: Content {
+impl ConfigurationOracle {
+    pub(super) fn new(n: usize) -> ConfigurationOracle {
+        ConfigurationOracle {
+            newest: ConfigContent {
                 params: LeaseParams::default(),
                 excluded: ReplicaSet::EMPTY,
                 policies: Vec::new(),
@@ -63,13 +63,13 @@ impl Configurations {
             listed: BTreeMap::new(),
             contents: VecDeque::new(),
             applied: ConfigId(0),
-            known: vec![ConfigId(0); n],
+            newest_known: vec![ConfigId(0); n],
             checks: 0,
         }
     }
 
     /// More is chosen.
-    pub(super) fn advance(&mut self, chosen: &Chosen) {
+    pub(super) fn advance(&mut self, chosen: &ChosenValues) {
         let none = ConfigChange::default();
         while let Some(value) = chosen.value(LogId::Configs, Slot(self.applied.0 + 1)) {
             let change = match value {
@@ -123,7 +123,7 @@ impl Configurations {
         self.contents.push_back(self.newest.clone());
     }
 
-    fn content(&self, id: ConfigId) -> Option<&Content> {
+    fn content(&self, id: ConfigId) -> Option<&ConfigContent> {
         let back = usize::try_from(self.applied.0.checked_sub(id.0)?).ok()?;
         let index = self.contents.len().checked_sub(back + 1)?;
         self.contents.get(index)
@@ -135,7 +135,7 @@ impl Configurations {
         let Message::Lease(LeaseMessage::Promise(promise)) = &envelope.message else {
             return Ok(());
         };
-        let known = self.content(self.known[node]);
+        let known = self.content(self.newest_known[node]);
         let oldest = known.map_or(ConfigId(0), |content| content.oldest[to.index()]);
         self.checks += 1;
         ensure!(
@@ -149,13 +149,13 @@ impl Configurations {
     }
 
     /// `node` has executed a configuration, or restored what it had.
-    pub(super) fn compare(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
-        let Some(replica) = sight.replica(node) else {
+    pub(super) fn compare(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
+        let Some(replica) = snapshot.replica(node) else {
             return Ok(());
         };
         let configs = replica.configs();
         let newest = configs.newest();
-        self.known[node] = newest;
+        self.newest_known[node] = newest;
         let first = configs
             .oldest_kept()
             .0
@@ -173,7 +173,7 @@ impl Configurations {
     }
 }
 
-impl Content {
+impl ConfigContent {
     /// Compares what a configuration says of all configurations after it.
     fn compare_newest(&self, node: usize, configs: &Configs) -> Verdict {
         let n = self.oldest.len() as u8;
@@ -229,7 +229,7 @@ fn last_of<T>(
 mod tests {
     use leasehold_leases::KeyRange;
 
-    use super::super::bench::{Has, World, everybody};
+    use super::super::bench::{ReplicaState, TestWorld, everybody};
     use super::*;
 
     fn set(bits: u64) -> ReplicaSet {
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn changes_add_up() {
-        let mut oracle = Configurations::new(3);
+        let mut oracle = ConfigurationOracle::new(3);
         let keys = [Key::from("a"), Key::from("b"), Key::from("c")];
         let changes = [
             ConfigChange {
@@ -289,9 +289,9 @@ mod tests {
 
     #[test]
     fn whoever_takes_a_configuration_for_another_is_noticed() {
-        let other = |change: ConfigChange| Has {
+        let other = |change: ConfigChange| ReplicaState {
             change,
-            ..Has::default()
+            ..ReplicaState::default()
         };
         let defaults = ConfigChange::everywhere(set(0b011));
         let mut in_part = everybody();
@@ -325,11 +325,15 @@ mod tests {
             (excluded, false),
             (longer, false),
         ] {
-            let world = World::new([other(change.clone()), Has::default(), Has::default()]);
-            let mut oracle = Configurations::new(3);
+            let world = TestWorld::new([
+                other(change.clone()),
+                ReplicaState::default(),
+                ReplicaState::default(),
+            ]);
+            let mut oracle = ConfigurationOracle::new(3);
             oracle.applied.0 += 1;
             oracle.apply(&everybody(), &[Key::from("a")]);
-            let verdict = oracle.compare(&world.sight(), 0);
+            let verdict = oracle.compare(&world.snapshot(), 0);
             assert_eq!(verdict.is_ok(), good, "{change:?}");
             assert!(oracle.checks > 0);
         }

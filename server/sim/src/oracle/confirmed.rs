@@ -19,7 +19,7 @@ pub(super) const NAME: &str = "confirmed";
 
 /// Probes that a leader has sent under one ballot.
 #[derive(Clone, Debug, Default)]
-struct Asked {
+struct LeaderProbes {
     newest: Probe,
     /// Per replica, the newest that it answered.
     answered: Vec<u64>,
@@ -34,44 +34,44 @@ struct Probe {
 
 /// A read of a client.
 #[derive(Clone, Copy, Debug)]
-struct Read {
+struct PendingRead {
     /// The newest probe of the replica that it was sent to.
     after: Probe,
     /// Number of reads that others had confirmed for that replica.
-    told: u64,
+    peer_confirmed: u64,
 }
 
 /// Oracle that judges confirmed reads: a majority was asked after each.
 #[derive(Debug)]
-pub struct Confirmed {
-    leaders: Vec<Asked>,
+pub struct ConfirmationOracle {
+    leaders: Vec<LeaderProbes>,
     /// Reads that were forwarded, each with the newest probe of the replica it was forwarded to.
     forwarded: HashMap<(ReplicaId, RequestId), Probe, FixedState>,
     /// Reads of clients, by the replica that they were sent to.
-    reads: HashMap<(usize, ClientHandle), Read, FixedState>,
+    reads: HashMap<(usize, ClientHandle), PendingRead, FixedState>,
     /// Per replica, how many of the reads that it forwarded others have confirmed.
-    told: Vec<u64>,
+    peer_confirmed: Vec<u64>,
     /// Confirmed reads looked at.
     pub checks: u64,
 }
 
-impl Confirmed {
-    pub(super) fn new(n: usize) -> Confirmed {
-        Confirmed {
-            leaders: vec![Asked::default(); n],
+impl ConfirmationOracle {
+    pub(super) fn new(n: usize) -> ConfirmationOracle {
+        ConfirmationOracle {
+            leaders: vec![LeaderProbes::default(); n],
             forwarded: HashMap::default(),
             reads: HashMap::default(),
-            told: vec![0; n],
+            peer_confirmed: vec![0; n],
             checks: 0,
         }
     }
 
     /// A client's command has reached `node`.
-    pub(super) fn asked(&mut self, node: usize, from: ClientHandle, command: &Command) {
-        if let Some(leasehold_wire::Read::Get(_)) = command.as_read() {
-            let read = Read {
+    pub(super) fn requested(&mut self, node: usize, from: ClientHandle, command: &Command) {
+        if let Some(leasehold_wire::ReadOp::Get(_)) = command.as_read() {
+            let read = PendingRead {
                 after: self.leaders[node].newest,
-                told: self.told[node],
+                peer_confirmed: self.peer_confirmed[node],
             };
             // Asked twice at once: no answer says which of the two it is for.
             self.reads.entry((node, from)).or_insert(read);
@@ -79,7 +79,7 @@ impl Confirmed {
     }
 
     /// `node` has answered under a lease.
-    pub(super) fn answered_elsewise(&mut self, node: usize, to: ReadFrom) {
+    pub(super) fn forget_request(&mut self, node: usize, to: ReadFrom) {
         match to {
             ReadFrom::Client(to) => {
                 self.reads.remove(&(node, to));
@@ -100,9 +100,9 @@ impl Confirmed {
         match &envelope.message {
             Message::Heartbeat { ballot, probe, .. } => self.probes(node, *ballot, *probe),
             Message::HeartbeatAck { ballot, probe, .. } => {
-                let asked = &mut self.leaders[to.index()];
-                if asked.newest.ballot == *ballot {
-                    let answered = &mut asked.answered[node];
+                let probes = &mut self.leaders[to.index()];
+                if probes.newest.ballot == *ballot {
+                    let answered = &mut probes.answered[node];
                     *answered = (*answered).max(*probe);
                 }
             }
@@ -130,21 +130,21 @@ impl Confirmed {
         if confirmed.is_none_or(|(_, path)| *path != Path::ReadIndex) {
             return Ok(());
         }
-        self.told[to.index()] += 1;
+        self.peer_confirmed[to.index()] += 1;
         after.map_or(Ok(()), |after| self.confirms(node, after))
     }
 
     fn probes(&mut self, node: usize, ballot: Ballot, number: u64) {
         let n = self.leaders.len();
-        let asked = &mut self.leaders[node];
-        if asked.newest.ballot != ballot {
-            *asked = Asked {
+        let probes = &mut self.leaders[node];
+        if probes.newest.ballot != ballot {
+            *probes = LeaderProbes {
                 newest: Probe { ballot, number: 0 },
                 answered: vec![0; n],
             };
         }
         // One without a number asks nothing.
-        asked.newest.number = asked.newest.number.max(number);
+        probes.newest.number = probes.newest.number.max(number);
     }
 
     /// `node` answers its client.
@@ -153,7 +153,7 @@ impl Confirmed {
             return Ok(());
         };
         // What another has confirmed since was judged when that one said so.
-        if path != Path::ReadIndex || self.told[node] > read.told {
+        if path != Path::ReadIndex || self.peer_confirmed[node] > read.peer_confirmed {
             return Ok(());
         }
         self.confirms(node, read.after)
@@ -162,11 +162,11 @@ impl Confirmed {
     /// `node` has confirmed a read that came after a probe of its own.
     fn confirms(&mut self, node: usize, after: Probe) -> Verdict {
         self.checks += 1;
-        let asked = &self.leaders[node];
+        let probes = &self.leaders[node];
         // All that was asked under a later ballot was asked after it.
-        let same = asked.newest.ballot == after.ballot;
+        let same = probes.newest.ballot == after.ballot;
         let last = if same { after.number } else { 0 };
-        let answers = asked.answered.iter().filter(|a| **a > last).count();
+        let answers = probes.answered.iter().filter(|a| **a > last).count();
         ensure!(
             NAME,
             answers + 1 >= majority(self.leaders.len()),
@@ -194,12 +194,12 @@ mod tests {
     };
 
     /// Replica 0 leads five; a read comes between its probes.
-    struct Leader(Confirmed, Ballot);
+    struct Leader(ConfirmationOracle, Ballot);
 
     impl Leader {
         /// Its first probe has been answered by everybody.
         fn new() -> Leader {
-            let mut leader = Leader(Confirmed::new(5), BALLOT);
+            let mut leader = Leader(ConfirmationOracle::new(5), BALLOT);
             leader.probe(1);
             for node in 1..5 {
                 leader.answer(node, 1);
@@ -238,7 +238,7 @@ mod tests {
         }
 
         /// `node` answers a read that `to` forwarded to it.
-        fn tell(&mut self, node: usize, to: usize, path: Path) -> Verdict {
+        fn answer_read(&mut self, node: usize, to: usize, path: Path) -> Verdict {
             let answer = ReadAnswer {
                 request: RequestId(1),
                 outcome: Some((Outcome::missing(), path)),
@@ -247,7 +247,7 @@ mod tests {
         }
 
         fn ask(&mut self) {
-            self.0.asked(0, READ, &Command::from(Op::get(key("a"))));
+            self.0.requested(0, READ, &Command::from(Op::get(key("a"))));
         }
 
         fn reply(&mut self, path: Path) -> Verdict {
@@ -280,13 +280,13 @@ mod tests {
             leader.answer(2, 2);
         };
         assert!(case(&enough));
-        let anew = |leader: &mut Leader| {
+        let later_ballot = |leader: &mut Leader| {
             leader.1.round += 1;
             leader.probe(1);
         };
-        assert!(!case(&anew), "answers to an earlier ballot");
+        assert!(!case(&later_ballot), "answers to an earlier ballot");
         assert!(case(&|leader| {
-            anew(leader);
+            later_ballot(leader);
             leader.answer(1, 1);
             leader.answer(2, 1);
         }));
@@ -296,7 +296,7 @@ mod tests {
     fn a_forwarded_read_is_confirmed_by_a_majority_that_was_asked_after_it() {
         judge(
             |leader| leader.forward(3, 0),
-            |leader| leader.tell(0, 3, Path::ReadIndex),
+            |leader| leader.answer_read(0, 3, Path::ReadIndex),
         );
     }
 
@@ -308,12 +308,12 @@ mod tests {
     #[test]
     fn what_others_have_confirmed_is_judged_when_they_say_so() {
         let mut leader = Leader::new();
-        assert!(leader.tell(3, 0, Path::ReadIndex).is_ok());
+        assert!(leader.answer_read(3, 0, Path::ReadIndex).is_ok());
         leader.ask();
         assert!(leader.reply(Path::ReadIndex).is_err(), "told before it");
         leader.ask();
         leader.forward(0, 3);
-        assert!(leader.tell(3, 0, Path::ReadIndex).is_err());
+        assert!(leader.answer_read(3, 0, Path::ReadIndex).is_err());
         assert!(leader.reply(Path::ReadIndex).is_ok());
     }
 
@@ -334,13 +334,13 @@ mod tests {
         leader.ask();
         assert!(leader.reply(Path::Forwarded).is_ok());
         leader.ask();
-        leader.0.answered_elsewise(0, ReadFrom::Client(READ));
+        leader.0.forget_request(0, ReadFrom::Client(READ));
         assert!(leader.reply(Path::ReadIndex).is_ok(), "answered before");
         leader.ask();
         leader.0.crashed(0);
         assert!(leader.reply(Path::ReadIndex).is_ok(), "of an earlier run");
         leader.forward(3, 0);
-        assert!(leader.tell(0, 3, Path::Forwarded).is_ok());
+        assert!(leader.answer_read(0, 3, Path::Forwarded).is_ok());
         assert_eq!(leader.0.checks, 0);
     }
 }

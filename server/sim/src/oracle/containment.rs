@@ -6,7 +6,7 @@ use leasehold_leases::{ConfigId, Time};
 use smallvec::SmallVec;
 
 use super::super::clock::Clock;
-use super::{Sight, Verdict, ensure, id};
+use super::{Verdict, WorldSnapshot, ensure, id};
 use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "containment";
@@ -18,7 +18,7 @@ const TICKS_NS: u64 = 2;
 const CONFIGS_KEPT: u64 = 8;
 
 /// One of two replicas that are compared.
-struct Side<'a> {
+struct ComparedReplica<'a> {
     node: usize,
     replica: &'a Replica,
     clock: Clock,
@@ -28,28 +28,28 @@ struct Side<'a> {
 
 /// A promise and the grant behind it, each by the clock of the replica that keeps it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Pair {
+struct GrantedPromise {
     config: ConfigId,
     until: Time,
-    kept: Time,
+    granted_until: Time,
 }
 
 /// Oracle that judges containment: beliefs end before grants. A grantor and a holder that were
 /// judged need not be judged again, as long as their clocks run as they did.
 #[derive(Debug)]
-pub struct Containment {
+pub struct ContainmentOracle {
     n: usize,
     /// By replica, as it ran when what is judged was judged.
     clocks: Vec<Option<Clock>>,
     /// By grantor and holder.
-    judged: Vec<SmallVec<[Pair; 2]>>,
+    judged: Vec<SmallVec<[GrantedPromise; 2]>>,
     /// Promises compared.
     pub checks: u64,
 }
 
-impl Containment {
-    pub(super) fn new(n: usize) -> Containment {
-        Containment {
+impl ContainmentOracle {
+    pub(super) fn new(n: usize) -> ContainmentOracle {
+        ContainmentOracle {
             n,
             clocks: vec![None; n],
             judged: vec![SmallVec::new(); n * n],
@@ -58,22 +58,26 @@ impl Containment {
     }
 
     /// Checks what `node` was promised and what it promised.
-    pub(super) fn stepped(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
-        let Some(here) = self.side(sight, node) else {
+    pub(super) fn stepped(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
+        let Some(here) = self.side(snapshot, node) else {
             return Ok(());
         };
-        for other in (0..sight.n()).filter(|other| *other != node) {
-            if let Some(there) = self.side(sight, other) {
-                self.check(sight, &there, &here)?;
-                self.check(sight, &here, &there)?;
+        for other in (0..snapshot.n()).filter(|other| *other != node) {
+            if let Some(there) = self.side(snapshot, other) {
+                self.check(snapshot, &there, &here)?;
+                self.check(snapshot, &here, &there)?;
             }
         }
         Ok(())
     }
 
-    fn side<'a>(&mut self, sight: &Sight<'a>, node: usize) -> Option<Side<'a>> {
-        let replica = sight.replica(node)?;
-        let clock = *sight.clock(node);
+    fn side<'a>(
+        &mut self,
+        snapshot: &WorldSnapshot<'a>,
+        node: usize,
+    ) -> Option<ComparedReplica<'a>> {
+        let replica = snapshot.replica(node)?;
+        let clock = *snapshot.clock(node);
         if self.clocks[node] != Some(clock) {
             self.clocks[node] = Some(clock);
             for other in 0..self.n {
@@ -81,15 +85,20 @@ impl Containment {
                 self.judged[other * self.n + node].clear();
             }
         }
-        Some(Side {
+        Some(ComparedReplica {
             node,
             replica,
             clock,
-            now: clock.read(sight.now_ns),
+            now: clock.read(snapshot.now_ns),
         })
     }
 
-    fn check(&mut self, sight: &Sight<'_>, grantor: &Side<'_>, holder: &Side<'_>) -> Verdict {
+    fn check(
+        &mut self,
+        snapshot: &WorldSnapshot<'_>,
+        grantor: &ComparedReplica<'_>,
+        holder: &ComparedReplica<'_>,
+    ) -> Verdict {
         if !grantor.replica.has_joined() {
             return Ok(()); // it casts no vote at all
         }
@@ -101,42 +110,47 @@ impl Containment {
             let current = holder.replica.honours(id(g), grantor.replica.incarnation());
             let granted = grantor.replica.granted_to(id(h), config);
             let granted = granted.filter(|_| current).unwrap_or(Time::ZERO);
-            let pair = Pair {
+            let promise = GrantedPromise {
                 config,
                 until,
-                kept: granted.max(grantor.replica.outwaits_until()),
+                granted_until: granted.max(grantor.replica.outwaits_until()),
             };
             let judged = &mut self.judged[g * self.n + h];
-            if judged.contains(&pair) {
+            if judged.contains(&promise) {
                 continue;
             }
-            remember(judged, pair);
+            remember(judged, promise);
             self.checks += 1;
-            compare(sight, grantor, holder, pair)?;
+            compare(snapshot, grantor, holder, promise)?;
         }
         Ok(())
     }
 }
 
-fn remember(judged: &mut SmallVec<[Pair; 2]>, pair: Pair) {
+fn remember(judged: &mut SmallVec<[GrantedPromise; 2]>, promise: GrantedPromise) {
     judged.retain(|other| {
-        other.config != pair.config && other.config.0 + CONFIGS_KEPT > pair.config.0
+        other.config != promise.config && other.config.0 + CONFIGS_KEPT > promise.config.0
     });
-    judged.push(pair);
+    judged.push(promise);
 }
 
-fn compare(sight: &Sight<'_>, grantor: &Side<'_>, holder: &Side<'_>, pair: Pair) -> Verdict {
-    let ends_ns = holder.clock.when(pair.until);
-    let kept_ns = grantor.clock.when(pair.kept);
+fn compare(
+    snapshot: &WorldSnapshot<'_>,
+    grantor: &ComparedReplica<'_>,
+    holder: &ComparedReplica<'_>,
+    promise: GrantedPromise,
+) -> Verdict {
+    let ends_ns = holder.clock.when(promise.until);
+    let granted_ns = grantor.clock.when(promise.granted_until);
     ensure!(
         NAME,
-        kept_ns + TICKS_NS >= ends_ns,
-        "{:?} believes {:?} under {:?} until {ends_ns} ns, but the grant ends at {kept_ns} ns \
+        granted_ns + TICKS_NS >= ends_ns,
+        "{:?} believes {:?} under {:?} until {ends_ns} ns, but the grant ends at {granted_ns} ns \
          (now {} ns)",
         id(holder.node),
         id(grantor.node),
-        pair.config,
-        sight.now_ns
+        promise.config,
+        snapshot.now_ns
     );
     Ok(())
 }
@@ -145,20 +159,20 @@ fn compare(sight: &Sight<'_>, grantor: &Side<'_>, holder: &Side<'_>, pair: Pair)
 mod tests {
     use std::time::Duration;
 
-    use super::super::bench::{Has, LEASE, World};
+    use super::super::bench::{LEASE, ReplicaState, TestWorld};
     use super::*;
 
     /// Everybody has promised everybody.
-    fn promised() -> World {
-        let mut world = World::new(Default::default());
+    fn promised() -> TestWorld {
+        let mut world = TestWorld::new(Default::default());
         world.talk();
         world
     }
 
     /// Returns the verdict on replica 1, and the number of promises compared.
-    fn judge(world: &World) -> (bool, u64) {
-        let mut containment = Containment::new(3);
-        let verdict = containment.stepped(&world.sight(), 1);
+    fn judge(world: &TestWorld) -> (bool, u64) {
+        let mut containment = ContainmentOracle::new(3);
+        let verdict = containment.stepped(&world.snapshot(), 1);
         (verdict.is_ok(), containment.checks)
     }
 
@@ -181,7 +195,7 @@ mod tests {
     #[test]
     fn a_promise_has_a_grant_behind_it_while_it_lasts() {
         let mut world = promised();
-        world.restart(0, Has::default());
+        world.restart(0, ReplicaState::default());
         assert!(!judge(&world).0);
         world.later(LEASE);
         assert!(judge(&world).0);
@@ -193,9 +207,9 @@ mod tests {
         let joined = false;
         world.restart(
             0,
-            Has {
+            ReplicaState {
                 joined,
-                ..Has::default()
+                ..ReplicaState::default()
             },
         );
         assert!(judge(&world).0);
@@ -205,10 +219,10 @@ mod tests {
     fn what_an_earlier_run_promised_ends_before_the_restart_wait() {
         for (wait, good) in [(LEASE, true), (LEASE - Duration::from_millis(1), false)] {
             let mut world = promised();
-            let second = Has {
+            let second = ReplicaState {
                 run: 2,
                 restart_wait: Some(wait),
-                ..Has::default()
+                ..ReplicaState::default()
             };
             world.restart(0, second);
             assert_eq!(judge(&world).0, good, "{wait:?}");
@@ -218,10 +232,10 @@ mod tests {
     #[test]
     fn what_was_judged_is_judged_again_when_a_clock_changes_its_rate() {
         let mut world = promised();
-        let mut containment = Containment::new(3);
+        let mut containment = ContainmentOracle::new(3);
         for (rate, checks) in [(0, 4), (0, 4), (1000, 6)] {
             world.nodes[0].clock.set_rate(0, rate);
-            assert!(containment.stepped(&world.sight(), 1).is_ok());
+            assert!(containment.stepped(&world.snapshot(), 1).is_ok());
             assert_eq!(containment.checks, checks);
         }
     }

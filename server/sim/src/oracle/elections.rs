@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use leasehold_leases::{Ballot, ReplicaSet};
 
-use super::{Sight, Verdict, ensure, id};
+use super::{Verdict, WorldSnapshot, ensure, id};
 use leasehold_replica::message::{Envelope, Message};
 
 pub(super) const NAME: &str = "elections";
 
 /// Heartbeats that one replica acknowledged, at one ballot and without a long pause.
 #[derive(Clone, Copy, Debug)]
-struct Series {
+struct HeartbeatSeries {
     ballot: Ballot,
     since_ns: u64,
     last_ns: u64,
@@ -23,11 +23,11 @@ struct Series {
 
 /// Oracle that judges elections: none is needless.
 #[derive(Debug)]
-pub struct Elections {
+pub struct ElectionOracle {
     /// By replica.
-    heard: Vec<Option<Series>>,
+    heartbeats: Vec<Option<HeartbeatSeries>>,
     /// By replica: the ballot of the leader that transferred leadership to it.
-    handed: Vec<Option<Ballot>>,
+    transferred: Vec<Option<Ballot>>,
     timeout_ns: u64,
     /// A clock has left what is assumed of clocks: nothing is judged any more.
     excused: bool,
@@ -35,11 +35,11 @@ pub struct Elections {
     pub checks: u64,
 }
 
-impl Elections {
-    pub(super) fn new(n: usize, timeout: Duration) -> Elections {
-        Elections {
-            heard: vec![None; n],
-            handed: vec![None; n],
+impl ElectionOracle {
+    pub(super) fn new(n: usize, timeout: Duration) -> ElectionOracle {
+        ElectionOracle {
+            heartbeats: vec![None; n],
+            transferred: vec![None; n],
             timeout_ns: timeout.as_nanos() as u64,
             excused: false,
             checks: 0,
@@ -53,8 +53,8 @@ impl Elections {
 
     /// A replica is about to end.
     pub(super) fn crashed(&mut self, node: usize) {
-        self.heard[node] = None;
-        self.handed[node] = None;
+        self.heartbeats[node] = None;
+        self.transferred[node] = None;
     }
 
     /// The longest pause between two heartbeats of a series: short of what makes a replica
@@ -68,19 +68,19 @@ impl Elections {
         match &envelope.message {
             Message::HeartbeatAck { ballot, .. } => self.hears(now_ns, node, *ballot),
             // It has promised another ballot.
-            Message::Prepared { .. } => self.heard[node] = None,
-            Message::Transfer { ballot, .. } => self.handed[to] = Some(*ballot),
+            Message::Prepared { .. } => self.heartbeats[node] = None,
+            Message::Transfer { ballot, .. } => self.transferred[to] = Some(*ballot),
             _ => {}
         }
     }
 
     fn hears(&mut self, now_ns: u64, node: usize, ballot: Ballot) {
         let pause_ns = self.pause_ns();
-        let series = &mut self.heard[node];
+        let series = &mut self.heartbeats[node];
         match series {
             Some(s) if s.ballot == ballot && now_ns - s.last_ns <= pause_ns => s.last_ns = now_ns,
             _ => {
-                *series = Some(Series {
+                *series = Some(HeartbeatSeries {
                     ballot,
                     since_ns: now_ns,
                     last_ns: now_ns,
@@ -91,36 +91,36 @@ impl Elections {
 
     /// `node` campaigns. Each replica that agreed had heard no leader for a while, at some time
     /// since this replica asked: at most an election timeout ago.
-    pub(super) fn campaigns(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
+    pub(super) fn campaigns(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
         self.checks += 1;
-        self.heard[node] = None;
-        let handed = self.handed[node].take();
+        self.heartbeats[node] = None;
+        let transferred = self.transferred[node].take();
         if self.excused {
             return Ok(());
         }
-        for leader in 0..sight.n() {
-            let replica = sight
+        for leader in 0..snapshot.n() {
+            let replica = snapshot
                 .replica(leader)
-                .filter(|_| sight.node(leader).pause.is_none());
+                .filter(|_| snapshot.node(leader).pause.is_none());
             let Some(ballot) = replica.and_then(|replica| replica.leads_at()) else {
                 continue;
             };
-            let hears = |series: &Option<Series>| {
+            let hears = |series: &Option<HeartbeatSeries>| {
                 series.is_some_and(|s| {
                     s.ballot == ballot
-                        && sight.now_ns - s.last_ns <= self.pause_ns()
-                        && sight.now_ns - s.since_ns >= 2 * self.timeout_ns
+                        && snapshot.now_ns - s.last_ns <= self.pause_ns()
+                        && snapshot.now_ns - s.since_ns >= 2 * self.timeout_ns
                 })
             };
-            let steady = (0..sight.n())
-                .filter(|peer| hears(&self.heard[*peer]))
+            let steady = (0..snapshot.n())
+                .filter(|peer| hears(&self.heartbeats[*peer]))
                 .map(id);
             let steady = steady
                 .collect::<ReplicaSet>()
                 .union(ReplicaSet::one(id(leader)));
             ensure!(
                 NAME,
-                handed == Some(ballot) || steady.len() <= sight.n() / 2,
+                transferred == Some(ballot) || steady.len() <= snapshot.n() / 2,
                 "{:?} campaigns, although {:?} leads at {ballot:?} and {steady:?} hear it",
                 id(node),
                 id(leader)
@@ -134,7 +134,7 @@ impl Elections {
 mod tests {
     use leasehold_leases::ReplicaId;
 
-    use super::super::bench::{Has, World, says};
+    use super::super::bench::{ReplicaState, TestWorld, says};
     use super::*;
     use leasehold_replica::action::Action;
     use leasehold_replica::message::PerLog;
@@ -143,9 +143,13 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_millis(1000);
 
     /// Replica 0 leads.
-    fn led() -> (World, Ballot) {
-        let mut world = World::new([Has::default(), Has::default(), Has::default()]);
-        let now = world.sight().time(0);
+    fn led() -> (TestWorld, Ballot) {
+        let mut world = TestWorld::new([
+            ReplicaState::default(),
+            ReplicaState::default(),
+            ReplicaState::default(),
+        ]);
+        let now = world.snapshot().time(0);
         let leader = world.nodes[0].replica.as_mut().expect("it runs");
         let mut out = Vec::new();
         leader.expire_election(now);
@@ -201,13 +205,13 @@ mod tests {
 
     /// Replica 1 acknowledges heartbeats every so many ms, for three seconds; then 2
     /// campaigns.
-    fn judge(every_ms: u64, handed: bool) -> Verdict {
+    fn judge(every_ms: u64, transferred: bool) -> Verdict {
         let (mut world, ballot) = led();
-        let mut oracle = Elections::new(3, TIMEOUT);
+        let mut oracle = ElectionOracle::new(3, TIMEOUT);
         for at_ms in (0..=3000).step_by(every_ms as usize) {
             oracle.sent(at_ms * 1_000_000, 1, 0, &ack(ballot));
         }
-        if handed {
+        if transferred {
             let message = Message::Transfer {
                 ballot,
                 by_operator: true,
@@ -215,7 +219,7 @@ mod tests {
             oracle.sent(0, 0, 2, &says((0, 1), (2, 1), message).2);
         }
         world.now_ns = 3_000_000_000;
-        oracle.campaigns(&world.sight(), 2)
+        oracle.campaigns(&world.snapshot(), 2)
     }
 
     #[test]
@@ -236,7 +240,7 @@ mod tests {
     #[test]
     fn who_has_promised_another_hears_the_leader_no_more() {
         let (mut world, ballot) = led();
-        let mut oracle = Elections::new(3, TIMEOUT);
+        let mut oracle = ElectionOracle::new(3, TIMEOUT);
         (0..=30).for_each(|i| oracle.sent(i * 100_000_000, 1, 0, &ack(ballot)));
         world.now_ns = 3_000_000_000;
         let other = Ballot {
@@ -253,6 +257,6 @@ mod tests {
             log_starts: Vec::new(),
         };
         oracle.sent(world.now_ns, 1, 2, &says((1, 1), (2, 1), promise).2);
-        assert!(oracle.campaigns(&world.sight(), 2).is_ok());
+        assert!(oracle.campaigns(&world.snapshot(), 2).is_ok());
     }
 }

@@ -13,12 +13,12 @@ pub(super) const NAME: &str = "frames";
 
 /// Oracle that judges frames: each message fits into one, and decodes again.
 #[derive(Debug, Default)]
-pub struct Frames {
+pub struct FrameOracle {
     /// Messages encoded and decoded.
     pub checks: u64,
 }
 
-impl Frames {
+impl FrameOracle {
     /// The message as its addressee decodes it.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ mod tests {
     use leasehold_replica::message::{Message, ReadAnswer, RequestId};
 
     fn pass(message: Message) -> Result<Envelope, Violation> {
-        Frames::default().pass(Envelope {
+        FrameOracle::default().pass(Envelope {
             from: ReplicaId(1),
             from_incarnation: Incarnation(1),
             to_incarnation: Incarnation(1),

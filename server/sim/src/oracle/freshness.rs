@@ -17,7 +17,7 @@ type Version = (u64, u32);
 /// Oracle that judges the freshness of reads. Deletes have no version: keys that were ever deleted
 /// are left to the linearizability checker.
 #[derive(Debug, Default)]
-pub struct Freshness {
+pub struct FreshnessOracle {
     newest: HashMap<Key, Version, FixedState>,
     floors: HashMap<u64, (Key, Version), FixedState>,
     deleted: HashSet<Key, FixedState>,
@@ -25,7 +25,7 @@ pub struct Freshness {
     pub checks: u64,
 }
 
-impl Freshness {
+impl FreshnessOracle {
     /// A read of `key` begins, under a token of the caller's.
     pub fn began(&mut self, token: u64, key: &Key) {
         let floor = self.newest.get(key).copied().unwrap_or_default();
@@ -100,13 +100,13 @@ mod tests {
     }
 
     /// A write of `a` in slot 7 was acknowledged.
-    fn written() -> Freshness {
-        let mut freshness = Freshness::default();
+    fn written() -> FreshnessOracle {
+        let mut freshness = FreshnessOracle::default();
         freshness.wrote(&key("a"), &Outcome::written(at(7, 1)));
         freshness
     }
 
-    fn reads(freshness: &mut Freshness, name: &'static str, outcome: &Outcome) -> bool {
+    fn reads(freshness: &mut FreshnessOracle, name: &'static str, outcome: &Outcome) -> bool {
         freshness.began(1, &key(name));
         freshness.read(1, outcome, "").is_ok()
     }

@@ -13,23 +13,25 @@ pub(super) const NAME: &str = "histories";
 
 /// Oracle that judges the clients' histories alone, by values and times.
 #[derive(Debug, Default)]
-pub struct Histories {
+pub struct HistoryOracle {
     /// Operations and transactions judged.
     pub checks: u64,
     /// Histories that took too long to judge.
     pub unknown: u64,
 }
 
-impl Histories {
+impl HistoryOracle {
     /// Judges each key of a whole run.
     ///
     /// # Errors
     /// Some key is not linearizable.
     pub fn judge(&mut self, history: &History) -> Verdict {
         match linearizability::check(history) {
-            linearizability::Verdict::Linearizable { ops, .. } => self.checks += ops as u64,
-            linearizability::Verdict::Unknown { .. } => self.unknown += 1,
-            linearizability::Verdict::Violation {
+            linearizability::LinearizabilityVerdict::Linearizable { ops, .. } => {
+                self.checks += ops as u64
+            }
+            linearizability::LinearizabilityVerdict::Unknown { .. } => self.unknown += 1,
+            linearizability::LinearizabilityVerdict::Violation {
                 key, explanation, ..
             } => ensure!(NAME, false, "key {key} is not linearizable: {explanation}"),
         }
@@ -42,11 +44,11 @@ impl Histories {
     /// No order of the transactions explains every answer.
     pub fn judge_together(&mut self, transactions: &[Transaction]) -> Verdict {
         match serializability::check(transactions) {
-            serializability::Verdict::Serializable { transactions, .. } => {
+            serializability::SerializabilityVerdict::Serializable { transactions, .. } => {
                 self.checks += transactions as u64;
             }
-            serializability::Verdict::Unknown { .. } => self.unknown += 1,
-            serializability::Verdict::Violation {
+            serializability::SerializabilityVerdict::Unknown { .. } => self.unknown += 1,
+            serializability::SerializabilityVerdict::Violation {
                 keys, explanation, ..
             } => ensure!(
                 NAME,
@@ -60,14 +62,14 @@ impl Histories {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_histories::history::{Action, Event, ValueId};
+    use leasehold_histories::history::{HistoryAction, HistoryEvent, ValueId};
 
     use super::*;
 
     const A: ValueId = ValueId(1);
 
-    fn event(process: u32, key: u64, action: Action, invoke_ns: u64) -> Event {
-        Event {
+    fn event(process: u32, key: u64, action: HistoryAction, invoke_ns: u64) -> HistoryEvent {
+        HistoryEvent {
             process,
             key,
             action,
@@ -76,17 +78,17 @@ mod tests {
         }
     }
 
-    fn read(value: Option<ValueId>) -> Action {
-        Action::Read { value }
+    fn read(value: Option<ValueId>) -> HistoryAction {
+        HistoryAction::Read { value }
     }
 
     #[test]
     fn a_stale_read_is_no_history() {
         for (found, good) in [(Some(A), true), (None, false)] {
             let mut history = History::new();
-            history.push(event(0, 1, Action::Write { value: A }, 0));
+            history.push(event(0, 1, HistoryAction::Write { value: A }, 0));
             history.push(event(1, 1, read(found), 10));
-            let mut histories = Histories::default();
+            let mut histories = HistoryOracle::default();
             assert_eq!(histories.judge(&history).is_ok(), good);
             assert_eq!(histories.checks > 0, good);
         }
@@ -94,15 +96,16 @@ mod tests {
 
     #[test]
     fn half_a_write_of_two_keys_is_no_history() {
-        let transaction = |process, parts: Vec<(u64, Action)>, invoke_ns, return_ns| Transaction {
-            process,
-            parts,
-            invoke_ns,
-            return_ns: Some(return_ns),
-        };
+        let transaction =
+            |process, parts: Vec<(u64, HistoryAction)>, invoke_ns, return_ns| Transaction {
+                process,
+                parts,
+                invoke_ns,
+                return_ns: Some(return_ns),
+            };
         let both = vec![
-            (1, Action::Write { value: A }),
-            (2, Action::Write { value: ValueId(2) }),
+            (1, HistoryAction::Write { value: A }),
+            (2, HistoryAction::Write { value: ValueId(2) }),
         ];
         for (second, good) in [(Some(ValueId(2)), true), (None, false)] {
             // Each key alone is in order: the read overlaps the write.
@@ -111,7 +114,7 @@ mod tests {
                 transaction(0, both.clone(), 0, 20),
                 transaction(1, seen, 10, 30),
             ];
-            let mut histories = Histories::default();
+            let mut histories = HistoryOracle::default();
             assert_eq!(histories.judge_together(&all).is_ok(), good);
         }
     }

@@ -24,12 +24,12 @@ const ELECTIONS: u32 = 3;
 
 /// Oracle that judges liveness: every request ends in time once all is well.
 #[derive(Debug, Default)]
-pub struct Liveness {
+pub struct LivenessOracle {
     /// Since when nothing goes wrong any more, and how long a request may take
     /// from then on, in ns.
     healed: Option<(u64, u64)>,
     /// Requests without an answer: (when asked, in ns; token), rising by time.
-    asked: VecDeque<(u64, u64)>,
+    requests: VecDeque<(u64, u64)>,
     open: HashSet<u64, FixedState>,
     /// Requests that were answered in time, after the heal.
     pub checks: u64,
@@ -47,25 +47,25 @@ pub fn bound(params: &LeaseParams, timing: &Timing) -> Duration {
     clock.outwait(params.t_grace + leases + elections + slack)
 }
 
-impl Liveness {
+impl LivenessOracle {
     /// From `now_ns` on nothing goes wrong, and a majority is up; `params` are the
-    /// longest in force, and `patience` is what clients wait before they ask
+    /// longest in force, and `allowance` is what clients wait before they ask
     /// again elsewhere, and what a replica that is behind needs to catch up.
     pub fn healed(
         &mut self,
         now_ns: u64,
         params: &LeaseParams,
         timing: &Timing,
-        patience: Duration,
+        allowance: Duration,
     ) {
-        let within = bound(params, timing) + patience;
+        let within = bound(params, timing) + allowance;
         self.healed = Some((now_ns, within.as_nanos() as u64));
     }
 
     /// A client asks; retries are the same request.
-    pub fn asked(&mut self, token: u64, now_ns: u64) {
+    pub fn requested(&mut self, token: u64, now_ns: u64) {
         if self.open.insert(token) {
-            self.asked.push_back((now_ns, token));
+            self.requests.push_back((now_ns, token));
         }
     }
 
@@ -82,7 +82,7 @@ impl Liveness {
     }
 
     /// Nobody waits for a request any longer.
-    pub fn given_up(&mut self, token: u64) {
+    pub fn abandoned(&mut self, token: u64) {
         self.open.remove(&token);
     }
 
@@ -91,19 +91,19 @@ impl Liveness {
     /// # Errors
     /// A request has waited for too long.
     pub fn check(&mut self, now_ns: u64) -> Verdict {
-        while let Some((asked_ns, token)) = self.asked.front().copied() {
+        while let Some((requested_ns, token)) = self.requests.front().copied() {
             if !self.open.contains(&token) {
-                self.asked.pop_front();
+                self.requests.pop_front();
                 continue;
             }
             let Some((healed_ns, within_ns)) = self.healed else {
                 return Ok(());
             };
-            let since_ns = asked_ns.max(healed_ns);
+            let since_ns = requested_ns.max(healed_ns);
             ensure!(
                 NAME,
                 now_ns <= since_ns + within_ns,
-                "request {token} of {asked_ns} ns has no answer at {now_ns} ns, although all has \
+                "request {token} of {requested_ns} ns has no answer at {now_ns} ns, although all has \
                  been well since {healed_ns} ns: {within_ns} ns are enough"
             );
             return Ok(());
@@ -156,10 +156,10 @@ impl Liveness {
 mod tests {
     use super::*;
 
-    fn healed_at(now_ns: u64) -> (Liveness, u64) {
+    fn healed_at(now_ns: u64) -> (LivenessOracle, u64) {
         let (params, timing) = (LeaseParams::default(), Timing::default());
-        let mut liveness = Liveness::default();
-        liveness.asked(1, 5);
+        let mut liveness = LivenessOracle::default();
+        liveness.requested(1, 5);
         liveness.healed(now_ns, &params, &timing, Duration::ZERO);
         (liveness, bound(&params, &timing).as_nanos() as u64)
     }
@@ -211,15 +211,15 @@ mod tests {
     #[test]
     fn what_was_given_up_is_not_waited_for() {
         let (mut liveness, bound_ns) = healed_at(1000);
-        liveness.given_up(1);
+        liveness.abandoned(1);
         assert!(liveness.check(1001 + bound_ns).is_ok());
         assert_eq!((liveness.checks, liveness.open()), (0, 0));
     }
 
     #[test]
     fn nothing_is_asked_of_a_world_that_has_not_healed() {
-        let mut liveness = Liveness::default();
-        liveness.asked(1, 5);
+        let mut liveness = LivenessOracle::default();
+        liveness.requested(1, 5);
         assert!(liveness.check(u64::MAX).is_ok());
         assert!(liveness.answered(1, u64::MAX).is_ok());
         assert_eq!((liveness.checks, liveness.open()), (0, 0));
@@ -228,10 +228,10 @@ mod tests {
     #[test]
     fn each_request_has_its_own_time() {
         let (mut liveness, bound_ns) = healed_at(1000);
-        liveness.asked(2, 2000);
+        liveness.requested(2, 2000);
         assert!(liveness.answered(1, 1500).is_ok());
         assert!(liveness.check(2000 + bound_ns).is_ok());
-        liveness.asked(2, 9000); // a retry
+        liveness.requested(2, 9000); // a retry
         assert!(liveness.check(2001 + bound_ns).is_err());
         assert_eq!(liveness.checks, 1);
     }

@@ -36,39 +36,39 @@ use leasehold_leases::{Key, ReplicaId, Slot};
 use leasehold_wire::Command;
 use smallvec::SmallVec;
 
-pub use agreement::Agreement;
-pub use barriers::Barriers;
-pub use configurations::Configurations;
-pub use confirmed::Confirmed;
-pub use containment::Containment;
-pub use elections::Elections;
-pub use frames::Frames;
-pub use freshness::Freshness;
-pub use histories::Histories;
-pub use liveness::Liveness;
-pub use notified::Notified;
-pub use old_leader::OldLeader;
-pub use order::Order;
-pub use pending::Pending;
-pub use quorums::Quorums;
-pub use refusals::Refusals;
-pub use restart_wait::RestartWait;
-pub use sessions::Sessions;
-pub use sight::Sight;
-pub use unsent::Unsent;
-pub use unwritable::Unwritable;
+pub use agreement::AgreementOracle;
+pub use barriers::BarrierOracle;
+pub use configurations::ConfigurationOracle;
+pub use confirmed::ConfirmationOracle;
+pub use containment::ContainmentOracle;
+pub use elections::ElectionOracle;
+pub use frames::FrameOracle;
+pub use freshness::FreshnessOracle;
+pub use histories::HistoryOracle;
+pub use liveness::LivenessOracle;
+pub use notified::NotificationOracle;
+pub use old_leader::OldLeaderOracle;
+pub use order::OrderOracle;
+pub use pending::PendingOracle;
+pub use quorums::QuorumOracle;
+pub use refusals::RefusalOracle;
+pub use restart_wait::RestartWaitOracle;
+pub use sessions::SessionOracle;
+pub use sight::WorldSnapshot;
+pub use unsent::UnsentOracle;
+pub use unwritable::UnwritableOracle;
 
-use self::chosen::Chosen;
+use self::chosen::ChosenValues;
 use self::progress::{Progress, Stage};
 use self::promises::Promises;
-use self::sight::{Acting, Entry, Vote};
+use self::sight::{Entry, StepContext, Vote};
 use super::world::WorldSettings;
 use leasehold_replica::Replica;
 use leasehold_replica::action::{Action, ClientHandle, Event, Record};
-use leasehold_replica::input::{Again, ReadFrom};
+use leasehold_replica::input::{FencedRead, ReadFrom};
 use leasehold_replica::message::{LogId, Message, Value};
-use leasehold_replica::shell::Fenced;
-use leasehold_replica::unavailable::{is_asked_again, is_client_gone, is_unsent};
+use leasehold_replica::shell::FencedReply;
+use leasehold_replica::unavailable::{is_client_disconnected, is_sent_again, is_unsent};
 
 /// A rule that was seen broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub struct Violation {
 }
 
 /// Verdict of an oracle.
-pub type Verdict = Result<(), Violation>;
+pub(crate) type Verdict = Result<(), Violation>;
 
 /// Says that a rule is broken, unless a condition holds.
 macro_rules! ensure {
@@ -105,34 +105,34 @@ fn violated(oracle: &'static str, what: std::fmt::Arguments<'_>) -> Violation {
 #[derive(Debug)]
 pub struct Oracles {
     progress: Progress,
-    chosen: Chosen,
+    chosen: ChosenValues,
     promises: Promises,
-    containment: Containment,
-    notified: Notified,
-    quorums: Quorums,
-    barriers: Barriers,
-    restart_wait: RestartWait,
-    old_leader: OldLeader,
-    pending: Pending,
-    order: Order,
-    unwritable: Unwritable,
-    confirmed: Confirmed,
+    containment: ContainmentOracle,
+    notified: NotificationOracle,
+    quorums: QuorumOracle,
+    barriers: BarrierOracle,
+    restart_wait: RestartWaitOracle,
+    old_leader: OldLeaderOracle,
+    pending: PendingOracle,
+    order: OrderOracle,
+    unwritable: UnwritableOracle,
+    confirmed: ConfirmationOracle,
     /// Told when clocks leave what is assumed of them.
-    pub elections: Elections,
-    configurations: Configurations,
-    agreement: Agreement,
-    sessions: Sessions,
+    pub elections: ElectionOracle,
+    configurations: ConfigurationOracle,
+    agreement: AgreementOracle,
+    sessions: SessionOracle,
     /// Asked for every message, in runs whose messages are encoded.
-    pub frames: Frames,
-    refusals: Refusals,
-    /// Knows how often merges were held at their origin.
-    pub unsent: Unsent,
+    pub frames: FrameOracle,
+    refusals: RefusalOracle,
+    /// Knows how often merges were queued at their origin.
+    pub unsent: UnsentOracle,
     /// Notified of every invocation and answer by the driver of the clients.
-    pub freshness: Freshness,
+    pub freshness: FreshnessOracle,
     /// Notified of the same, and of the time when all was well again.
-    pub liveness: Liveness,
+    pub liveness: LivenessOracle,
     /// Asked at the end by the keeper of the clients' history.
-    pub histories: Histories,
+    pub histories: HistoryOracle,
 }
 
 impl Oracles {
@@ -141,44 +141,44 @@ impl Oracles {
         let n = settings.replica.n;
         Oracles {
             progress: Progress::new(n),
-            chosen: Chosen::default(),
+            chosen: ChosenValues::default(),
             promises: Promises::new(n),
-            containment: Containment::new(n),
-            notified: Notified::default(),
-            quorums: Quorums::new(n),
-            barriers: Barriers::new(n),
-            restart_wait: RestartWait::new(n),
-            old_leader: OldLeader::new(n),
-            pending: Pending::default(),
-            order: Order::default(),
-            unwritable: Unwritable::default(),
-            confirmed: Confirmed::new(n),
-            elections: Elections::new(n, settings.replica.timing.election_timeout),
-            configurations: Configurations::new(n),
-            agreement: Agreement::default(),
-            sessions: Sessions::new(n, &settings.replica.sessions),
-            frames: Frames::default(),
-            refusals: Refusals::new(n),
-            unsent: Unsent::new(n),
-            freshness: Freshness::default(),
-            liveness: Liveness::default(),
-            histories: Histories::default(),
+            containment: ContainmentOracle::new(n),
+            notified: NotificationOracle::default(),
+            quorums: QuorumOracle::new(n),
+            barriers: BarrierOracle::new(n),
+            restart_wait: RestartWaitOracle::new(n),
+            old_leader: OldLeaderOracle::new(n),
+            pending: PendingOracle::default(),
+            order: OrderOracle::default(),
+            unwritable: UnwritableOracle::default(),
+            confirmed: ConfirmationOracle::new(n),
+            elections: ElectionOracle::new(n, settings.replica.timing.election_timeout),
+            configurations: ConfigurationOracle::new(n),
+            agreement: AgreementOracle::default(),
+            sessions: SessionOracle::new(n, &settings.replica.sessions),
+            frames: FrameOracle::default(),
+            refusals: RefusalOracle::new(n),
+            unsent: UnsentOracle::new(n),
+            freshness: FreshnessOracle::default(),
+            liveness: LivenessOracle::default(),
+            histories: HistoryOracle::default(),
         }
     }
 
     /// A replica has started from its disk.
-    pub(super) fn started(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
-        let Some(replica) = sight.replica(node) else {
+    pub(super) fn started(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
+        let Some(replica) = snapshot.replica(node) else {
             return Ok(());
         };
         self.progress.started(node, replica);
         self.promises.started(node);
-        let disk = sight.node(node).disk();
+        let disk = snapshot.node(node).disk();
         self.barriers.started(node, replica.executed(), disk);
         self.pending.started(node, replica)?;
-        self.configurations.compare(sight, node)?;
-        self.containment.stepped(sight, node)?;
-        self.restart_wait.started(sight, node)
+        self.configurations.compare(snapshot, node)?;
+        self.containment.stepped(snapshot, node)?;
+        self.restart_wait.started(snapshot, node)
     }
 
     /// A replica is about to end.
@@ -191,17 +191,17 @@ impl Oracles {
     }
 
     /// A client's command has reached `node`.
-    pub(super) fn asked(
+    pub(super) fn requested(
         &mut self,
         now_ns: u64,
         node: usize,
         from: ClientHandle,
         command: &Command,
     ) {
-        self.sessions.asked(node, from, command);
-        self.refusals.asked(node, from, command);
-        self.confirmed.asked(node, from, command);
-        self.unsent.asked(now_ns, node, from, command);
+        self.sessions.requested(node, from, command);
+        self.refusals.requested(node, from, command);
+        self.confirmed.requested(node, from, command);
+        self.unsent.requested(now_ns, node, from, command);
     }
 
     /// A client's connection to `node` has ended, and it is about to hear of it.
@@ -213,28 +213,42 @@ impl Oracles {
     /// something about leases.
     pub(super) fn stepped(
         &mut self,
-        sight: &Sight<'_>,
+        snapshot: &WorldSnapshot<'_>,
         node: usize,
         actions: &[Action],
         leases: bool,
     ) -> Verdict {
-        let Some(replica) = sight.replica(node) else {
+        let Some(replica) = snapshot.replica(node) else {
             return Ok(());
         };
         self.barriers.step_begins(node, actions);
-        self.quorums.judge_anew();
+        self.quorums.judge_again();
         for (index, action) in actions.iter().enumerate() {
             let rest = &actions[index + 1..];
-            self.acts(Acting { sight, node, rest }, action)?;
+            self.acts(
+                StepContext {
+                    snapshot,
+                    node,
+                    rest,
+                },
+                action,
+            )?;
         }
         let rest = actions;
-        self.learns(Acting { sight, node, rest }, replica)?;
+        self.learns(
+            StepContext {
+                snapshot,
+                node,
+                rest,
+            },
+            replica,
+        )?;
         for action in actions {
             self.pending.persists(node, replica, action)?;
-            self.order.answers(sight, &self.chosen, node, action)?;
+            self.order.answers(snapshot, &self.chosen, node, action)?;
             if let Action::Reply { to, outcome, .. } = action {
-                if is_asked_again(outcome) || is_client_gone(outcome) || is_unsent(outcome) {
-                    self.sessions.answered_elsewise(node, *to);
+                if is_sent_again(outcome) || is_client_disconnected(outcome) || is_unsent(outcome) {
+                    self.sessions.forget_request(node, *to);
                     continue;
                 }
                 let executed = replica.executed();
@@ -244,45 +258,45 @@ impl Oracles {
         }
         self.unsent.step_ends(node, replica);
         self.sessions.step_ends(node, replica.executed());
-        self.barriers.step_ends(sight, node, actions);
+        self.barriers.step_ends(snapshot, node, actions);
         self.agreement.stepped(node, replica)?;
-        self.unwritable.stepped(sight, node, replica)?;
+        self.unwritable.stepped(snapshot, node, replica)?;
         // Promises, and grants, change by what is heard or said.
         if leases || actions.iter().any(is_about_leases) {
-            self.containment.stepped(sight, node)?;
+            self.containment.stepped(snapshot, node)?;
         }
         Ok(())
     }
 
     /// A replica performs this action, and then the rest.
-    fn acts(&mut self, acting: Acting<'_>, action: &Action) -> Verdict {
-        let Acting { sight, node, .. } = acting;
+    fn acts(&mut self, ctx: StepContext<'_>, action: &Action) -> Verdict {
+        let StepContext { snapshot, node, .. } = ctx;
         match action {
             Action::Send { to, envelope } => {
-                let now_ns = sight.now_ns;
+                let now_ns = snapshot.now_ns;
                 self.elections.sent(now_ns, node, to.index(), envelope);
-                self.promises.sent(sight, node, *to, envelope)?;
+                self.promises.sent(snapshot, node, *to, envelope)?;
                 self.configurations.sent(node, *to, envelope)?;
                 self.confirmed.sent(node, *to, envelope)?;
                 self.unsent.sent(node, envelope)?;
                 self.barriers.sent(node, *to, envelope)?;
-                self.restart_wait.sent(acting, &self.promises, envelope)?;
-                self.quorums.sent(acting, envelope)
+                self.restart_wait.sent(ctx, &self.promises, envelope)?;
+                self.quorums.sent(ctx, envelope)
             }
             Action::FencedReply { until, again, .. } => {
-                self.barriers.read(acting, &self.promises, *until, again)
+                self.barriers.read(ctx, &self.promises, *until, again)
             }
             Action::Reply { to, path, outcome } => {
                 self.unsent.replied(node, *to, outcome)?;
                 self.confirmed.replied(node, *to, *path)
             }
             Action::Persist { records, .. } => {
-                self.quorums.judge_anew();
+                self.quorums.judge_again();
                 let (wait, promises) = (&mut self.restart_wait, &self.promises);
                 let mut records = records.iter();
-                records.try_for_each(|record| wait.records(sight, promises, node, record))
+                records.try_for_each(|record| wait.records(snapshot, promises, node, record))
             }
-            Action::Event(Event::Campaigning(_)) => self.elections.campaigns(sight, node),
+            Action::Event(Event::Campaigning(_)) => self.elections.campaigns(snapshot, node),
             Action::Event(Event::Leading(ballot)) => {
                 self.old_leader.leads(node, *ballot);
                 Ok(())
@@ -293,8 +307,8 @@ impl Oracles {
 
     /// Judges the slots that a replica has committed and executed in a step of which all actions
     /// are still to be performed.
-    fn learns(&mut self, acting: Acting<'_>, replica: &Replica) -> Verdict {
-        let Acting { sight, node, .. } = acting;
+    fn learns(&mut self, ctx: StepContext<'_>, replica: &Replica) -> Verdict {
+        let StepContext { snapshot, node, .. } = ctx;
         let (mut first, mut configured) = (false, false);
         for (log, slot, stage) in self.progress.news(node, replica) {
             let Some(value) = replica.entry(log, slot) else {
@@ -312,9 +326,9 @@ impl Oracles {
             self.pending.learns(node, replica, entry)?;
             if new {
                 first = true;
-                self.quorums.chosen(acting, entry)?;
-                self.notified.chosen(sight, entry)?;
-                self.old_leader.chosen(sight, &self.promises, entry)?;
+                self.quorums.chosen(ctx, entry)?;
+                self.notified.chosen(snapshot, entry)?;
+                self.old_leader.chosen(snapshot, &self.promises, entry)?;
             }
             match (stage, log) {
                 (Stage::Executed, LogId::Configs) => configured = true,
@@ -329,18 +343,23 @@ impl Oracles {
             self.configurations.advance(&self.chosen);
         }
         if configured {
-            self.configurations.compare(sight, node)?;
+            self.configurations.compare(snapshot, node)?;
         }
         Ok(())
     }
 
     /// `node` answers a read that it made under leases.
-    pub(super) fn read(&mut self, sight: &Sight<'_>, node: usize, read: &Fenced) -> Verdict {
-        if let (ReadFrom::Client(to), Again::Command(_)) = (read.to, &read.again) {
-            self.sessions.answered_elsewise(node, to);
+    pub(super) fn read(
+        &mut self,
+        snapshot: &WorldSnapshot<'_>,
+        node: usize,
+        read: &FencedReply,
+    ) -> Verdict {
+        if let (ReadFrom::Client(to), FencedRead::Command(_)) = (read.to, &read.again) {
+            self.sessions.forget_request(node, to);
         }
-        self.confirmed.answered_elsewise(node, read.to);
-        self.notified.read(sight, &self.chosen, node, read)
+        self.confirmed.forget_request(node, read.to);
+        self.notified.read(snapshot, &self.chosen, node, read)
     }
 
     /// Checks that were made, by oracle, so that a silent one is noticed.
@@ -373,6 +392,9 @@ impl Oracles {
 fn is_about_leases(action: &Action) -> bool {
     matches!(action, Action::Send { envelope, .. } if matches!(envelope.message, Message::Lease(_)))
 }
+
+/// (client, sequence) of a write.
+type WriteId = (u64, u64);
 
 /// Returns the identifier by which others name `node`.
 fn id(node: usize) -> ReplicaId {
@@ -412,9 +434,9 @@ fn writes(value: &Value) -> impl Iterator<Item = &Key> {
 }
 
 /// The keys that a read names; none for a scan, which reads all there could be.
-fn keys_read(again: &Again) -> SmallVec<[&Key; 4]> {
+fn keys_read(again: &FencedRead) -> SmallVec<[&Key; 4]> {
     match again {
-        Again::Key(key) => SmallVec::from_slice(&[key]),
-        Again::Command(command) => command.keys().collect(),
+        FencedRead::Key(key) => SmallVec::from_slice(&[key]),
+        FencedRead::Command(command) => command.keys().collect(),
     }
 }

@@ -5,34 +5,34 @@
 //! write of it.
 
 use leasehold_leases::{Key, Slot};
-use leasehold_wire::{Command, Path, Read};
+use leasehold_wire::{Command, Path, ReadOp};
 
-use super::{Chosen, Entry, Fenced, Sight, Verdict, ensure, id, knows, writes};
+use super::{ChosenValues, Entry, FencedReply, Verdict, WorldSnapshot, ensure, id, knows, writes};
 use leasehold_replica::Replica;
-use leasehold_replica::input::Again;
+use leasehold_replica::input::FencedRead;
 use leasehold_replica::message::{LogId, Value};
 
 pub(super) const NAME: &str = "notified";
 
 /// Oracle that judges that every reader is notified of the writes of its keys.
 #[derive(Debug, Default)]
-pub struct Notified {
+pub struct NotificationOracle {
     /// Pairs of a write and a replica, and reads, looked at.
     pub checks: u64,
 }
 
-impl Notified {
+impl NotificationOracle {
     /// `value` has just been chosen.
     pub(super) fn chosen(
         &mut self,
-        sight: &Sight<'_>,
+        snapshot: &WorldSnapshot<'_>,
         Entry { log, slot, value }: Entry<'_>,
     ) -> Verdict {
         if log != LogId::Commands {
             return Ok(());
         }
-        for node in 0..sight.n() {
-            let Some(replica) = sight.replica(node) else {
+        for node in 0..snapshot.n() {
+            let Some(replica) = snapshot.replica(node) else {
                 continue;
             };
             if knows(replica, slot, value) {
@@ -42,7 +42,7 @@ impl Notified {
                 self.checks += 1;
                 ensure!(
                     NAME,
-                    !could_serve(sight, node, replica, key, slot),
+                    !could_serve(snapshot, node, replica, key, slot),
                     "{slot:?} writes {key:?} and is chosen, but {:?} can serve the key and has \
                      not heard of it",
                     id(node)
@@ -55,16 +55,16 @@ impl Notified {
     /// `node` answers a read from its leases.
     pub(super) fn read(
         &mut self,
-        sight: &Sight<'_>,
-        chosen: &Chosen,
+        snapshot: &WorldSnapshot<'_>,
+        chosen: &ChosenValues,
         node: usize,
-        read: &Fenced,
+        read: &FencedReply,
     ) -> Verdict {
-        let Some(replica) = sight.replica(node) else {
+        let Some(replica) = snapshot.replica(node) else {
             return Ok(());
         };
         self.checks += 1;
-        let now = sight.time(node);
+        let now = snapshot.time(node);
         ensure!(
             NAME,
             now < read.until,
@@ -89,10 +89,10 @@ impl Notified {
 }
 
 /// A chosen write of what was read that the answer may lack.
-fn missing(replica: &Replica, chosen: &Chosen, read: &Fenced) -> Option<Slot> {
+fn missing(replica: &Replica, chosen: &ChosenValues, read: &FencedReply) -> Option<Slot> {
     let executed = replica.executed();
     match &read.again {
-        Again::Key(key) => chosen.newest(key).filter(|newest| {
+        FencedRead::Key(key) => chosen.newest(key).filter(|newest| {
             // A read that nothing held back found no write of the key pending.
             let pending = read.path != Path::Local;
             let value = chosen.value(LogId::Commands, *newest);
@@ -100,7 +100,7 @@ fn missing(replica: &Replica, chosen: &Chosen, read: &Fenced) -> Option<Slot> {
             *newest > executed && !known
         }),
         // Several keys are read only while nothing is pending on any of them.
-        Again::Command(command) => {
+        FencedRead::Command(command) => {
             let beyond = chosen.beyond(LogId::Commands, executed);
             let touches = |(_, value): &(Slot, &Value)| writes_any(value, command);
             beyond.into_iter().find(touches).map(|(slot, _)| slot)
@@ -112,24 +112,30 @@ fn missing(replica: &Replica, chosen: &Chosen, read: &Fenced) -> Option<Slot> {
 fn writes_any(value: &Value, command: &Command) -> bool {
     let mut keys = writes(value);
     match command.as_read() {
-        Some(Read::Scan(scan)) => {
+        Some(ReadOp::Scan(scan)) => {
             keys.any(|key| *key >= scan.from && (scan.to.is_empty() || *key < scan.to))
         }
-        Some(Read::Get(_) | Read::MultiGet(_)) | None => {
+        Some(ReadOp::Get(_) | ReadOp::MultiGet(_)) | None => {
             keys.any(|key| command.keys().any(|read| read == key))
         }
     }
 }
 
 /// Whether enough grantors cover `key` with a barrier below `slot`.
-fn could_serve(sight: &Sight<'_>, node: usize, replica: &Replica, key: &Key, slot: Slot) -> bool {
-    let now = sight.time(node);
+fn could_serve(
+    snapshot: &WorldSnapshot<'_>,
+    node: usize,
+    replica: &Replica,
+    key: &Key,
+    slot: Slot,
+) -> bool {
+    let now = snapshot.time(node);
     let covers = |grantor: usize| {
         let coverage = replica.covered_by(now, id(grantor), key);
         coverage.is_some_and(|(until, barrier)| now < until && barrier < slot)
     };
-    let others = (0..sight.n()).filter(|other| *other != node);
-    others.filter(|other| covers(*other)).count() >= sight.n() / 2
+    let others = (0..snapshot.n()).filter(|other| *other != node);
+    others.filter(|other| covers(*other)).count() >= snapshot.n() / 2
 }
 
 #[cfg(test)]
@@ -138,42 +144,42 @@ mod tests {
     use leasehold_wire::Outcome;
     use leasehold_wire::command::Op;
 
-    use super::super::bench::{Has, World, key, puts};
+    use super::super::bench::{ReplicaState, TestWorld, key, puts};
     use super::*;
     use leasehold_replica::action::ClientHandle;
     use leasehold_replica::input::ReadFrom;
 
     /// Replica 1 reads, and slot 6, which is chosen, writes `b`.
-    fn read(has: Has, path: Path, again: Again) -> Verdict {
-        let world = World::new([Has::default(), has, Has::default()]);
-        let mut chosen = Chosen::default();
+    fn read(has: ReplicaState, path: Path, again: FencedRead) -> Verdict {
+        let world = TestWorld::new([ReplicaState::default(), has, ReplicaState::default()]);
+        let mut chosen = ChosenValues::default();
         chosen.committed(LogId::Commands, Slot(6), &puts(&["b"]));
         let to = ClientHandle {
             connection: 1,
             request: 1,
         };
-        let read = Fenced {
+        let read = FencedReply {
             to: ReadFrom::Client(to),
             path,
             outcome: Outcome::missing(),
             until: Time::MAX,
             again,
         };
-        Notified::default().read(&world.sight(), &chosen, 1, &read)
+        NotificationOracle::default().read(&world.snapshot(), &chosen, 1, &read)
     }
 
-    fn has(executed: u64, pending: bool) -> Has {
+    fn has(executed: u64, pending: bool) -> ReplicaState {
         let accepted = (6, puts(&["b"]));
-        Has {
+        ReplicaState {
             executed,
             accepted: pending.then_some(accepted).into_iter().collect(),
-            ..Has::default()
+            ..ReplicaState::default()
         }
     }
 
     #[test]
     fn a_read_has_every_chosen_write_of_its_key() {
-        let b = || Again::Key(key("b"));
+        let b = || FencedRead::Key(key("b"));
         assert!(read(has(5, false), Path::Held, b()).is_err());
         assert!(read(has(5, true), Path::Held, b()).is_ok());
         assert!(
@@ -181,12 +187,12 @@ mod tests {
             "it is pending"
         );
         assert!(read(has(6, false), Path::Local, b()).is_ok());
-        assert!(read(has(5, false), Path::Local, Again::Key(key("a"))).is_ok());
+        assert!(read(has(5, false), Path::Local, FencedRead::Key(key("a"))).is_ok());
     }
 
     #[test]
     fn a_read_of_several_keys_has_executed_every_chosen_write_of_any() {
-        let ask = |op: Op| Again::Command(Box::new(Command::from(op)));
+        let ask = |op: Op| FencedRead::Command(Box::new(Command::from(op)));
         let touch = || {
             let both = Op::multi_get(vec![key("a"), key("b")]);
             [both, Op::scan("", "", 9), Op::scan("b", "c", 9)].map(ask)

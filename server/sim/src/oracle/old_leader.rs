@@ -8,23 +8,23 @@
 use leasehold_leases::{Ballot, Slot};
 
 use super::promises::Promises;
-use super::{Entry, Sight, Verdict, ensure, id, knows, writes};
+use super::{Entry, Verdict, WorldSnapshot, ensure, id, knows, writes};
 use leasehold_replica::message::LogId;
 
 pub(super) const NAME: &str = "old leader";
 
 /// Oracle that judges that no write commits without an old leader that can still serve its key.
 #[derive(Debug)]
-pub struct OldLeader {
+pub struct OldLeaderOracle {
     /// By replica: the last ballot that it led in.
     led: Vec<Option<Ballot>>,
     /// Pairs of a write and a replica that once led and does not know it.
     pub checks: u64,
 }
 
-impl OldLeader {
-    pub(super) fn new(n: usize) -> OldLeader {
-        OldLeader {
+impl OldLeaderOracle {
+    pub(super) fn new(n: usize) -> OldLeaderOracle {
+        OldLeaderOracle {
             led: vec![None; n],
             checks: 0,
         }
@@ -38,7 +38,7 @@ impl OldLeader {
     /// `value` has just been chosen.
     pub(super) fn chosen(
         &mut self,
-        sight: &Sight<'_>,
+        snapshot: &WorldSnapshot<'_>,
         promises: &Promises,
         Entry { log, slot, value }: Entry<'_>,
     ) -> Verdict {
@@ -46,14 +46,14 @@ impl OldLeader {
             return Ok(());
         }
         for (node, led) in self.led.iter().enumerate() {
-            let (Some(ballot), Some(replica)) = (led, sight.replica(node)) else {
+            let (Some(ballot), Some(replica)) = (led, snapshot.replica(node)) else {
                 continue;
             };
             if knows(replica, slot, value) {
                 continue;
             }
             self.checks += 1;
-            let now = sight.time(node);
+            let now = snapshot.time(node);
             for key in writes(value) {
                 let view = replica.configs().view(key);
                 let holds = |config| view.holders(config).contains(id(node));
@@ -73,18 +73,18 @@ impl OldLeader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bench::{BALLOT, Has, LEASE, World, ack, promise, puts, says};
+    use super::super::bench::{BALLOT, LEASE, ReplicaState, TestWorld, ack, promise, puts, says};
     use super::*;
 
     /// Replica 1 has been promised by replica 0, up to slot 5, and slot 6 writes `a`.
-    fn chosen(led: bool, has: Has, later: bool) -> Verdict {
-        let mut world = World::new([Has::default(), has, Has::default()]);
-        let (mut oracle, mut promises) = (OldLeader::new(3), Promises::new(3));
+    fn chosen(led: bool, has: ReplicaState, later: bool) -> Verdict {
+        let mut world = TestWorld::new([ReplicaState::default(), has, ReplicaState::default()]);
+        let (mut oracle, mut promises) = (OldLeaderOracle::new(3), Promises::new(3));
         for (node, to, envelope) in [
             says((0, 1), (1, 1), promise(1, 5)),
             says((1, 1), (0, 1), ack(1)),
         ] {
-            promises.sent(&world.sight(), node, to, &envelope)?;
+            promises.sent(&world.snapshot(), node, to, &envelope)?;
         }
         if led {
             oracle.leads(1, BALLOT);
@@ -97,25 +97,28 @@ mod tests {
             slot: Slot(6),
             value: &puts(&["a"]),
         };
-        oracle.chosen(&world.sight(), &promises, entry)
+        oracle.chosen(&world.snapshot(), &promises, entry)
     }
 
     #[test]
     fn who_led_and_can_serve_has_every_write() {
-        let knows = Has {
+        let knows = ReplicaState {
             accepted: vec![(6, puts(&["a"]))],
-            ..Has::default()
+            ..ReplicaState::default()
         };
-        assert!(chosen(true, Has::default(), false).is_err());
+        assert!(chosen(true, ReplicaState::default(), false).is_err());
         assert!(chosen(true, knows, false).is_ok());
         assert!(
-            chosen(true, Has::default(), true).is_ok(),
+            chosen(true, ReplicaState::default(), true).is_ok(),
             "its lease has ended"
         );
-        assert!(chosen(false, Has::default(), false).is_ok(), "it never led");
-        let nobody = Has {
+        assert!(
+            chosen(false, ReplicaState::default(), false).is_ok(),
+            "it never led"
+        );
+        let nobody = ReplicaState {
             change: leasehold_leases::ConfigChange::default(),
-            ..Has::default()
+            ..ReplicaState::default()
         };
         assert!(chosen(true, nobody, false).is_ok(), "it holds nothing");
     }

@@ -11,7 +11,7 @@ use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Outcome, Version};
 
-use super::{Chosen, Sight, Verdict, ensure, id};
+use super::{ChosenValues, Verdict, WorldSnapshot, ensure, id};
 use leasehold_replica::action::Action;
 use leasehold_replica::message::{LogId, Message, Value};
 
@@ -19,29 +19,29 @@ pub(super) const NAME: &str = "order";
 
 /// Oracle that judges the order of answers given at commit.
 #[derive(Debug, Default)]
-pub struct Order {
+pub struct OrderOracle {
     /// Answers at commit looked at.
     pub checks: u64,
 }
 
-impl Order {
+impl OrderOracle {
     /// `node` answers a client, or a peer that forwarded a read.
     pub(super) fn answers(
         &mut self,
-        sight: &Sight<'_>,
-        chosen: &Chosen,
+        snapshot: &WorldSnapshot<'_>,
+        chosen: &ChosenValues,
         node: usize,
         action: &Action,
     ) -> Verdict {
         match action {
             Action::Reply { outcome, .. } | Action::FencedReply { outcome, .. } => {
-                self.answer(sight, chosen, node, outcome)
+                self.answer(snapshot, chosen, node, outcome)
             }
             Action::Send { envelope, .. } => match &envelope.message {
                 Message::ReadAnswers(answers) => answers
                     .iter()
                     .filter_map(|answer| answer.outcome.as_ref())
-                    .try_for_each(|(outcome, _)| self.answer(sight, chosen, node, outcome)),
+                    .try_for_each(|(outcome, _)| self.answer(snapshot, chosen, node, outcome)),
                 _ => Ok(()),
             },
             _ => Ok(()),
@@ -50,12 +50,12 @@ impl Order {
 
     fn answer(
         &mut self,
-        sight: &Sight<'_>,
-        chosen: &Chosen,
+        snapshot: &WorldSnapshot<'_>,
+        chosen: &ChosenValues,
         node: usize,
         outcome: &Outcome,
     ) -> Verdict {
-        let (Some(replica), Some(version)) = (sight.replica(node), version(outcome)) else {
+        let (Some(replica), Some(version)) = (snapshot.replica(node), version(outcome)) else {
             return Ok(());
         };
         let slot = Slot(version.slot);
@@ -68,7 +68,7 @@ impl Order {
         };
         self.checks += 1;
         let mut open = chosen.open(LogId::Commands, executed.next(), slot);
-        let overtaken = open.find(|slot| holds_multi(sight, *slot, ballot));
+        let overtaken = open.find(|slot| holds_multi(snapshot, *slot, ballot));
         ensure!(
             NAME,
             overtaken.is_none(),
@@ -90,8 +90,8 @@ fn version(outcome: &Outcome) -> Option<Version> {
 
 /// Whether anybody has accepted, at `ballot`, a command on several keys in `slot`.
 /// What only lower ballots have there can no longer be chosen, or is proposed again.
-fn holds_multi(sight: &Sight<'_>, slot: Slot, ballot: Ballot) -> bool {
-    let replicas = (0..sight.n()).filter_map(|node| sight.replica(node));
+fn holds_multi(snapshot: &WorldSnapshot<'_>, slot: Slot, ballot: Ballot) -> bool {
+    let replicas = (0..snapshot.n()).filter_map(|node| snapshot.replica(node));
     let mut accepted = replicas.filter_map(|replica| replica.accepted(LogId::Commands, slot));
     accepted.any(|(at, value)| at == ballot && is_multi(value))
 }
@@ -110,36 +110,41 @@ mod tests {
     use leasehold_leases::Time;
     use leasehold_wire::{KeyValue, Path};
 
-    use super::super::bench::{BALLOT, Has, World, batch, key, puts, says};
+    use super::super::bench::{BALLOT, ReplicaState, TestWorld, batch, key, puts, says};
     use super::*;
     use leasehold_replica::action::ClientHandle;
-    use leasehold_replica::input::{Again, ReadFrom};
+    use leasehold_replica::input::{FencedRead, ReadFrom};
     use leasehold_replica::message::{ReadAnswer, RequestId};
 
-    fn has(accepted: Vec<(u64, Value)>) -> Has {
-        Has {
+    fn has(accepted: Vec<(u64, Value)>) -> ReplicaState {
+        ReplicaState {
             accepted,
-            ..Has::default()
+            ..ReplicaState::default()
         }
     }
 
     /// Replica 0 answers what slot 7 wrote; only replica 1 has heard of slot 6.
-    fn judge(at_zero: Has, sixth: Has, chosen: &[u64], action: &Action) -> (bool, u64) {
-        let world = World::new([at_zero, sixth, Has::default()]);
-        let mut known = Chosen::default();
+    fn judge(
+        at_zero: ReplicaState,
+        sixth: ReplicaState,
+        chosen: &[u64],
+        action: &Action,
+    ) -> (bool, u64) {
+        let world = TestWorld::new([at_zero, sixth, ReplicaState::default()]);
+        let mut known = ChosenValues::default();
         for slot in chosen {
             known.committed(LogId::Commands, Slot(*slot), &puts(&["b"]));
         }
-        let mut order = Order::default();
-        let verdict = order.answers(&world.sight(), &known, 0, action);
+        let mut order = OrderOracle::default();
+        let verdict = order.answers(&world.snapshot(), &known, 0, action);
         (verdict.is_ok(), order.checks)
     }
 
-    fn seventh() -> Has {
+    fn seventh() -> ReplicaState {
         has(vec![(7, puts(&["b"]))])
     }
 
-    fn sixth(op: Op) -> Has {
+    fn sixth(op: Op) -> ReplicaState {
         has(vec![(6, batch([op]))])
     }
 
@@ -198,7 +203,7 @@ mod tests {
             path: Path::Held,
             outcome: value(),
             until: Time::MAX,
-            again: Again::Key(key("b")),
+            again: FencedRead::Key(key("b")),
         };
         let answer = ReadAnswer {
             request: RequestId(1),
@@ -213,9 +218,9 @@ mod tests {
 
     #[test]
     fn what_is_executed_comes_after_all_before_it() {
-        let executed = Has {
+        let executed = ReplicaState {
             executed: 7,
-            ..Has::default()
+            ..ReplicaState::default()
         };
         assert_eq!(judge(executed, sixth(both()), &[7], &written()), (true, 0));
     }
@@ -224,7 +229,7 @@ mod tests {
     fn what_lower_ballots_have_there_overtakes_nobody() {
         let mut ballot = BALLOT;
         ballot.round += 1;
-        let newer = Has {
+        let newer = ReplicaState {
             ballot,
             ..seventh()
         };

@@ -17,12 +17,12 @@ pub(super) const NAME: &str = "pending";
 
 /// Oracle that judges the marks of pending slots.
 #[derive(Debug, Default)]
-pub struct Pending {
+pub struct PendingOracle {
     /// Marks looked for.
     pub checks: u64,
 }
 
-impl Pending {
+impl PendingOracle {
     /// A replica has started: what it had accepted is pending, and nothing else.
     pub(super) fn started(&mut self, node: usize, replica: &Replica) -> Verdict {
         self.everything(node, replica)
@@ -123,20 +123,20 @@ impl Pending {
 mod tests {
     use leasehold_wire::command::Op;
 
-    use super::super::bench::{BALLOT, Has, World, batch, key, puts};
+    use super::super::bench::{BALLOT, ReplicaState, TestWorld, batch, key, puts};
     use super::*;
     use leasehold_replica::action::Sequence;
 
     /// A replica has executed five slots and accepted `a` and `b` in the sixth.
-    fn world() -> World {
-        let has = Has {
+    fn world() -> TestWorld {
+        let has = ReplicaState {
             accepted: vec![(6, puts(&["a", "b"]))],
-            ..Has::default()
+            ..ReplicaState::default()
         };
-        World::new([has, Has::default(), Has::default()])
+        TestWorld::new([has, ReplicaState::default(), ReplicaState::default()])
     }
 
-    fn replica(world: &mut World) -> &mut Replica {
+    fn replica(world: &mut TestWorld) -> &mut Replica {
         world.nodes[0].replica.as_mut().expect("it runs")
     }
 
@@ -145,7 +145,7 @@ mod tests {
             sequence: Sequence(1),
             records: vec![record],
         };
-        Pending::default().persists(0, replica, &action)
+        PendingOracle::default().persists(0, replica, &action)
     }
 
     fn accepted(slot: u64, value: Value) -> Record {
@@ -171,7 +171,7 @@ mod tests {
             slot: Slot(slot),
             value: &puts(&["a", "b"]),
         };
-        Pending::default().learns(0, replica, entry)
+        PendingOracle::default().learns(0, replica, entry)
     }
 
     #[test]
@@ -179,12 +179,12 @@ mod tests {
         let mut world = world();
         let replica = replica(&mut world);
         let sixth = || accepted(6, puts(&["a", "b"]));
-        assert!(Pending::default().started(0, replica).is_ok());
+        assert!(PendingOracle::default().started(0, replica).is_ok());
         assert!(persists(replica, sixth()).is_ok());
         assert!(persists(replica, follows()).is_ok());
         assert!(learns(replica, 6).is_ok());
         replica.unmark_wrongly(Slot(6), &puts(&["b"]));
-        assert!(Pending::default().started(0, replica).is_err());
+        assert!(PendingOracle::default().started(0, replica).is_err());
         assert!(persists(replica, sixth()).is_err());
         assert!(persists(replica, follows()).is_err(), "it is not dead");
         assert!(learns(replica, 6).is_err());
@@ -204,7 +204,10 @@ mod tests {
             let mut world = world();
             let replica = replica(&mut world);
             replica.mark_wrongly(Slot(slot), &puts(&[keys]));
-            assert!(Pending::default().started(0, replica).is_err(), "{slot}");
+            assert!(
+                PendingOracle::default().started(0, replica).is_err(),
+                "{slot}"
+            );
             assert!(persists(replica, follows()).is_err(), "{slot}");
         }
     }
@@ -220,12 +223,12 @@ mod tests {
 
     #[test]
     fn reads_wait_for_no_reads() {
-        let has = Has {
+        let has = ReplicaState {
             accepted: vec![(6, batch([Op::multi_get(vec![key("a")])]))],
-            ..Has::default()
+            ..ReplicaState::default()
         };
-        let mut world = World::new([has, Has::default(), Has::default()]);
-        let mut pending = Pending::default();
+        let mut world = TestWorld::new([has, ReplicaState::default(), ReplicaState::default()]);
+        let mut pending = PendingOracle::default();
         let replica = replica(&mut world);
         assert!(pending.started(0, replica).is_ok());
         assert_eq!(pending.checks, 0);

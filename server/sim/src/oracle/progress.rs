@@ -25,7 +25,7 @@ impl Stage {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct ReplicaProgress {
     commit_point: Slot,
     above: BTreeSet<Slot>,
     executed: Slot,
@@ -34,7 +34,7 @@ struct Seen {
 /// Progress of each replica that has been seen, by log.
 #[derive(Debug)]
 pub(super) struct Progress {
-    seen: Vec<[Seen; 2]>,
+    seen: Vec<[ReplicaProgress; 2]>,
 }
 
 impl Progress {
@@ -48,10 +48,10 @@ impl Progress {
     pub(super) fn started(&mut self, node: usize, replica: &Replica) {
         for log in LogId::ALL {
             let seen = &mut self.seen[node][log.index()];
-            *seen = Seen {
+            *seen = ReplicaProgress {
                 commit_point: replica.commits_of(log).0,
                 executed: replica.executed_of(log),
-                ..Seen::default()
+                ..ReplicaProgress::default()
             };
         }
     }
@@ -71,7 +71,7 @@ impl Progress {
     }
 }
 
-impl Seen {
+impl ReplicaProgress {
     fn look(&mut self, log: LogId, replica: &Replica, mut news: impl FnMut(Slot, Stage)) {
         let (commit_point, above) = replica.commits_of(log);
         while self.commit_point < commit_point {

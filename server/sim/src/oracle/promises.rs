@@ -9,7 +9,7 @@ use leasehold_leases::promise::Promise;
 use leasehold_leases::{ConfigId, Incarnation, LeaseMessage, ReplicaId, Slot, Time};
 use smallvec::SmallVec;
 
-use super::{Sight, Verdict, Violation, barriers, ensure, id, violated};
+use super::{Verdict, Violation, WorldSnapshot, barriers, ensure, id, violated};
 use leasehold_replica::message::{Envelope, Message};
 
 /// Promises of one grantor to one holder that are remembered and were not taken:
@@ -18,7 +18,7 @@ const MADE_MAX: usize = 4096;
 
 /// A promise as it left.
 #[derive(Clone, Copy, Debug)]
-struct Made {
+struct SentPromise {
     run: Incarnation,
     to_run: Incarnation,
     sequence: u64,
@@ -29,7 +29,7 @@ struct Made {
 
 /// A promise as its holder takes it.
 #[derive(Clone, Copy, Debug)]
-struct Taken {
+struct ReceivedPromise {
     /// By the holder's clock.
     now: Time,
     holder: usize,
@@ -49,9 +49,9 @@ struct Belief {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Pair {
+struct PairState {
     /// Rising by run, then by sequence.
-    made: VecDeque<Made>,
+    made: VecDeque<SentPromise>,
     /// The run and sequence of the newest.
     newest: (Incarnation, u64),
     /// The grantor's run that the holder knows.
@@ -67,22 +67,22 @@ struct Pair {
 #[derive(Debug)]
 pub(super) struct Promises {
     n: usize,
-    pairs: Vec<Pair>,
+    pairs: Vec<PairState>,
 }
 
 impl Promises {
     pub(super) fn new(n: usize) -> Promises {
         Promises {
             n,
-            pairs: vec![Pair::default(); n * n],
+            pairs: vec![PairState::default(); n * n],
         }
     }
 
-    fn pair(&self, grantor: usize, holder: usize) -> &Pair {
+    fn pair(&self, grantor: usize, holder: usize) -> &PairState {
         &self.pairs[grantor * self.n + holder]
     }
 
-    fn pair_mut(&mut self, grantor: usize, holder: usize) -> &mut Pair {
+    fn pair_mut(&mut self, grantor: usize, holder: usize) -> &mut PairState {
         &mut self.pairs[grantor * self.n + holder]
     }
 
@@ -99,7 +99,7 @@ impl Promises {
     /// `node` is about to send a message.
     pub(super) fn sent(
         &mut self,
-        sight: &Sight<'_>,
+        snapshot: &WorldSnapshot<'_>,
         node: usize,
         to: ReplicaId,
         envelope: &Envelope,
@@ -114,14 +114,14 @@ impl Promises {
             LeaseMessage::GuardAck { sequence, .. } => believed.take(node, to, *sequence),
             LeaseMessage::PromiseAck { sequence, .. } => {
                 believed.take(node, to, *sequence)?;
-                let taken = Taken {
-                    now: sight.time(node),
+                let taken = ReceivedPromise {
+                    now: snapshot.time(node),
                     holder: node,
                     holder_run: envelope.from_incarnation,
                     grantor: to,
                     sequence: *sequence,
                 };
-                let executed = sight.replica(node).map(|replica| replica.executed());
+                let executed = snapshot.replica(node).map(|replica| replica.executed());
                 believed.believe(taken, executed.unwrap_or_default())
             }
             LeaseMessage::Relinquish { .. } | LeaseMessage::Leave { .. } => {
@@ -189,7 +189,7 @@ impl Promises {
     }
 }
 
-impl Pair {
+impl PairState {
     /// The holder knows a run of the grantor. A chain ends with its grantor's run.
     fn hear_of(&mut self, run: Incarnation) {
         if run > self.run {
@@ -217,7 +217,7 @@ impl Pair {
         if self.made.len() == MADE_MAX {
             self.made.pop_front();
         }
-        self.made.push_back(Made {
+        self.made.push_back(SentPromise {
             run,
             to_run,
             sequence: promise.sequence,
@@ -242,13 +242,13 @@ impl Pair {
     }
 
     /// The holder, which has executed so far, believes what it takes.
-    fn believe(&mut self, taken: Taken, executed: Slot) -> Verdict {
+    fn believe(&mut self, taken: ReceivedPromise, executed: Slot) -> Verdict {
         let made = self.find(taken)?;
-        let older = |other: &Made| (other.run, other.sequence) <= (made.run, made.sequence);
+        let older = |other: &SentPromise| (other.run, other.sequence) <= (made.run, made.sequence);
         while self.made.front().is_some_and(older) {
             self.made.pop_front();
         }
-        let Taken {
+        let ReceivedPromise {
             now,
             holder,
             grantor,
@@ -269,7 +269,7 @@ impl Pair {
     }
 
     /// The promise that is taken, if it was made to this run of the holder.
-    fn find(&self, taken: Taken) -> Result<Made, Violation> {
+    fn find(&self, taken: ReceivedPromise) -> Result<SentPromise, Violation> {
         let name = (self.run, taken.sequence);
         let place = self
             .made
@@ -290,7 +290,7 @@ impl Pair {
     }
 
     /// A promise that is taken now extends what is believed.
-    fn extend(&mut self, now: Time, made: Made) {
+    fn extend(&mut self, now: Time, made: SentPromise) {
         // An expired belief ends its chain: the next one begins a new chain.
         while self.beliefs.last().is_some_and(|last| last.until <= now) {
             self.beliefs.pop();

@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 use leasehold_leases::{Ballot, ConfigId, LeaseMessage, ReplicaId, ReplicaSet, Slot};
 use smallvec::SmallVec;
 
-use super::{Acting, Entry, Sight, Verdict, Vote, ensure, id, rewritten, writes};
+use super::{Entry, StepContext, Verdict, Vote, WorldSnapshot, ensure, id, rewritten, writes};
 use leasehold_replica::Replica;
 use leasehold_replica::action::Action;
 use leasehold_replica::message::{Accept, Envelope, LogId, Message, Value};
@@ -40,7 +40,7 @@ fn poll_at(polls: &mut Polls, ballot: Ballot) -> &mut Poll {
 
 /// Oracle that judges that every commit has its quorum.
 #[derive(Debug)]
-pub struct Quorums {
+pub struct QuorumOracle {
     n: usize,
     polls: HashMap<(LogId, Slot), Polls, FixedState>,
     /// Slots that are chosen need no more votes.
@@ -52,9 +52,9 @@ pub struct Quorums {
     pub checks: u64,
 }
 
-impl Quorums {
-    pub(super) fn new(n: usize) -> Quorums {
-        Quorums {
+impl QuorumOracle {
+    pub(super) fn new(n: usize) -> QuorumOracle {
+        QuorumOracle {
             n,
             polls: HashMap::default(),
             done: Default::default(),
@@ -65,19 +65,19 @@ impl Quorums {
 
     /// Votes are judged again from here on: the replica takes another step, or is about to
     /// persist or promise something in this one.
-    pub(super) fn judge_anew(&mut self) {
+    pub(super) fn judge_again(&mut self) {
         self.judged.clear();
     }
 
     /// A replica is about to send a message.
-    pub(super) fn sent(&mut self, acting: Acting<'_>, envelope: &Envelope) -> Verdict {
+    pub(super) fn sent(&mut self, ctx: StepContext<'_>, envelope: &Envelope) -> Verdict {
         match &envelope.message {
             Message::Accept(accept) => self.proposed(accept)?,
-            Message::Lease(_) => self.judge_anew(),
+            Message::Lease(_) => self.judge_again(),
             _ => {}
         }
         let mut votes = Vote::all_in(&envelope.message);
-        votes.try_for_each(|vote| self.vote(acting, vote))
+        votes.try_for_each(|vote| self.vote(ctx, vote))
     }
 
     /// A ballot proposes one value in a slot.
@@ -101,16 +101,16 @@ impl Quorums {
         done.get(slot.0 as usize).copied().unwrap_or(false)
     }
 
-    fn vote(&mut self, acting: Acting<'_>, vote: Vote) -> Verdict {
+    fn vote(&mut self, ctx: StepContext<'_>, vote: Vote) -> Verdict {
         let Vote { log, slot, .. } = vote;
         if self.is_done(log, slot) || self.judged.contains(&vote) {
             return Ok(());
         }
         self.judged.push(vote);
-        self.judge(acting, vote)?;
+        self.judge(ctx, vote)?;
         let polls = self.polls.entry((log, slot)).or_default();
         let votes = &mut poll_at(polls, vote.ballot).votes;
-        let of = (id(acting.node), vote.tag);
+        let of = (id(ctx.node), vote.tag);
         if !votes.contains(&of) {
             votes.push(of);
         }
@@ -119,23 +119,27 @@ impl Quorums {
 
     /// Judges a vote: its entry is durable, and the tag names every replica that was promised its
     /// keys.
-    fn judge(&mut self, acting: Acting<'_>, vote: Vote) -> Verdict {
-        let Acting { sight, node, rest } = acting;
+    fn judge(&mut self, ctx: StepContext<'_>, vote: Vote) -> Verdict {
+        let StepContext {
+            snapshot,
+            node,
+            rest,
+        } = ctx;
         let (me, Vote { log, slot, .. }) = (id(node), vote);
         let (ballot, tag) = (vote.ballot, vote.tag);
-        let replica = sight.replica(node);
+        let replica = snapshot.replica(node);
         let Some(replica) = replica.filter(|replica| slot > replica.executed_of(log)) else {
             return Ok(());
         };
         self.checks += 1;
         ensure!(
             NAME,
-            sight.node(node).disk().holds(log, slot, ballot),
+            snapshot.node(node).disk().holds(log, slot, ballot),
             "{me:?} votes for {log:?} {slot:?} at {ballot:?}, which is not on its disk"
         );
         let entry = replica.entry(log, slot);
         let entry = entry.map(|value| Entry { log, slot, value });
-        let owed = entry.map_or(ReplicaSet::EMPTY, |entry| owed(acting, entry));
+        let owed = entry.map_or(ReplicaSet::EMPTY, |entry| owed(ctx, entry));
         ensure!(
             NAME,
             owed.is_subset(tag) || rewritten(rest, log, slot),
@@ -146,16 +150,16 @@ impl Quorums {
 
     /// The acting replica is the first to know that `entry` is chosen. Its own tag may
     /// have shrunk since it last sent one: it tells itself without a message.
-    pub(super) fn chosen(&mut self, acting: Acting<'_>, entry: Entry<'_>) -> Verdict {
+    pub(super) fn chosen(&mut self, ctx: StepContext<'_>, entry: Entry<'_>) -> Verdict {
         self.checks += 1;
         let Entry { log, slot, value } = entry;
         let mut polls = self.close(log, slot);
-        let replica = acting.sight.replica(acting.node);
+        let replica = ctx.snapshot.replica(ctx.node);
         let newest = replica.and_then(|replica| replica.accepted(log, slot));
         let newest = newest.map(|(ballot, _)| ballot);
-        add_own_votes(&mut polls, acting, entry);
+        add_own_votes(&mut polls, ctx, entry);
         if let Some(newest) = newest {
-            add_deposed_vote(&mut polls, acting, entry, newest);
+            add_deposed_vote(&mut polls, ctx, entry, newest);
         }
         let carries =
             |poll: &Poll| poll.value.as_ref() == Some(value) && is_quorum(self.n, &poll.votes);
@@ -189,13 +193,13 @@ impl Quorums {
 }
 
 /// Adds the votes that the acting replica gives now, as far as they are durable.
-fn add_own_votes(polls: &mut Polls, acting: Acting<'_>, Entry { log, slot, .. }: Entry<'_>) {
-    let Acting { sight, node, .. } = acting;
-    let Some(replica) = sight.replica(node) else {
+fn add_own_votes(polls: &mut Polls, ctx: StepContext<'_>, Entry { log, slot, .. }: Entry<'_>) {
+    let StepContext { snapshot, node, .. } = ctx;
+    let Some(replica) = snapshot.replica(node) else {
         return;
     };
     for (ballot, tag) in replica.own_votes(log, slot) {
-        if sight.node(node).disk().holds(log, slot, ballot) {
+        if snapshot.node(node).disk().holds(log, slot, ballot) {
             poll_at(polls, ballot).votes.push((id(node), tag));
         }
     }
@@ -204,12 +208,12 @@ fn add_own_votes(polls: &mut Polls, acting: Acting<'_>, Entry { log, slot, .. }:
 /// The step that commits an entry may also have accepted it from the next leader, at `newest`. Then
 /// the replica's own vote at its earlier ballot is forgotten, and so is the tag: the replicas to
 /// which it has promised the keys stand for it.
-fn add_deposed_vote(polls: &mut Polls, acting: Acting<'_>, entry: Entry<'_>, newest: Ballot) {
-    let me = id(acting.node);
-    let disk = acting.sight.node(acting.node).disk();
+fn add_deposed_vote(polls: &mut Polls, ctx: StepContext<'_>, entry: Entry<'_>, newest: Ballot) {
+    let me = id(ctx.node);
+    let disk = ctx.snapshot.node(ctx.node).disk();
     for (ballot, poll) in polls.iter_mut().filter(|(ballot, _)| *ballot < newest) {
         if ballot.replica == me && disk.holds(entry.log, entry.slot, *ballot) {
-            poll.votes.push((me, owed(acting, entry)));
+            poll.votes.push((me, owed(ctx, entry)));
         }
     }
 }
@@ -230,13 +234,17 @@ fn promises(action: &Action, holder: ReplicaId, slot: Slot) -> bool {
 /// Returns the replicas to which the acting replica has promised some key that `entry` writes, by
 /// the grants it keeps. Those to which the rest of the step promises are left out: their barrier is
 /// at or above the slot.
-fn owed(acting: Acting<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaSet {
-    let Acting { sight, node, rest } = acting;
+fn owed(ctx: StepContext<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaSet {
+    let StepContext {
+        snapshot,
+        node,
+        rest,
+    } = ctx;
     let mut owed = ReplicaSet::EMPTY;
-    let Some(replica) = sight.replica(node).filter(|_| log == LogId::Commands) else {
+    let Some(replica) = snapshot.replica(node).filter(|_| log == LogId::Commands) else {
         return owed;
     };
-    let live = live_grants(sight, node, replica);
+    let live = live_grants(snapshot, node, replica);
     let granted = live.iter().map(|(_, granted)| *granted);
     let most = granted.fold(ReplicaSet::EMPTY, ReplicaSet::union);
     for key in writes(value) {
@@ -248,15 +256,18 @@ fn owed(acting: Acting<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaSet
             owed = owed.union(view.holders(*config).intersection(*granted));
         }
     }
-    let told = |holder: &ReplicaId| rest.iter().any(|a| promises(a, *holder, slot));
-    owed.minus(owed.iter().filter(told).collect())
+    let promised_later = |holder: &ReplicaId| rest.iter().any(|a| promises(a, *holder, slot));
+    owed.minus(owed.iter().filter(promised_later).collect())
 }
 
 /// Returns, by configuration, the replicas for which `node` keeps grants that have not expired.
-fn live_grants(sight: &Sight<'_>, node: usize, replica: &Replica) -> LiveGrants {
-    let now = sight.time(node);
+fn live_grants(snapshot: &WorldSnapshot<'_>, node: usize, replica: &Replica) -> LiveGrants {
+    let now = snapshot.time(node);
     let mut live = LiveGrants::new();
-    for holder in (0..sight.n()).map(id).filter(|holder| *holder != id(node)) {
+    for holder in (0..snapshot.n())
+        .map(id)
+        .filter(|holder| *holder != id(node))
+    {
         let grants = replica.grants_to(holder).filter(|(_, until)| now < *until);
         for (config, _) in grants {
             match live.iter_mut().find(|(of, _)| *of == config) {

@@ -37,7 +37,7 @@ pub(super) enum Effect {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Session {
+struct ReferenceSession {
     acked_below: u64,
     active_ms: u64,
     results: Vec<(u64, Outcome)>,
@@ -45,9 +45,9 @@ struct Session {
 
 /// State machine of the oracles' own: what executing the chosen commands in slot order gives.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Reference {
+pub(super) struct ReferenceMachine {
     entries: BTreeMap<Key, (Bytes, Version)>,
-    sessions: HashMap<u64, Session, FixedState>,
+    sessions: HashMap<u64, ReferenceSession, FixedState>,
     log_time_ms: u64,
     ttl_ms: u64,
     stay_ms: u64,
@@ -57,12 +57,12 @@ pub(super) struct Reference {
     opens_from_ms: u64,
 }
 
-impl Reference {
-    pub(super) fn new(limits: &SessionLimits) -> Reference {
-        Reference {
+impl ReferenceMachine {
+    pub(super) fn new(limits: &SessionLimits) -> ReferenceMachine {
+        ReferenceMachine {
             ttl_ms: limits.ttl.as_millis() as u64,
             stay_ms: limits.stay.as_millis() as u64,
-            ..Reference::default()
+            ..ReferenceMachine::default()
         }
     }
 
@@ -104,7 +104,7 @@ impl Reference {
         true
     }
 
-    fn session(&self, client: u64, at_ms: u64) -> Option<&Session> {
+    fn session(&self, client: u64, at_ms: u64) -> Option<&ReferenceSession> {
         let session = self.sessions.get(&client);
         session.filter(|session| session.active_ms + self.ttl_ms + SECOND_MS > at_ms)
     }
@@ -130,9 +130,9 @@ impl Reference {
     }
 
     /// Returns what is known of one client's session, and nothing else.
-    pub(super) fn only(&self, client: u64) -> Reference {
+    pub(super) fn only(&self, client: u64) -> ReferenceMachine {
         let session = self.sessions.get(&client).cloned();
-        Reference {
+        ReferenceMachine {
             entries: BTreeMap::new(),
             sessions: session
                 .map(|session| (client, session))
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_sequence_is_executed_once() {
-        let mut reference = Reference::new(&limits(1000, 0));
+        let mut reference = ReferenceMachine::new(&limits(1000, 0));
         let first = reference.write(at(1), &put(1, 1, 1, "a"));
         assert_eq!(first, Effect::Executed(Outcome::written(at(1))));
         reference.write(at(2), &put(2, 1, 1, "b"));
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_session_opens_whatever_was_given_up_before() {
-        let mut reference = Reference::new(&limits(1000, 0));
+        let mut reference = ReferenceMachine::new(&limits(1000, 0));
         let second = put(1, 2, 2, "b");
         assert!(matches!(
             reference.write(at(1), &second),
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_session_ends_and_is_not_opened_again() {
-        let mut reference = Reference::new(&limits(1000, 0));
+        let mut reference = ReferenceMachine::new(&limits(1000, 0));
         reference.write(at(1), &put(1, 1, 1, "a"));
         reference.begin(1999, 0);
         assert!(matches!(
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_session_makes_room_and_is_not_opened_again() {
-        let mut reference = Reference::new(&limits(60_000, 2000));
+        let mut reference = ReferenceMachine::new(&limits(60_000, 2000));
         let first = put(1, 1, 1, "a").opened(500);
         reference.begin(1500, 1);
         assert!(matches!(
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn two_sessions_make_room_for_one_while_there_are_too_many() {
-        let mut reference = Reference::new(&limits(60_000, 0));
+        let mut reference = ReferenceMachine::new(&limits(60_000, 0));
         for client in 1..=5 {
             reference.write(at(client), &put(client, 1, 1, "a"));
         }
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn reads_see_what_is_there() {
-        let mut reference = Reference::new(&limits(1000, 0));
+        let mut reference = ReferenceMachine::new(&limits(1000, 0));
         let field = |name: &'static str, value: &'static str| Field {
             name: name.into(),
             value: value.into(),

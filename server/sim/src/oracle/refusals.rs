@@ -15,51 +15,48 @@ use leasehold_leases::Slot;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Command, ErrorCode, Outcome, Version};
 
-use super::{Verdict, ensure, id};
+use super::{Verdict, WriteId, ensure, id};
 use leasehold_replica::Replica;
 use leasehold_replica::action::ClientHandle;
 use leasehold_replica::message::Value;
 
 pub(super) const NAME: &str = "refusals";
 
-/// (client, sequence).
-type Identity = (u64, u64);
-
 /// Oracle that judges that refused commands are never executed.
 #[derive(Debug, Default)]
-pub struct Refusals {
+pub struct RefusalOracle {
     /// Requests without an answer, by replica.
-    asked: Vec<HashMap<ClientHandle, Identity, FixedState>>,
+    pending: Vec<HashMap<ClientHandle, WriteId, FixedState>>,
     /// Number of times that a write has reached a replica.
-    reached: HashMap<Identity, u32, FixedState>,
+    reached: HashMap<WriteId, u32, FixedState>,
     /// The first slot in which a refused write must not take effect.
-    refused: HashMap<Identity, Slot, FixedState>,
+    refused: HashMap<WriteId, Slot, FixedState>,
     /// The last slot in which a write was seen to take effect.
-    effects: HashMap<Identity, Slot, FixedState>,
+    effects: HashMap<WriteId, Slot, FixedState>,
     /// Refusals judged.
     pub checks: u64,
 }
 
-impl Refusals {
-    pub(super) fn new(n: usize) -> Refusals {
-        Refusals {
-            asked: vec![HashMap::default(); n],
-            ..Refusals::default()
+impl RefusalOracle {
+    pub(super) fn new(n: usize) -> RefusalOracle {
+        RefusalOracle {
+            pending: vec![HashMap::default(); n],
+            ..RefusalOracle::default()
         }
     }
 
     /// A client's command has reached `node`.
-    pub(super) fn asked(&mut self, node: usize, from: ClientHandle, command: &Command) {
+    pub(super) fn requested(&mut self, node: usize, from: ClientHandle, command: &Command) {
         if command.is_write() {
             let identity = identity(command);
-            self.asked[node].insert(from, identity);
+            self.pending[node].insert(from, identity);
             *self.reached.entry(identity).or_default() += 1;
         }
     }
 
     /// `node` has ended: it answers nobody any more.
     pub(super) fn crashed(&mut self, node: usize) {
-        self.asked[node].clear();
+        self.pending[node].clear();
     }
 
     /// `node` has executed the value of a slot.
@@ -86,7 +83,7 @@ impl Refusals {
         to: ClientHandle,
         outcome: &Outcome,
     ) -> Verdict {
-        let Some(identity) = self.asked[node].remove(&to) else {
+        let Some(identity) = self.pending[node].remove(&to) else {
             return Ok(());
         };
         match &outcome.result {
@@ -98,7 +95,7 @@ impl Refusals {
         }
     }
 
-    fn refuses(&mut self, node: usize, executed: Slot, identity: Identity) -> Verdict {
+    fn refuses(&mut self, node: usize, executed: Slot, identity: WriteId) -> Verdict {
         self.checks += 1;
         let once = self.reached.get(&identity) == Some(&1);
         let first = match once {
@@ -117,7 +114,7 @@ impl Refusals {
         Ok(())
     }
 
-    fn takes_effect(&mut self, identity: Identity, slot: Slot) -> Verdict {
+    fn takes_effect(&mut self, identity: WriteId, slot: Slot) -> Verdict {
         let last = self.effects.entry(identity).or_insert(slot);
         *last = slot.max(*last);
         let refused = self.refused.get(&identity);
@@ -131,16 +128,16 @@ impl Refusals {
     }
 }
 
-fn identity(command: &Command) -> Identity {
+fn identity(command: &Command) -> WriteId {
     (command.client, command.sequence)
 }
 
 #[cfg(test)]
 mod tests {
 
-    use super::super::bench::{Has, World, key, puts};
+    use super::super::bench::{ReplicaState, TestWorld, key, puts};
     use super::*;
-    use leasehold_replica::action::Stored;
+    use leasehold_replica::action::StoredValue;
     use leasehold_wire::command::Op;
 
     /// Returns the command that [`puts`] sends.
@@ -166,8 +163,8 @@ mod tests {
     /// Answers of replicas that have executed five slots, to a write that reached
     /// `reached` of them before.
     fn judge(reached: usize, answers: &[Outcome]) -> bool {
-        let mut refusals = Refusals::new(3);
-        (0..reached).for_each(|node| refusals.asked(node, handle(node as u64), &put()));
+        let mut refusals = RefusalOracle::new(3);
+        (0..reached).for_each(|node| refusals.requested(node, handle(node as u64), &put()));
         let mut answers = answers.iter().enumerate();
         answers.all(|(node, outcome)| {
             let verdict = refusals.replied(node, Slot(5), handle(node as u64), outcome);
@@ -177,11 +174,11 @@ mod tests {
 
     #[test]
     fn a_write_that_was_sent_once_and_is_refused_takes_effect_nowhere() {
-        let mut refusals = Refusals::new(3);
-        refusals.asked(0, handle(1), &put());
+        let mut refusals = RefusalOracle::new(3);
+        refusals.requested(0, handle(1), &put());
         let verdict = refusals.replied(0, Slot(5), handle(1), &refusal());
         assert_eq!((verdict, refusals.checks), (Ok(()), 1));
-        refusals.asked(1, handle(2), &put());
+        refusals.requested(1, handle(2), &put());
         let earlier = refusals.replied(1, Slot(5), handle(2), &written(3));
         assert!(earlier.is_err());
     }
@@ -199,8 +196,8 @@ mod tests {
     #[test]
     fn an_answer_to_nobody_says_nothing() {
         assert!(judge(0, &[refusal(), written(6)]));
-        let mut refusals = Refusals::new(3);
-        refusals.asked(0, handle(1), &put());
+        let mut refusals = RefusalOracle::new(3);
+        refusals.requested(0, handle(1), &put());
         refusals.crashed(0);
         let verdict = refusals.replied(0, Slot(5), handle(1), &refusal());
         assert_eq!((verdict, refusals.checks), (Ok(()), 0));
@@ -208,21 +205,21 @@ mod tests {
 
     #[test]
     fn what_a_replica_stores_has_taken_effect() {
-        let stored = |version| Stored {
+        let stored = |version| StoredValue {
             value: "v".into(),
             version,
             created: version,
         };
         for (slot, index, good) in [(5, 0, false), (5, 1, true), (4, 0, true)] {
-            let has = || Has {
+            let has = || ReplicaState {
                 entries: vec![(key("k"), Some(stored(Version { slot, index })))],
-                ..Has::default()
+                ..ReplicaState::default()
             };
-            let world = World::new([has(), has(), has()]);
+            let world = TestWorld::new([has(), has(), has()]);
             let replica = world.nodes[0].replica.as_ref().expect("it runs");
             assert_eq!(replica.executed(), Slot(5));
-            let mut refusals = Refusals::new(3);
-            refusals.asked(0, handle(1), &put());
+            let mut refusals = RefusalOracle::new(3);
+            refusals.requested(0, handle(1), &put());
             let verdict = refusals.replied(0, Slot(5), handle(1), &refusal());
             assert_eq!(verdict, Ok(()));
             let verdict = refusals.executed(replica, Slot(5), &puts(&["k"]));

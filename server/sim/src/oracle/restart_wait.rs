@@ -11,7 +11,7 @@ use leasehold_leases::promise::Promise;
 use leasehold_leases::{Incarnation, LeaseMessage, ReplicaSet, Time};
 
 use super::promises::Promises;
-use super::{Acting, Sight, Verdict, Vote, ensure, id, rewritten};
+use super::{StepContext, Verdict, Vote, WorldSnapshot, ensure, id, rewritten};
 use leasehold_replica::Replica;
 use leasehold_replica::action::Record;
 use leasehold_replica::message::{Envelope, LogId, Message, Value};
@@ -30,23 +30,23 @@ struct Grantor {
 
 /// Oracle that judges the restart wait.
 #[derive(Debug)]
-pub struct RestartWait {
+pub struct RestartWaitOracle {
     grantors: Vec<Grantor>,
     /// Starts and votes looked at.
     pub checks: u64,
 }
 
-impl RestartWait {
-    pub(super) fn new(n: usize) -> RestartWait {
-        RestartWait {
+impl RestartWaitOracle {
+    pub(super) fn new(n: usize) -> RestartWaitOracle {
+        RestartWaitOracle {
             grantors: vec![Grantor::default(); n],
             checks: 0,
         }
     }
 
     /// `node` has started.
-    pub(super) fn started(&mut self, sight: &Sight<'_>, node: usize) -> Verdict {
-        let Some(replica) = sight.replica(node) else {
+    pub(super) fn started(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
+        let Some(replica) = snapshot.replica(node) else {
             return Ok(());
         };
         let grantor = &mut self.grantors[node];
@@ -54,12 +54,12 @@ impl RestartWait {
         if longest_ns == 0 {
             return Ok(());
         }
-        grantor.until = sight.time(node) + Duration::from_nanos(longest_ns);
+        grantor.until = snapshot.time(node) + Duration::from_nanos(longest_ns);
         if !replica.has_joined() {
             return Ok(()); // its disk was wiped: it knows of no wait, and will never vote
         }
         self.checks += 1;
-        let waits = replica.outwaits_until().since(sight.time(node));
+        let waits = replica.outwaits_until().since(snapshot.time(node));
         ensure!(
             NAME,
             waits >= Duration::from_nanos(longest_ns),
@@ -73,12 +73,12 @@ impl RestartWait {
     /// A replica is about to send a message.
     pub(super) fn sent(
         &mut self,
-        acting: Acting<'_>,
+        ctx: StepContext<'_>,
         promises: &Promises,
         envelope: &Envelope,
     ) -> Verdict {
-        let Acting { sight, node, .. } = acting;
-        let Some(replica) = sight.replica(node) else {
+        let StepContext { snapshot, node, .. } = ctx;
+        let Some(replica) = snapshot.replica(node) else {
             return Ok(());
         };
         if let Message::Lease(LeaseMessage::Promise(promise)) = &envelope.message {
@@ -92,14 +92,14 @@ impl RestartWait {
             return Ok(());
         }
         let mut votes = Vote::all_in(&envelope.message).filter(|vote| vote.log == LogId::Commands);
-        votes.try_for_each(|vote| self.vote(acting, promises, vote))
+        votes.try_for_each(|vote| self.vote(ctx, promises, vote))
     }
 
     /// `node` writes down that its next run need not wait: nobody may believe a promise of
     /// any run of its then, nor take one that is on its way.
     pub(super) fn records(
         &mut self,
-        sight: &Sight<'_>,
+        snapshot: &WorldSnapshot<'_>,
         promises: &Promises,
         node: usize,
         record: &Record,
@@ -108,14 +108,14 @@ impl RestartWait {
             return Ok(());
         };
         self.checks += 1;
-        let waits = sight.time(node) < self.grantors[node].until;
+        let waits = snapshot.time(node) < self.grantors[node].until;
         let next = Incarnation(u64::MAX);
         let believes = |other: &usize| {
             *other != node
-                && sight.replica(*other).is_some()
-                && sight.time(*other) < promises.forgotten(node, *other, next)
+                && snapshot.replica(*other).is_some()
+                && snapshot.time(*other) < promises.forgotten(node, *other, next)
         };
-        let believing: ReplicaSet = (0..sight.n()).filter(believes).map(id).collect();
+        let believing: ReplicaSet = (0..snapshot.n()).filter(believes).map(id).collect();
         ensure!(
             NAME,
             !waits && believing.is_empty(),
@@ -127,13 +127,17 @@ impl RestartWait {
         Ok(())
     }
 
-    fn vote(&mut self, acting: Acting<'_>, promises: &Promises, vote: Vote) -> Verdict {
-        let Acting { sight, node, rest } = acting;
+    fn vote(&mut self, ctx: StepContext<'_>, promises: &Promises, vote: Vote) -> Verdict {
+        let StepContext {
+            snapshot,
+            node,
+            rest,
+        } = ctx;
         let Vote { log, slot, tag, .. } = vote;
-        let Some(replica) = sight.replica(node) else {
+        let Some(replica) = snapshot.replica(node) else {
             return Ok(());
         };
-        let owed = self.owed(acting, promises, replica);
+        let owed = self.owed(ctx, promises, replica);
         if owed.is_empty() || slot <= replica.executed() {
             return Ok(());
         }
@@ -155,21 +159,21 @@ impl RestartWait {
     /// Returns the replicas that votes of `node` must demand for what it may have forgotten.
     fn owed(
         &self,
-        Acting { sight, node, .. }: Acting<'_>,
+        StepContext { snapshot, node, .. }: StepContext<'_>,
         promises: &Promises,
         replica: &Replica,
     ) -> ReplicaSet {
         let outwaits = replica.outwaits_until().max(self.grantors[node].until);
-        if sight.time(node) < outwaits {
-            return ReplicaSet::all(sight.n());
+        if snapshot.time(node) < outwaits {
+            return ReplicaSet::all(snapshot.n());
         }
         let run = replica.incarnation();
         let believes = |other: &usize| {
             *other != node
-                && sight.replica(*other).is_some()
-                && sight.time(*other) < promises.forgotten(node, *other, run)
+                && snapshot.replica(*other).is_some()
+                && snapshot.time(*other) < promises.forgotten(node, *other, run)
         };
-        (0..sight.n()).filter(believes).map(id).collect()
+        (0..snapshot.n()).filter(believes).map(id).collect()
     }
 }
 
@@ -184,8 +188,8 @@ fn has_write(value: &Value) -> bool {
 fn lasts_ns(promise: &Promise, rho_ppm: u32) -> u64 {
     let rho = u128::from(rho_ppm);
     let aged = promise.t0.as_nanos() * 2 * rho / 1_000_000;
-    let span = (promise.t_guard + promise.t_lease).as_nanos() + aged;
-    let stretched = span * (1_000_000 + rho) / (1_000_000 - rho);
+    let duration = (promise.t_guard + promise.t_lease).as_nanos() + aged;
+    let stretched = duration * (1_000_000 + rho) / (1_000_000 - rho);
     u64::try_from(stretched).unwrap_or(u64::MAX)
 }
 
@@ -193,7 +197,7 @@ fn lasts_ns(promise: &Promise, rho_ppm: u32) -> u64 {
 mod tests {
     use leasehold_leases::{ConfigId, Slot};
 
-    use super::super::bench::{BALLOT, Has, LEASE, World, ack, promise, puts, says};
+    use super::super::bench::{BALLOT, LEASE, ReplicaState, TestWorld, ack, promise, puts, says};
     use super::*;
     use leasehold_replica::action::{Action, Record, Sequence};
 
@@ -218,37 +222,37 @@ mod tests {
     }
 
     /// Replica 0, which promises replica 1 in its first run and then starts again.
-    struct Again {
-        world: World,
-        oracle: RestartWait,
+    struct RestartedReplica {
+        world: TestWorld,
+        oracle: RestartWaitOracle,
         promises: Promises,
         start: Verdict,
         /// Actions that it performs after it has voted.
         rest: Vec<Action>,
     }
 
-    impl Again {
-        fn new(joined: bool, restart_wait: Duration) -> Again {
-            let mut again = Again {
-                world: World::new(Default::default()),
-                oracle: RestartWait::new(3),
+    impl RestartedReplica {
+        fn new(joined: bool, restart_wait: Duration) -> RestartedReplica {
+            let mut restarted = RestartedReplica {
+                world: TestWorld::new(Default::default()),
+                oracle: RestartWaitOracle::new(3),
                 promises: Promises::new(3),
                 start: Ok(()),
                 rest: Vec::new(),
             };
-            let first = again.oracle.started(&again.world.sight(), 0);
+            let first = restarted.oracle.started(&restarted.world.snapshot(), 0);
             first.expect("nothing was promised");
-            again.promised(1);
-            let second = Has {
+            restarted.promised(1);
+            let second = ReplicaState {
                 run: 2,
                 joined,
                 restart_wait: Some(restart_wait),
                 accepted: vec![(6, puts(&["a"])), (7, Value::Noop)],
-                ..Has::default()
+                ..ReplicaState::default()
             };
-            again.world.restart(0, second);
-            again.start = again.oracle.started(&again.world.sight(), 0);
-            again
+            restarted.world.restart(0, second);
+            restarted.start = restarted.oracle.started(&restarted.world.snapshot(), 0);
+            restarted
         }
 
         /// A promise of the first run is taken.
@@ -257,15 +261,15 @@ mod tests {
                 says((0, 1), (1, 1), promise(sequence, 5)),
                 says((1, 1), (0, 1), ack(sequence)),
             ] {
-                let sight = self.world.sight();
-                let taken = self.promises.sent(&sight, node, to, &envelope);
+                let snapshot = self.world.snapshot();
+                let taken = self.promises.sent(&snapshot, node, to, &envelope);
                 taken.expect("as it should be");
-                let acting = Acting {
-                    sight: &sight,
+                let ctx = StepContext {
+                    snapshot: &snapshot,
                     node,
                     rest: &[],
                 };
-                let sent = self.oracle.sent(acting, &self.promises, &envelope);
+                let sent = self.oracle.sent(ctx, &self.promises, &envelope);
                 sent.expect("as it should be");
             }
         }
@@ -277,12 +281,12 @@ mod tests {
                 votes: vec![(Slot(slot), ReplicaSet(tag))].into(),
             };
             let (node, _, envelope) = says((0, 2), (1, 1), message);
-            let acting = Acting {
-                sight: &self.world.sight(),
+            let ctx = StepContext {
+                snapshot: &self.world.snapshot(),
                 node,
                 rest: &self.rest,
             };
-            self.oracle.sent(acting, &self.promises, &envelope)
+            self.oracle.sent(ctx, &self.promises, &envelope)
         }
     }
 
@@ -293,9 +297,9 @@ mod tests {
             (true, LEASE * 3, true),
             (false, LEASE, true),
         ] {
-            let again = Again::new(joined, wait);
-            assert_eq!(again.start.is_ok(), good);
-            assert_eq!(again.oracle.checks, u64::from(joined));
+            let restarted = RestartedReplica::new(joined, wait);
+            assert_eq!(restarted.start.is_ok(), good);
+            assert_eq!(restarted.oracle.checks, u64::from(joined));
         }
     }
 
@@ -303,34 +307,37 @@ mod tests {
     fn within_the_wait_everyone_is_demanded() {
         // Also if the wait that the replica knows of is too short.
         for wait in [LEASE * 3, LEASE] {
-            let mut again = Again::new(true, wait);
-            again.oracle.checks = 0;
-            assert!(again.votes(6, 0b111).is_ok());
-            assert!(again.votes(6, 0b011).is_err());
-            assert!(again.votes(5, 0).is_ok(), "executed");
-            assert!(again.votes(7, 0).is_ok(), "writes nothing");
-            again.rest = vec![Action::Persist {
+            let mut restarted = RestartedReplica::new(true, wait);
+            restarted.oracle.checks = 0;
+            assert!(restarted.votes(6, 0b111).is_ok());
+            assert!(restarted.votes(6, 0b011).is_err());
+            assert!(restarted.votes(5, 0).is_ok(), "executed");
+            assert!(restarted.votes(7, 0).is_ok(), "writes nothing");
+            restarted.rest = vec![Action::Persist {
                 sequence: Sequence(1),
                 records: vec![Record::Erased {
                     log: LogId::Commands,
                     slot: Slot(6),
                 }],
             }];
-            assert!(again.votes(6, 0).is_ok(), "of a value that is dead by now");
-            again.world.later(LEASE * 3);
-            assert!(again.votes(6, 0).is_ok());
-            assert_eq!(again.oracle.checks, 3);
+            assert!(
+                restarted.votes(6, 0).is_ok(),
+                "of a value that is dead by now"
+            );
+            restarted.world.later(LEASE * 3);
+            assert!(restarted.votes(6, 0).is_ok());
+            assert_eq!(restarted.oracle.checks, 3);
         }
     }
 
     #[test]
     fn who_believes_an_earlier_run_is_demanded_whatever_the_wait_was() {
-        let mut again = Again::new(true, LEASE * 3);
-        again.world.later(LEASE * 3);
-        again.promised(2); // taken too late: it lasts beyond the wait
-        assert!(again.votes(6, 0b010).is_ok());
-        assert!(again.votes(6, 0b100).is_err());
-        again.world.later(LEASE);
-        assert!(again.votes(6, 0b100).is_ok());
+        let mut restarted = RestartedReplica::new(true, LEASE * 3);
+        restarted.world.later(LEASE * 3);
+        restarted.promised(2); // taken too late: it lasts beyond the wait
+        assert!(restarted.votes(6, 0b010).is_ok());
+        assert!(restarted.votes(6, 0b100).is_err());
+        restarted.world.later(LEASE);
+        assert!(restarted.votes(6, 0b100).is_ok());
     }
 }

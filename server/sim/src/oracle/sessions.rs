@@ -10,12 +10,12 @@ use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Command, ErrorCode, Outcome, Version};
 
-use super::reference::{Effect, Reference};
-use super::{Chosen, Verdict, ensure, id};
+use super::reference::{Effect, ReferenceMachine};
+use super::{ChosenValues, Verdict, ensure, id};
 use leasehold_replica::action::ClientHandle;
-use leasehold_replica::message::{LogId, Proposed, Value};
+use leasehold_replica::message::{LogId, Proposal, Value};
+use leasehold_replica::placeholder;
 use leasehold_replica::settings::SessionLimits;
-use leasehold_replica::stand_in;
 use leasehold_replica::unavailable::is_no_room;
 
 pub(super) const NAME: &str = "sessions";
@@ -24,11 +24,11 @@ pub(super) const NAME: &str = "sessions";
 /// replicas that lag.
 const RESULTS_MAX: usize = 256;
 /// More commands than any run has in flight.
-const FLYING_MAX: usize = 10_000;
+const IN_FLIGHT_MAX: usize = 10_000;
 
 /// Request that a client waits for.
 #[derive(Clone, Debug)]
-enum Asked {
+enum PendingRequest {
     /// (client, sequence).
     Write(u64, u64),
     Read(Op),
@@ -36,7 +36,7 @@ enum Asked {
 
 /// Treatment of a (client, sequence) by the log.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct SequenceState {
     result: Option<Outcome>,
     /// Some occurrence of it was refused.
     refused: bool,
@@ -47,19 +47,19 @@ struct Known {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Client {
+struct ClientResults {
     /// Everything that took effect, as ranges: first to last.
     executed: BTreeMap<u64, u64>,
-    known: HashMap<u64, Known, FixedState>,
-    /// Sequences in `known`, in the order in which they were first seen.
+    states: HashMap<u64, SequenceState, FixedState>,
+    /// Sequences in `states`, in the order in which they were first seen.
     seen: VecDeque<u64>,
     /// Answered before it was executed.
-    told: Vec<(u64, Outcome)>,
+    early_answers: Vec<(u64, Outcome)>,
 }
 
 /// A read that went through the log.
 #[derive(Clone, Debug)]
-struct LogRead {
+struct LoggedRead {
     slot: Slot,
     op: Op,
     outcome: Option<Outcome>,
@@ -67,52 +67,52 @@ struct LogRead {
 
 /// Oracle that judges sessions: same (client, sequence), same result.
 #[derive(Debug)]
-pub struct Sessions {
-    reference: Reference,
+pub struct SessionOracle {
+    reference: ReferenceMachine,
     executed: Slot,
-    clients: HashMap<u64, Client, FixedState>,
+    clients: HashMap<u64, ClientResults, FixedState>,
     /// By replica.
-    asked: Vec<HashMap<ClientHandle, Asked, FixedState>>,
+    pending: Vec<HashMap<ClientHandle, PendingRequest, FixedState>>,
     /// By origin, those that it has not executed.
-    reads: Vec<VecDeque<LogRead>>,
+    reads: Vec<VecDeque<LoggedRead>>,
     /// Answers compared.
     pub checks: u64,
 }
 
-impl Sessions {
-    pub(super) fn new(n: usize, limits: &SessionLimits) -> Sessions {
-        Sessions {
-            reference: Reference::new(limits),
+impl SessionOracle {
+    pub(super) fn new(n: usize, limits: &SessionLimits) -> SessionOracle {
+        SessionOracle {
+            reference: ReferenceMachine::new(limits),
             executed: Slot::ZERO,
             clients: HashMap::default(),
-            asked: vec![HashMap::default(); n],
+            pending: vec![HashMap::default(); n],
             reads: vec![VecDeque::new(); n],
             checks: 0,
         }
     }
 
     /// A client's command has reached `node`.
-    pub(super) fn asked(&mut self, node: usize, from: ClientHandle, command: &Command) {
-        let asked = match &command.op {
+    pub(super) fn requested(&mut self, node: usize, from: ClientHandle, command: &Command) {
+        let request = match &command.op {
             Some(Op::Get(_)) | None => return, // never in the log
-            Some(op) if op.is_write() => Asked::Write(command.client, command.sequence),
-            Some(op) => Asked::Read(op.clone()),
+            Some(op) if op.is_write() => PendingRequest::Write(command.client, command.sequence),
+            Some(op) => PendingRequest::Read(op.clone()),
         };
-        self.asked[node].insert(from, asked);
+        self.pending[node].insert(from, request);
     }
 
     /// `node` has answered under a lease.
-    pub(super) fn answered_elsewise(&mut self, node: usize, to: ClientHandle) {
-        self.asked[node].remove(&to);
+    pub(super) fn forget_request(&mut self, node: usize, to: ClientHandle) {
+        self.pending[node].remove(&to);
     }
 
     /// `node` has ended: it answers nobody any more.
     pub(super) fn crashed(&mut self, node: usize) {
-        self.asked[node].clear();
+        self.pending[node].clear();
     }
 
     /// More is chosen: it is executed as soon as all before it is known.
-    pub(super) fn advance(&mut self, chosen: &Chosen) -> Verdict {
+    pub(super) fn advance(&mut self, chosen: &ChosenValues) -> Verdict {
         while let Some(value) = chosen.value(LogId::Commands, self.executed.next()) {
             self.executed = self.executed.next();
             self.execute(value)?;
@@ -139,16 +139,18 @@ impl Sessions {
     }
 
     /// A stand-in for a read: for any that is asked where it comes from, of its kind.
-    fn read(&mut self, slot: Slot, proposed: &Proposed) {
+    fn read(&mut self, slot: Slot, proposed: &Proposal) {
         let node = proposed.origin.index();
-        let Some(asked) = self.asked.get(node) else {
+        let Some(requests) = self.pending.get(node) else {
             return;
         };
-        for asked in asked.values() {
-            let Asked::Read(op) = asked else { continue };
-            if stand_in(&op.clone().into()) == proposed.command {
+        for request in requests.values() {
+            let PendingRequest::Read(op) = request else {
+                continue;
+            };
+            if placeholder(&op.clone().into()) == proposed.command {
                 let (op, outcome) = (op.clone(), self.reference.read(op));
-                self.reads[node].push_back(LogRead { slot, op, outcome });
+                self.reads[node].push_back(LoggedRead { slot, op, outcome });
             }
         }
     }
@@ -157,7 +159,7 @@ impl Sessions {
         let effect = self.reference.write(version, command);
         let client = self.clients.entry(command.client).or_default();
         let sequence = command.sequence;
-        let known = client.known(sequence);
+        let known = client.state_of(sequence);
         match effect {
             Effect::Executed(outcome) => {
                 known.result = Some(outcome);
@@ -184,30 +186,30 @@ impl Sessions {
             Effect::Refused => known.refused = true,
             Effect::NoRoom => known.no_room = true,
         }
-        client.compare_told(command.client, sequence)
+        client.compare_early_answer(command.client, sequence)
     }
 
     /// `node` answers a client.
     pub(super) fn replied(
         &mut self,
-        chosen: &Chosen,
+        chosen: &ChosenValues,
         node: usize,
         to: ClientHandle,
         outcome: &Outcome,
     ) -> Verdict {
-        match self.asked[node].remove(&to) {
-            Some(Asked::Write(client, sequence)) => {
+        match self.pending[node].remove(&to) {
+            Some(PendingRequest::Write(client, sequence)) => {
                 self.certain(chosen, node, outcome)?;
                 self.wrote(node, client, sequence, outcome)
             }
-            Some(Asked::Read(op)) => self.has_read(node, &op, outcome),
+            Some(PendingRequest::Read(op)) => self.has_read(node, &op, outcome),
             None => Ok(()),
         }
     }
 
     /// Judges that what is answered at commit is executed whatever comes of the slots before it
     /// that are not chosen yet (hazard 31): each may turn out empty, and then opens no session.
-    fn certain(&self, chosen: &Chosen, node: usize, outcome: &Outcome) -> Verdict {
+    fn certain(&self, chosen: &ChosenValues, node: usize, outcome: &Outcome) -> Verdict {
         let Some(Answer::Written(version)) = &outcome.result else {
             return Ok(());
         };
@@ -216,10 +218,10 @@ impl Sessions {
         let Some(Value::Commands(batch)) = value.filter(|_| slot > self.executed) else {
             return Ok(());
         };
-        let Some(Proposed { command, .. }) = batch.commands.get(index) else {
+        let Some(Proposal { command, .. }) = batch.commands.get(index) else {
             return Ok(());
         };
-        let is_crowded = self.reference.is_crowded(FLYING_MAX);
+        let is_crowded = self.reference.is_crowded(IN_FLIGHT_MAX);
         if !is_crowded && !self.reference.refuses(command, batch.log_time_ms) {
             return Ok(());
         }
@@ -246,7 +248,12 @@ impl Sessions {
 
     /// The session of a client before `slot`, or all sessions, if every slot that is not chosen
     /// turns out empty. Chosen slots may keep a session alive, or open it.
-    fn by_chosen(&self, chosen: &Chosen, client: Option<u64>, slot: Slot) -> Reference {
+    fn by_chosen(
+        &self,
+        chosen: &ChosenValues,
+        client: Option<u64>,
+        slot: Slot,
+    ) -> ReferenceMachine {
         let mut alone = match client {
             Some(client) => self.reference.only(client),
             None => self.reference.clone(),
@@ -258,7 +265,7 @@ impl Sessions {
             };
             alone.begin(batch.log_time_ms, batch.sessions_max);
             let its =
-                |proposed: &&Proposed| client.is_none_or(|its| its == proposed.command.client);
+                |proposed: &&Proposal| client.is_none_or(|its| its == proposed.command.client);
             for proposed in batch.commands.iter().filter(its) {
                 write_alone(&mut alone, at, 0, proposed);
             }
@@ -271,7 +278,7 @@ impl Sessions {
         let of = self.clients.entry(client).or_default();
         if is_no_room(outcome) {
             // Told after the execution. A later copy may be executed.
-            let explained = match of.known.get(&sequence) {
+            let explained = match of.states.get(&sequence) {
                 Some(known) => known.no_room,
                 None => of.seen.len() == RESULTS_MAX,
             };
@@ -283,8 +290,11 @@ impl Sessions {
             );
             return Ok(());
         }
-        let told = of.told.iter().find(|(other, _)| *other == sequence);
-        if let Some((_, before)) = told {
+        let earlier = of
+            .early_answers
+            .iter()
+            .find(|(other, _)| *other == sequence);
+        if let Some((_, before)) = earlier {
             ensure!(
                 NAME,
                 same(before, outcome),
@@ -293,7 +303,7 @@ impl Sessions {
             );
             return Ok(());
         }
-        match of.known.get(&sequence).filter(|known| known.is_settled()) {
+        match of.states.get(&sequence).filter(|known| known.is_decided()) {
             Some(known) => ensure!(
                 NAME,
                 known.explains(outcome),
@@ -302,14 +312,14 @@ impl Sessions {
             ),
             // So long ago that it has been forgotten.
             None if of.has_taken_effect(sequence) => {}
-            None => of.told.push((sequence, outcome.clone())),
+            None => of.early_answers.push((sequence, outcome.clone())),
         }
         Ok(())
     }
 
     fn has_read(&mut self, node: usize, op: &Op, outcome: &Outcome) -> Verdict {
         self.checks += 1;
-        let explains = |read: &&LogRead| {
+        let explains = |read: &&LoggedRead| {
             read.op == *op
                 && read
                     .outcome
@@ -335,37 +345,41 @@ impl Sessions {
     }
 }
 
-impl Client {
+impl ClientResults {
     /// Compares what was answered at commit with what its execution gives.
-    fn compare_told(&mut self, name: u64, sequence: u64) -> Verdict {
-        if let Some(place) = self.told.iter().position(|(of, _)| *of == sequence) {
-            let (_, told) = self.told.swap_remove(place);
-            let known = self.known(sequence);
+    fn compare_early_answer(&mut self, name: u64, sequence: u64) -> Verdict {
+        if let Some(place) = self
+            .early_answers
+            .iter()
+            .position(|(of, _)| *of == sequence)
+        {
+            let (_, early_answer) = self.early_answers.swap_remove(place);
+            let known = self.state_of(sequence);
             ensure!(
                 NAME,
-                known.explains(&told),
-                "({name}, {sequence}) was answered {told:?} at its commit, but gives {known:?}"
+                known.explains(&early_answer),
+                "({name}, {sequence}) was answered {early_answer:?} at its commit, but gives {known:?}"
             );
         }
         Ok(())
     }
 
-    fn known(&mut self, sequence: u64) -> &mut Known {
-        if !self.known.contains_key(&sequence) {
+    fn state_of(&mut self, sequence: u64) -> &mut SequenceState {
+        if !self.states.contains_key(&sequence) {
             if self.seen.len() == RESULTS_MAX
                 && let Some(oldest) = self.seen.pop_front()
             {
-                self.known.remove(&oldest);
+                self.states.remove(&oldest);
             }
             self.seen.push_back(sequence);
             let forgotten = self.has_taken_effect(sequence);
-            let known = Known {
+            let known = SequenceState {
                 forgotten,
-                ..Known::default()
+                ..SequenceState::default()
             };
-            self.known.insert(sequence, known);
+            self.states.insert(sequence, known);
         }
-        self.known.entry(sequence).or_default()
+        self.states.entry(sequence).or_default()
     }
 
     fn has_taken_effect(&self, sequence: u64) -> bool {
@@ -391,10 +405,10 @@ impl Client {
     }
 }
 
-impl Known {
+impl SequenceState {
     /// Whether the log has decided about it. That there was no room decides nothing: a later
     /// copy may be executed.
-    fn is_settled(&self) -> bool {
+    fn is_decided(&self) -> bool {
         self.refused || self.forgotten || self.result.is_some()
     }
 
@@ -410,7 +424,7 @@ impl Known {
     }
 }
 
-fn write_alone(alone: &mut Reference, slot: Slot, index: usize, proposed: &Proposed) {
+fn write_alone(alone: &mut ReferenceMachine, slot: Slot, index: usize, proposed: &Proposal) {
     let version = Version {
         slot: slot.0,
         index: index as u32,

@@ -9,15 +9,15 @@ use leasehold_replica::action::Action;
 use leasehold_replica::message::{LogId, Message, Value};
 
 /// Everything there is to see, at one moment of true time.
-pub struct Sight<'a> {
+pub struct WorldSnapshot<'a> {
     /// True time, in ns.
     pub now_ns: u64,
     nodes: &'a [Node],
 }
 
-impl<'a> Sight<'a> {
-    pub(crate) fn new(now_ns: u64, nodes: &'a [Node]) -> Sight<'a> {
-        Sight { now_ns, nodes }
+impl<'a> WorldSnapshot<'a> {
+    pub(crate) fn new(now_ns: u64, nodes: &'a [Node]) -> WorldSnapshot<'a> {
+        WorldSnapshot { now_ns, nodes }
     }
 
     /// Number of replicas.
@@ -48,8 +48,8 @@ impl<'a> Sight<'a> {
 
 /// A replica that has taken a step and performs its actions.
 #[derive(Clone, Copy)]
-pub(super) struct Acting<'a> {
-    pub sight: &'a Sight<'a>,
+pub(super) struct StepContext<'a> {
+    pub snapshot: &'a WorldSnapshot<'a>,
     /// Index of the replica.
     pub node: usize,
     /// Actions of the step that are still to be performed.

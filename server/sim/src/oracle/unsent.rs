@@ -2,7 +2,7 @@
 //! "Sessions"): a client that is notified so may count on it, and ask another replica. This is
 //! reported to a client that opens too many sessions, to a client that puts long fields where
 //! merges wait (`too_many_merges`), and, about what waited, to a disconnected client
-//! (`client_gone`). It must be true.
+//! (`client_disconnected`). It must be true.
 //!
 //! A replica answers whatever it is asked to write in the end, also if its client has disconnected
 //! meanwhile: the node keeps capacity for the answer until then. Whether it does, `run` looks once
@@ -17,38 +17,35 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use foldhash::fast::FixedState;
 use leasehold_wire::{Command, Outcome};
 
-use super::{Verdict, ensure, id};
-use crate::fault::{Fault, Fired};
+use super::{Verdict, WriteId, ensure, id};
+use crate::fault::{FaultCounts, FaultKind};
 use leasehold_replica::Replica;
 use leasehold_replica::action::ClientHandle;
 use leasehold_replica::message::{Envelope, Message, RequestId};
 use leasehold_replica::unavailable::{
-    is_asked_again, is_client_gone, is_too_many_merges, is_unsent,
+    is_client_disconnected, is_sent_again, is_too_many_merges, is_unsent,
 };
 
 pub(super) const NAME: &str = "unsent";
 
-/// (client, sequence).
-type Identity = (u64, u64);
-
 /// Where a write is that a replica was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// At the replica. `held`: though there is a leader it could have been sent to.
-    Here { held: bool },
+enum WriteLocation {
+    /// At the replica. `queued`: though there is a leader it could have been sent to.
+    Local { queued: bool },
     /// It was sent.
-    Left,
+    Sent,
     /// At its client, which was notified that it was not sent.
-    GivenBack,
+    Returned,
     /// It was answered for good, or an earlier run was asked for it: copies may come later.
-    Unclear,
+    Unknown,
 }
 
-const HERE: Place = Place::Here { held: false };
+const LOCAL: WriteLocation = WriteLocation::Local { queued: false };
 
 #[derive(Clone, Copy, Debug)]
-struct Write {
-    place: Place,
+struct WriteState {
+    location: WriteLocation,
     is_merge: bool,
     /// Requests for it that are not answered, and when the first of them came, in ns.
     requests: usize,
@@ -59,38 +56,38 @@ struct Write {
 
 /// Requests that one replica has received.
 #[derive(Clone, Debug, Default)]
-struct Node {
-    writes: HashMap<Identity, Write, FixedState>,
-    requests: HashMap<ClientHandle, Identity, FixedState>,
+struct NodeRequests {
+    writes: HashMap<WriteId, WriteState, FixedState>,
+    requests: HashMap<ClientHandle, WriteId, FixedState>,
     /// Since its last step.
-    fresh: Vec<Identity>,
+    fresh: Vec<WriteId>,
     /// Connections that have ended.
-    gone: HashSet<u64, FixedState>,
+    disconnected: HashSet<u64, FixedState>,
     /// Writes that wait, by when they were asked for.
-    waiting: BTreeSet<(u64, Identity)>,
+    waiting: BTreeSet<(u64, WriteId)>,
 }
 
 /// Oracle that judges writes that are said not to have been sent.
 #[derive(Debug)]
-pub struct Unsent {
-    nodes: Vec<Node>,
-    /// Fates of merges that were held, and how often each occurred.
-    pub fired: Fired,
+pub struct UnsentOracle {
+    nodes: Vec<NodeRequests>,
+    /// Fates of merges that were queued, and how often each occurred.
+    pub fired: FaultCounts,
     /// Answers judged.
     pub checks: u64,
 }
 
-impl Unsent {
-    pub(super) fn new(n: usize) -> Unsent {
-        Unsent {
-            nodes: vec![Node::default(); n],
-            fired: Fired::default(),
+impl UnsentOracle {
+    pub(super) fn new(n: usize) -> UnsentOracle {
+        UnsentOracle {
+            nodes: vec![NodeRequests::default(); n],
+            fired: FaultCounts::default(),
             checks: 0,
         }
     }
 
     /// A client's command has reached `node`.
-    pub(super) fn asked(
+    pub(super) fn requested(
         &mut self,
         now_ns: u64,
         node: usize,
@@ -106,15 +103,15 @@ impl Unsent {
             return; // sent to it twice
         }
         at.fresh.push(identity);
-        let write = at.writes.entry(identity).or_insert(Write {
-            place: HERE,
+        let write = at.writes.entry(identity).or_insert(WriteState {
+            location: LOCAL,
             is_merge: command.as_merge().is_some(),
             requests: 0,
             since_ns: 0,
             forwarded: None,
         });
-        if write.place == Place::GivenBack {
-            write.place = HERE;
+        if write.location == WriteLocation::Returned {
+            write.location = LOCAL;
         }
         if write.requests == 0 {
             write.since_ns = now_ns;
@@ -125,19 +122,19 @@ impl Unsent {
 
     /// A client's connection to `node` has ended.
     pub(super) fn hung_up(&mut self, node: usize, connection: u64) {
-        self.nodes[node].gone.insert(connection);
+        self.nodes[node].disconnected.insert(connection);
     }
 
     /// `node` has ended: it answers nobody any more.
     pub(super) fn crashed(&mut self, node: usize) {
         let at = &mut self.nodes[node];
         for write in at.writes.values_mut() {
-            (write.place, write.requests, write.forwarded) = (Place::Unclear, 0, None);
+            (write.location, write.requests, write.forwarded) = (WriteLocation::Unknown, 0, None);
         }
         let writes = std::mem::take(&mut at.writes);
-        *at = Node {
+        *at = NodeRequests {
             writes,
-            ..Node::default()
+            ..NodeRequests::default()
         };
     }
 
@@ -162,12 +159,12 @@ impl Unsent {
         if let Some(write) = self.nodes[node].writes.get_mut(&identity) {
             ensure!(
                 NAME,
-                write.place != Place::GivenBack,
+                write.location != WriteLocation::Returned,
                 "{:?} sends {identity:?}, but its client was told that it was not sent",
                 id(node)
             );
-            if matches!(write.place, Place::Here { .. }) {
-                write.place = Place::Left;
+            if matches!(write.location, WriteLocation::Local { .. }) {
+                write.location = WriteLocation::Sent;
             }
         }
         Ok(())
@@ -191,12 +188,12 @@ impl Unsent {
     /// `node` answers a client.
     pub(super) fn replied(&mut self, node: usize, to: ClientHandle, outcome: &Outcome) -> Verdict {
         let at = &mut self.nodes[node];
-        let gone = is_client_gone(outcome);
-        if gone {
+        let disconnected = is_client_disconnected(outcome);
+        if disconnected {
             self.checks += 1;
             ensure!(
                 NAME,
-                at.gone.contains(&to.connection),
+                at.disconnected.contains(&to.connection),
                 "{:?} gives up a request of {to:?}, which has not gone",
                 id(node)
             );
@@ -211,33 +208,37 @@ impl Unsent {
         if write.requests == 0 {
             at.waiting.remove(&(write.since_ns, identity));
         }
-        if is_asked_again(outcome) {
+        if is_sent_again(outcome) {
             return Ok(());
         }
-        let held = write.place == Place::Here { held: true };
-        if !gone && !is_unsent(outcome) {
-            self.fired.add(Fault::HeldAnswered, u64::from(held));
-            write.place = Place::Unclear;
+        let queued = write.location == WriteLocation::Local { queued: true };
+        if !disconnected && !is_unsent(outcome) {
+            self.fired
+                .add(FaultKind::QueuedMergeAnswered, u64::from(queued));
+            write.location = WriteLocation::Unknown;
             return Ok(());
         }
         self.checks += 1;
-        self.fired.add(Fault::HeldGone, u64::from(held && gone));
-        let before = write.place;
-        write.place = match before {
-            Place::Unclear => before,
-            _ if write.requests > 0 => HERE, // asked for again in the same step
-            _ => Place::GivenBack,
+        self.fired.add(
+            FaultKind::QueuedMergeDropped,
+            u64::from(queued && disconnected),
+        );
+        let before = write.location;
+        write.location = match before {
+            WriteLocation::Unknown => before,
+            _ if write.requests > 0 => LOCAL, // asked for again in the same step
+            _ => WriteLocation::Returned,
         };
         ensure!(
             NAME,
-            before != Place::Left,
+            before != WriteLocation::Sent,
             "{:?} says that it has not sent {identity:?}, but it has",
             id(node)
         );
-        let may_be_held = write.is_merge || !gone && !is_too_many_merges(outcome);
+        let may_be_queued = write.is_merge || !disconnected && !is_too_many_merges(outcome);
         ensure!(
             NAME,
-            may_be_held,
+            may_be_queued,
             "{:?} does not send {identity:?}, which is no merge: {outcome:?}",
             id(node)
         );
@@ -251,10 +252,10 @@ impl Unsent {
         for identity in at.fresh.drain(..) {
             let write = at.writes.get_mut(&identity);
             if let Some(write) = write.filter(|_| has_leader)
-                && (write.place, write.requests > 0) == (HERE, true)
+                && (write.location, write.requests > 0) == (LOCAL, true)
             {
-                write.place = Place::Here { held: true };
-                self.fired.add(Fault::Held, 1);
+                write.location = WriteLocation::Local { queued: true };
+                self.fired.add(FaultKind::MergeQueued, 1);
             }
         }
     }

@@ -3,31 +3,36 @@
 //! would wait for an acceptance that it cannot give. Nor does a replica believe one that was
 //! notified that its clock is not to be believed (hazard 80): it would not know when to stop.
 
-use super::{Sight, Verdict, ensure, id};
+use super::{Verdict, WorldSnapshot, ensure, id};
 use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "unwritable";
 
 /// Oracle that judges that replicas that cannot persist, or count time, hold nothing.
 #[derive(Debug, Default)]
-pub struct Unwritable {
+pub struct UnwritableOracle {
     /// Steps of replicas that cannot persist, or count time.
     pub checks: u64,
 }
 
-impl Unwritable {
+impl UnwritableOracle {
     /// `node` has taken a step.
-    pub(super) fn stepped(&mut self, sight: &Sight<'_>, node: usize, replica: &Replica) -> Verdict {
+    pub(super) fn stepped(
+        &mut self,
+        snapshot: &WorldSnapshot<'_>,
+        node: usize,
+        replica: &Replica,
+    ) -> Verdict {
         let (writable, clock) = (
-            sight.node(node).is_writable(),
-            sight.node(node).trusts_clock(),
+            snapshot.node(node).is_writable(),
+            snapshot.node(node).trusts_clock(),
         );
         if writable && clock {
             return Ok(());
         }
         self.checks += 1;
-        let now = sight.time(node);
-        for grantor in (0..sight.n()).map(id) {
+        let now = snapshot.time(node);
+        for grantor in (0..snapshot.n()).map(id) {
             let believed = replica.promised_by(grantor).find(|(_, until)| now < *until);
             ensure!(
                 NAME,
@@ -45,15 +50,19 @@ impl Unwritable {
 mod tests {
     use leasehold_leases::LeaseMessage;
 
-    use super::super::bench::{Has, LEASE, World, promise, says};
+    use super::super::bench::{LEASE, ReplicaState, TestWorld, promise, says};
     use super::*;
     use leasehold_replica::Input;
     use leasehold_replica::message::Message;
 
     /// Replica 1 believes a promise of replica 0, and what its disk says is heard.
-    fn believing(full: bool) -> World {
-        let mut world = World::new([Has::default(), Has::default(), Has::default()]);
-        let now = world.sight().time(1);
+    fn believing(full: bool) -> TestWorld {
+        let mut world = TestWorld::new([
+            ReplicaState::default(),
+            ReplicaState::default(),
+            ReplicaState::default(),
+        ]);
+        let now = world.snapshot().time(1);
         let node = &mut world.nodes[1];
         let replica = node.replica.as_mut().expect("it runs");
         let guard = Message::Lease(LeaseMessage::Guard { sequence: 1 });
@@ -66,11 +75,11 @@ mod tests {
         world
     }
 
-    fn judge(world: &World) -> (bool, u64) {
-        let mut oracle = Unwritable::default();
-        let sight = world.sight();
-        let replica = sight.replica(1).expect("it runs");
-        let verdict = oracle.stepped(&sight, 1, replica);
+    fn judge(world: &TestWorld) -> (bool, u64) {
+        let mut oracle = UnwritableOracle::default();
+        let snapshot = world.snapshot();
+        let replica = snapshot.replica(1).expect("it runs");
+        let verdict = oracle.stepped(&snapshot, 1, replica);
         (verdict.is_ok(), oracle.checks)
     }
 
@@ -78,7 +87,7 @@ mod tests {
     fn who_cannot_persist_believes_nobody() {
         let mut world = believing(true);
         assert_eq!(judge(&world), (false, 1));
-        let now = world.sight().time(1);
+        let now = world.snapshot().time(1);
         let replica = world.nodes[1].replica.as_mut().expect("it runs");
         replica.step(now, Input::StorageWritable(false), &mut Vec::new());
         assert_eq!(judge(&world), (true, 1));
@@ -89,7 +98,7 @@ mod tests {
         let mut world = believing(false);
         world.nodes[1].clock_untrusted = true;
         assert_eq!(judge(&world), (false, 1));
-        let now = world.sight().time(1);
+        let now = world.snapshot().time(1);
         let replica = world.nodes[1].replica.as_mut().expect("it runs");
         replica.step(now, Input::ClockTrusted(false), &mut Vec::new());
         assert_eq!(judge(&world), (true, 1));

@@ -1,6 +1,6 @@
 //! Handling of answers by clients.
 
-use leasehold_histories::history::Action;
+use leasehold_histories::history::HistoryAction;
 use leasehold_leases::Key;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{ErrorCode, Outcome};
@@ -9,17 +9,17 @@ use rand::RngExt as _;
 use super::choose::{key, version_of};
 use super::operations::{Operation, Parts};
 use super::records::is_rest;
-use super::{SILENT_AT_FIRST, Workload};
-use crate::fault::Fault;
-use crate::world::{Reply, World};
+use super::{ClientWorkload, SILENT_AT_FIRST};
+use crate::fault::FaultKind;
+use crate::world::{ClientReply, World};
 use leasehold_replica::unavailable;
 
-/// Share of refused merges that their clients send again when they lose patience.
+/// Share of refused merges that their clients send again when their timeout passes.
 const WAITS: f64 = 0.5;
 
-impl Workload {
+impl ClientWorkload {
     /// An answer reached a client: the first to any attempt counts.
-    pub fn replied(&mut self, reply: &Reply, world: &mut World) {
+    pub fn replied(&mut self, reply: &ClientReply, world: &mut World) {
         let id = reply.to.request >> 8;
         if !self.hears(id, reply, world) {
             return;
@@ -35,9 +35,9 @@ impl Workload {
         }
     }
 
-    fn answered(&mut self, operation: &Operation, reply: &Reply, world: &mut World) {
-        self.record.answered += 1;
-        *self.record.paths.entry(reply.path).or_default() += 1;
+    fn answered(&mut self, operation: &Operation, reply: &ClientReply, world: &mut World) {
+        self.recorder.answered += 1;
+        *self.recorder.paths.entry(reply.path).or_default() += 1;
         let mut parts = Parts::new();
         for (k, did) in &operation.ops {
             let Some(action) = self.chooser.answered(*k, *did, &reply.outcome) else {
@@ -48,7 +48,7 @@ impl Workload {
                 continue;
             }
             let freshness = &mut world.oracles.freshness;
-            if let Action::Read { value } = action {
+            if let HistoryAction::Read { value } = action {
                 let version = version_of(*k, &reply.outcome);
                 let one = version.map_or_else(Outcome::missing, |v| Outcome::value(Key::new(), v));
                 let token = operation.id << 8 | k;
@@ -56,11 +56,11 @@ impl Workload {
                 world.judge(verdict);
                 let client = &mut self.clients[operation.client];
                 client.seen.insert(*k, (version, value));
-            } else if !matches!(action, Action::Delete) {
+            } else if !matches!(action, HistoryAction::Delete) {
                 freshness.wrote(&key(*k), &reply.outcome);
             }
         }
-        self.record.push(operation, parts, Some(world.now_ns()));
+        self.recorder.push(operation, parts, Some(world.now_ns()));
     }
 
     /// A write is refused. If its session has ended, its client needs a new one. If only
@@ -72,21 +72,21 @@ impl Workload {
         };
         if error.code() != ErrorCode::SessionExpired {
             if operation.sent > 1 || !unavailable::is_unsent(outcome) {
-                return self.record.leave_open(&operation);
+                return self.recorder.leave_open(&operation);
             }
-            self.record.refused += 1;
+            self.recorder.refused += 1;
             return;
         }
-        world.note_fault(Fault::Expiry);
+        world.note_fault(FaultKind::Expiry);
         let index = operation.client;
         if self.clients[index].session.issued(&operation.command) {
             self.begin_session(index, error.log_time_ms);
             self.fall_silent(index, SILENT_AT_FIRST, world);
         }
         if operation.sent > 1 {
-            return self.record.leave_open(&operation);
+            return self.recorder.leave_open(&operation);
         }
-        self.record.refused += 1;
+        self.recorder.refused += 1;
         if !operation.again {
             self.ask_again(operation, world);
         }
@@ -100,24 +100,24 @@ impl Workload {
             return;
         };
         let home = client.home;
-        world.note_fault(Fault::Again);
+        world.note_fault(FaultKind::ResentAfterRefusal);
         let id = self.ask((index, lane), op, refused.ops, world);
         if let Some(operation) = self.operations.get_mut(id) {
             operation.again = true;
         }
         self.send(&[id], home, world);
-        self.wait_for_the_first_time(index, (id, 1), world);
+        self.wait_first(index, (id, 1), world);
     }
 
     /// Whether an answer reaches its client, and ends what the client waits for.
-    fn hears(&mut self, id: u64, reply: &Reply, world: &mut World) -> bool {
+    fn hears(&mut self, id: u64, reply: &ClientReply, world: &mut World) -> bool {
         let Some(operation) = self.operations.get_mut(id) else {
             return false;
         };
         if self.clients[operation.client].connection != reply.to.connection {
             return false; // that connection has ended
         }
-        if unavailable::is_asked_again(&reply.outcome) {
+        if unavailable::is_sent_again(&reply.outcome) {
             return false; // the request that took its place is answered
         }
         note_unavailable(&reply.outcome, world);
@@ -131,10 +131,10 @@ impl Workload {
 /// A client learns that its write is not executed for now.
 fn note_unavailable(outcome: &Outcome, world: &mut World) {
     if unavailable::is_no_room(outcome) {
-        world.note_fault(Fault::NoRoom);
-    } else if unavailable::is_too_many_openings(outcome) {
-        world.note_fault(Fault::Openings);
+        world.note_fault(FaultKind::NoRoom);
+    } else if unavailable::is_too_many_session_opens(outcome) {
+        world.note_fault(FaultKind::SessionOpens);
     } else if unavailable::is_too_many_merges(outcome) {
-        world.note_fault(Fault::Merges);
+        world.note_fault(FaultKind::LongMergeRefused);
     }
 }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
-use leasehold_histories::history::{Action, ValueId};
+use leasehold_histories::history::{HistoryAction, ValueId};
 use leasehold_leases::Key;
 use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
@@ -14,9 +14,9 @@ use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 use smallvec::smallvec;
 
-use super::load::Load;
+use super::load::ClientLoad;
 use super::operations::Parts;
-use super::records::{self, Records};
+use super::records::{self, RecordShape};
 
 /// The most keys that a run has.
 pub(super) const KEYS_MAX: u64 = 16;
@@ -26,7 +26,7 @@ const LARGE_BYTES: RangeInclusive<usize> = 256 << 10..=VALUE_BYTES_MAX;
 const VALUES_BYTES: usize = 4096;
 
 /// The last version and value seen of each key, for compare-and-swap.
-pub(super) type Seen = BTreeMap<u64, (Option<Version>, Option<ValueId>)>;
+pub(super) type SeenVersions = BTreeMap<u64, (Option<Version>, Option<ValueId>)>;
 
 /// The name of a key. Static: all threads of a campaign copy it, and counting the copies
 /// would pass a counter from core to core.
@@ -45,14 +45,14 @@ pub(super) struct Chooser {
     /// Number of values that may still be large.
     large: u32,
     /// Shape of the values, if they are records.
-    records: Option<Records>,
+    records: Option<RecordShape>,
     /// Where the bytes of the next values go, side by side.
     bytes: BytesMut,
 }
 
 impl Chooser {
     /// Chooses by `rng`, for clients that ask so much.
-    pub fn new(rng: Pcg64Mcg, load: &Load) -> Chooser {
+    pub fn new(rng: Pcg64Mcg, load: &ClientLoad) -> Chooser {
         Chooser {
             rng,
             values: 0,
@@ -83,7 +83,7 @@ impl Chooser {
     }
 
     /// Returns the operation that a client that has seen `seen` asks next.
-    pub fn choose(&mut self, load: &Load, seen: &Seen) -> (Op, Parts) {
+    pub fn choose(&mut self, load: &ClientLoad, seen: &SeenVersions) -> (Op, Parts) {
         let (op, mut parts) = self.choose_any(load, seen);
         if self.records.is_some() {
             records::add_rest(&op, &mut parts);
@@ -91,9 +91,9 @@ impl Chooser {
         (op, parts)
     }
 
-    fn choose_any(&mut self, load: &Load, seen: &Seen) -> (Op, Parts) {
+    fn choose_any(&mut self, load: &ClientLoad, seen: &SeenVersions) -> (Op, Parts) {
         let k = self.rng.random_range(0..load.keys);
-        let read = Action::Read { value: None };
+        let read = HistoryAction::Read { value: None };
         if load.rare > 0.0 && self.rng.random::<f64>() < load.rare {
             return self.choose_rare(load, seen, k);
         }
@@ -101,63 +101,69 @@ impl Chooser {
             return (Op::get(key(k)), smallvec![(k, read)]);
         }
         if let Some(records) = self.records
-            && records.merges(&mut self.rng)
+            && records.draws_merge(&mut self.rng)
         {
             let value = self.name();
             let fields = records.merged(value, &mut self.rng);
             let op = Op::put_fields(key(k), fields);
-            return (op, smallvec![(k, Action::Write { value })]);
+            return (op, smallvec![(k, HistoryAction::Write { value })]);
         }
         let (value, bytes) = self.value();
         (
             Op::put(key(k), bytes),
-            smallvec![(k, Action::Write { value })],
+            smallvec![(k, HistoryAction::Write { value })],
         )
     }
 
     /// Returns what an answered operation did to one of its keys; `None` if it failed, or says
     /// nothing of it.
-    pub fn answered(&self, k: u64, did: Action, outcome: &Outcome) -> Option<Action> {
+    pub fn answered(&self, k: u64, did: HistoryAction, outcome: &Outcome) -> Option<HistoryAction> {
         let found = |stored: &Bytes| match &self.records {
-            Some(records) => records.found(k, stored),
+            Some(records) => records.register_value(k, stored),
             None => Some(ValueId::of_value(stored)),
         };
         match (did, outcome.result.as_ref()?) {
-            (Action::Read { .. }, Answer::Value(value)) => Some(Action::Read {
+            (HistoryAction::Read { .. }, Answer::Value(value)) => Some(HistoryAction::Read {
                 value: found(&value.value),
             }),
-            (Action::Read { .. }, Answer::Missing(_)) => Some(Action::Read { value: None }),
-            (Action::Read { .. }, Answer::Entries(all)) => {
+            (HistoryAction::Read { .. }, Answer::Missing(_)) => {
+                Some(HistoryAction::Read { value: None })
+            }
+            (HistoryAction::Read { .. }, Answer::Entries(all)) => {
                 let name = key(k % KEYS_MAX);
                 let entry = all.entries.iter().find(|entry| entry.key == name);
-                Some(Action::Read {
+                Some(HistoryAction::Read {
                     value: entry.and_then(|entry| found(&entry.value)),
                 })
             }
-            (Action::Write { .. } | Action::Delete, Answer::Written(_)) => Some(did),
-            (Action::Cas { expected, new, .. }, Answer::Written(_)) => Some(Action::Cas {
-                expected,
-                new,
-                swapped: true,
-            }),
-            (Action::Cas { expected, new, .. }, Answer::Mismatch(_)) => Some(Action::Cas {
-                expected,
-                new,
-                swapped: false,
-            }),
+            (HistoryAction::Write { .. } | HistoryAction::Delete, Answer::Written(_)) => Some(did),
+            (HistoryAction::Cas { expected, new, .. }, Answer::Written(_)) => {
+                Some(HistoryAction::Cas {
+                    expected,
+                    new,
+                    swapped: true,
+                })
+            }
+            (HistoryAction::Cas { expected, new, .. }, Answer::Mismatch(_)) => {
+                Some(HistoryAction::Cas {
+                    expected,
+                    new,
+                    swapped: false,
+                })
+            }
             _ => None,
         }
     }
 
-    fn choose_rare(&mut self, load: &Load, seen: &Seen, k: u64) -> (Op, Parts) {
+    fn choose_rare(&mut self, load: &ClientLoad, seen: &SeenVersions, k: u64) -> (Op, Parts) {
         let other = (k + 1) % load.keys;
-        let read = Action::Read { value: None };
+        let read = HistoryAction::Read { value: None };
         match self.rng.random_range(0..5) {
-            0 => (Op::delete(key(k)), smallvec![(k, Action::Delete)]),
+            0 => (Op::delete(key(k)), smallvec![(k, HistoryAction::Delete)]),
             1 => {
                 let (version, expected) = seen.get(&k).copied().unwrap_or_default();
                 let (new, bytes) = self.value();
-                let did = Action::Cas {
+                let did = HistoryAction::Cas {
                     expected,
                     new,
                     swapped: false,
@@ -169,7 +175,7 @@ impl Chooser {
                 let ((a, a_bytes), (b, b_bytes)) = (self.value(), self.value());
                 let entry = |k: u64, value| KeyValue { key: key(k), value };
                 let op = Op::multi_put(vec![entry(k, a_bytes), entry(other, b_bytes)]);
-                let wrote = |value| Action::Write { value };
+                let wrote = |value| HistoryAction::Write { value };
                 (op, smallvec![(k, wrote(a)), (other, wrote(b))])
             }
             3 if other != k => (

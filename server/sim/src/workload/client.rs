@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use leasehold_wire::Command;
 use leasehold_wire::command::Op;
 
-use super::choose::Seen;
+use super::choose::SeenVersions;
 
 /// A client's session, as the library keeps it.
-pub(super) struct Session {
+pub(super) struct ClientSession {
     id: u64,
     /// A log time that was told before the session's first write, in ms.
     opened_ms: u64,
@@ -18,10 +18,10 @@ pub(super) struct Session {
     open: BTreeSet<u64>,
 }
 
-impl Session {
+impl ClientSession {
     /// The session `id`, opened at a log time.
-    pub fn new(id: u64, opened_ms: u64) -> Session {
-        Session {
+    pub fn new(id: u64, opened_ms: u64) -> ClientSession {
+        ClientSession {
             id,
             opened_ms,
             sequence: 0,
@@ -58,7 +58,7 @@ impl Session {
     }
 
     /// A command will not be sent again. Those of an earlier session are nothing to this one.
-    pub fn settle(&mut self, command: &Command) {
+    pub fn complete(&mut self, command: &Command) {
         if self.issued(command) {
             self.open.remove(&command.sequence);
         }
@@ -70,9 +70,9 @@ pub(super) struct Client {
     /// Its connections, to all replicas. No other has this number.
     pub connection: u64,
     /// The replicas that it has asked on it.
-    pub asked: BTreeSet<usize>,
+    pub contacted: BTreeSet<usize>,
     /// A new one after the old has expired.
-    pub session: Session,
+    pub session: ClientSession,
     /// The replica that it asks first.
     pub home: usize,
     /// It asks nothing before this, in virtual ns.
@@ -80,5 +80,5 @@ pub(super) struct Client {
     /// Lanes without an operation under way.
     pub idle: Vec<usize>,
     /// Knowledge that it has of the keys.
-    pub seen: Seen,
+    pub seen: SeenVersions,
 }

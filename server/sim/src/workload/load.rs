@@ -4,11 +4,11 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use super::choose::KEYS_MAX;
-use super::records::Records;
+use super::records::RecordShape;
 
 /// Amount and kind of what clients ask.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct ClientLoad {
     /// Clients at each replica.
     pub clients: usize,
     /// Requests that one client has under way, at most.
@@ -27,7 +27,7 @@ pub struct Load {
     pub twice: f64,
     /// A client that has no answer after this, in ns, sends the same command
     /// again, to any replica, and then waits for longer.
-    pub patience_ns: u64,
+    pub retry_timeout_ns: u64,
     /// Clients fall silent for about so long, in ns, if this is how long sessions live:
     /// what they ask next may find theirs alive, or ended, or find both.
     pub silence_ns: Option<u64>,
@@ -35,15 +35,15 @@ pub struct Load {
     pub large: u32,
     /// Share of what is sent together that its client gives up after `timeout_ns`: it
     /// no longer waits for the answers, and its low-water mark moves past the writes.
-    pub gives_up: f64,
+    pub abandons: f64,
     /// In ns.
-    pub timeout_ns: u64,
+    pub abandon_timeout_ns: u64,
     /// Share of arrivals at which a client begins a new session.
     pub renews: f64,
     /// Share of arrivals at which a client's connection ends. It goes on under another.
     pub hangs_up: f64,
     /// Shape of the values, if they are records.
-    pub records: Option<Records>,
+    pub records: Option<RecordShape>,
 }
 
 /// Maximum number of large values in a run. All of them together fit into what a replica keeps of
@@ -65,15 +65,15 @@ const WINDOW_S: usize = 8;
 
 /// Share of runs with clients that give up, and of those the share with clients that begin new
 /// sessions.
-const GIVE_UP: f64 = 0.4;
+const ABANDON: f64 = 0.4;
 const RENEW: f64 = 0.4;
 /// Share of runs in which connections of clients end.
 const HANG_UP: f64 = 0.35;
 const HANG_UP_SALT: u64 = 0x4a_9697;
 
-impl Load {
+impl ClientLoad {
     /// The load of a run.
-    pub fn draw(rng: &mut Pcg64Mcg, n: usize, rate: u32) -> Load {
+    pub fn draw(rng: &mut Pcg64Mcg, n: usize, rate: u32) -> ClientLoad {
         // Most clients send several requests at once, and more before they are
         // answered, up to what some seconds bring; or many wait for each answer.
         let burst = [4, 8, 16, 32][rng.random_range(0..4)];
@@ -87,9 +87,9 @@ impl Load {
         };
         // Some runs are small, so that all keys can be judged together.
         if rng.random::<f64>() < SMALL {
-            return Load::small(rng, rate);
+            return ClientLoad::small(rng, rate);
         }
-        Load {
+        ClientLoad {
             clients,
             window,
             burst,
@@ -98,19 +98,19 @@ impl Load {
             reads: rng.random_range(0.5..0.95),
             rare: [0.0, 0.02, 0.1][rng.random_range(0..3)],
             twice: [0.0, 0.05][rng.random_range(0..2)],
-            patience_ns: [3_000_000_000, 6_000_000_000][rng.random_range(0..2)],
+            retry_timeout_ns: [3_000_000_000, 6_000_000_000][rng.random_range(0..2)],
             silence_ns: None,
             large: 0,
-            gives_up: 0.0,
-            timeout_ns: 0,
+            abandons: 0.0,
+            abandon_timeout_ns: 0,
             renews: 0.0,
             hangs_up: 0.0,
             records: None,
         }
     }
 
-    fn small(rng: &mut Pcg64Mcg, rate: u32) -> Load {
-        Load {
+    fn small(rng: &mut Pcg64Mcg, rate: u32) -> ClientLoad {
+        ClientLoad {
             clients: 1,
             window: 2,
             burst: 1,
@@ -119,11 +119,11 @@ impl Load {
             reads: 0.5,
             rare: 0.4,
             twice: 0.0,
-            patience_ns: 1_000_000_000,
+            retry_timeout_ns: 1_000_000_000,
             silence_ns: None,
             large: 0,
-            gives_up: 0.0,
-            timeout_ns: 0,
+            abandons: 0.0,
+            abandon_timeout_ns: 0,
             renews: 0.0,
             hangs_up: 0.0,
             records: None,
@@ -134,9 +134,9 @@ impl Load {
     /// within a run.
     pub fn draw_sessions(&mut self, rng: &mut Pcg64Mcg, ttl_ns: Option<u64>) {
         self.silence_ns = ttl_ns.filter(|_| rng.random());
-        if rng.random::<f64>() < GIVE_UP {
-            self.gives_up = [0.02, 0.1, 0.3][rng.random_range(0..3)];
-            self.timeout_ns = [150, 500, 2000, 5000][rng.random_range(0..4)] * 1_000_000;
+        if rng.random::<f64>() < ABANDON {
+            self.abandons = [0.02, 0.1, 0.3][rng.random_range(0..3)];
+            self.abandon_timeout_ns = [150, 500, 2000, 5000][rng.random_range(0..4)] * 1_000_000;
         }
         if rng.random::<f64>() < RENEW {
             self.renews = rng.random_range(0.01..0.1);
@@ -146,7 +146,7 @@ impl Load {
     /// Whether clients' connections end, and whether values are records. Each drawn apart: all
     /// else in a seed stays as it is without these.
     pub fn draw_apart(&mut self, seed: u64) {
-        self.records = Records::draw(seed);
+        self.records = RecordShape::draw(seed);
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ HANG_UP_SALT);
         if rng.random::<f64>() < HANG_UP {
             self.hangs_up = [0.01, 0.05, 0.2][rng.random_range(0..3)];

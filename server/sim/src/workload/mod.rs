@@ -20,21 +20,21 @@ mod operations;
 mod record;
 mod records;
 
-use leasehold_histories::history::Action;
+use leasehold_histories::history::HistoryAction;
 use leasehold_wire::command::Op;
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 
 pub use self::choose::key;
-pub use self::load::Load;
-pub use self::record::Record;
+pub use self::load::ClientLoad;
+pub use self::record::HistoryRecorder;
 pub(super) use self::record::TOGETHER_MAX;
 
 use self::choose::Chooser;
-use self::client::{Client, Session};
+use self::client::{Client, ClientSession};
 use self::operations::{Operation, Operations, Parts};
 use self::records::is_rest;
-use super::fault::Fault;
+use super::fault::FaultKind;
 use super::world::World;
 use leasehold_replica::action::ClientHandle;
 
@@ -43,23 +43,23 @@ const SILENT_AT_FIRST: f64 = 0.5;
 const SILENT: f64 = 0.01;
 /// Share of what new sessions send first that is given up, and of clients that begin
 /// a new session then; if any do.
-const GIVES_UP_AT_FIRST: f64 = 0.5;
+const ABANDONS_AT_FIRST: f64 = 0.5;
 const RENEWS_AFTER: f64 = 0.3;
-/// A client doubles its patience with each attempt, up to this many times the first.
-pub(super) const PATIENCE_GROWS: u32 = 4;
+/// A client doubles its timeout with each attempt, up to this many times the first.
+pub(super) const RETRY_TIMEOUT_GROWTH: u32 = 4;
 /// Number of replicas that a client tries before it waits again.
 const DRAWS: usize = 16;
 /// Alarms of clients: an arrival, an attempt that has waited for long, or what its
 /// client now gives up.
-const PATIENCE: u64 = 1 << 62;
-const GIVE_UP: u64 = 1 << 60;
+const RETRY: u64 = 1 << 62;
+const ABANDON: u64 = 1 << 60;
 /// Number of operations that were sent together, in an alarm's lowest bits.
 const COUNT_BITS: u32 = 8;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 /// Clients that look for trouble, and the history that they record.
-pub struct Workload {
-    load: Load,
+pub struct ClientWorkload {
+    load: ClientLoad,
     chooser: Chooser,
     clients: Vec<Client>,
     /// Sessions begun, and numbers given to connections.
@@ -69,24 +69,29 @@ pub struct Workload {
     /// When no more requests are begun, in virtual ns.
     end_ns: u64,
     /// Record of what the clients saw.
-    pub record: Record,
+    pub recorder: HistoryRecorder,
 }
 
-impl Workload {
+impl ClientWorkload {
     /// Clients that begin requests until `end_ns`.
-    pub fn begin(load: Load, rng: Pcg64Mcg, end_ns: u64, world: &mut World) -> Workload {
+    pub fn begin(
+        load: ClientLoad,
+        rng: Pcg64Mcg,
+        end_ns: u64,
+        world: &mut World,
+    ) -> ClientWorkload {
         let count = world.n() * load.clients;
         let clients = (0..count).map(|index| Client {
             connection: index as u64,
-            asked: Default::default(),
-            session: Session::new(index as u64 + 1, 0),
+            contacted: Default::default(),
+            session: ClientSession::new(index as u64 + 1, 0),
             home: index / load.clients,
             silent_until_ns: 0,
             idle: (0..load.window).rev().collect(),
             seen: Default::default(),
         });
         let expected = u64::from(load.rate) * (end_ns / 1_000_000_000);
-        let mut workload = Workload {
+        let mut workload = ClientWorkload {
             load,
             chooser: Chooser::new(rng, &load),
             clients: clients.collect(),
@@ -94,7 +99,7 @@ impl Workload {
             connections: count as u64,
             operations: Operations::default(),
             end_ns,
-            record: Record::new(load.window, expected),
+            recorder: HistoryRecorder::new(load.window, expected),
         };
         for index in 0..count {
             workload.fall_silent(index, SILENT_AT_FIRST, world);
@@ -117,7 +122,7 @@ impl Workload {
     }
 
     /// Operations begun.
-    pub fn asked(&self) -> u64 {
+    pub fn requested(&self) -> u64 {
         self.operations.begun()
     }
 
@@ -138,10 +143,10 @@ impl Workload {
     /// An alarm of a client went off.
     pub fn alarm(&mut self, token: u64, world: &mut World) {
         let group = |kind: u64| ((token & !kind) >> COUNT_BITS, token & COUNT_MASK);
-        if token & PATIENCE != 0 {
-            self.retry(group(PATIENCE), world);
-        } else if token & GIVE_UP != 0 {
-            self.give_up(group(GIVE_UP), world);
+        if token & RETRY != 0 {
+            self.retry(group(RETRY), world);
+        } else if token & ABANDON != 0 {
+            self.abandon_unanswered(group(ABANDON), world);
         } else {
             self.arrive(token as usize, world);
         }
@@ -166,14 +171,14 @@ impl Workload {
     fn renew(&mut self, index: usize, world: &mut World) {
         if let Some(replica) = world.replica(self.clients[index].home) {
             let log_time_ms = replica.log_time_ms();
-            world.note_fault(Fault::Renewal);
+            world.note_fault(FaultKind::NewSession);
             self.begin_session(index, log_time_ms);
         }
     }
 
     fn begin_session(&mut self, index: usize, log_time_ms: u64) {
         self.sessions += 1;
-        self.clients[index].session = Session::new(self.sessions, log_time_ms);
+        self.clients[index].session = ClientSession::new(self.sessions, log_time_ms);
     }
 
     /// Sends what has no answer again, and then waits for longer.
@@ -184,7 +189,7 @@ impl Workload {
             if let Some(operation) = self.operations.get_mut(id) {
                 operation.attempts += 1;
                 attempts = operation.attempts;
-                world.note_fault(Fault::Retry);
+                world.note_fault(FaultKind::Retry);
                 open.push(id);
             }
         }
@@ -200,13 +205,13 @@ impl Workload {
     }
 
     /// Waits no longer for what has no answer. Once all is well, everything is waited for.
-    fn give_up(&mut self, (first, count): (u64, u64), world: &mut World) {
+    fn abandon_unanswered(&mut self, (first, count): (u64, u64), world: &mut World) {
         if world.now_ns() >= self.end_ns {
             return;
         }
         let mut whose = None;
         for id in first..first + count {
-            whose = self.forsake(id, world).or(whose);
+            whose = self.abandon(id, world).or(whose);
         }
         // A client that waits in vain may connect again.
         if let Some(index) = whose.filter(|_| self.load.renews > 0.0)
@@ -217,11 +222,11 @@ impl Workload {
     }
 
     /// Ends the wait of a client for an operation, if it waits. Returns the client, if so.
-    fn forsake(&mut self, id: u64, world: &mut World) -> Option<usize> {
+    fn abandon(&mut self, id: u64, world: &mut World) -> Option<usize> {
         let operation = self.end(id)?;
-        world.note_fault(Fault::GiveUp);
-        world.oracles.liveness.given_up(id);
-        self.record.leave_open(&operation);
+        world.note_fault(FaultKind::Abandon);
+        world.oracles.liveness.abandoned(id);
+        self.recorder.leave_open(&operation);
         Some(operation.client)
     }
 
@@ -230,7 +235,7 @@ impl Workload {
         let operation = self.operations.end(id)?;
         let client = &mut self.clients[operation.client];
         client.idle.push(operation.lane);
-        client.session.settle(&operation.command);
+        client.session.complete(&operation.command);
         Some(operation)
     }
 
@@ -250,11 +255,11 @@ impl Workload {
         let home = self.clients[index].home;
         self.send(&ids, home, world);
         if self.load.twice > 0.0 && self.chooser.rng.random::<f64>() < self.load.twice {
-            world.note_fault(Fault::Twice);
+            world.note_fault(FaultKind::Twice);
             let other = self.chooser.rng.random_range(0..world.n());
             self.send(&ids, other, world);
         }
-        self.wait_for_the_first_time(index, (first, ids.len() as u64), world);
+        self.wait_first(index, (first, ids.len() as u64), world);
     }
 
     fn choose(&mut self, index: usize) -> (Op, Parts) {
@@ -269,12 +274,12 @@ impl Workload {
         for (k, did) in ops.iter().filter(|(k, _)| !is_rest(*k)) {
             let freshness = &mut world.oracles.freshness;
             match did {
-                Action::Read { .. } => freshness.began(id << 8 | k, &key(*k)),
-                Action::Delete => freshness.deletes(&key(*k)),
+                HistoryAction::Read { .. } => freshness.began(id << 8 | k, &key(*k)),
+                HistoryAction::Delete => freshness.deletes(&key(*k)),
                 _ => {}
             }
         }
-        world.oracles.liveness.asked(id, world.now_ns());
+        world.oracles.liveness.requested(id, world.now_ns());
         let operation = Operation {
             id,
             client: index,
@@ -295,12 +300,12 @@ impl Workload {
         let request = |id: &u64| {
             let operation = self.operations.get_mut(*id)?;
             if operation.sent > 0 && operation.at != at && operation.command.is_write() {
-                world.note_fault(Fault::Elsewhere);
+                world.note_fault(FaultKind::Elsewhere);
             }
             operation.sent += 1;
             operation.at = at;
             let client = &mut self.clients[operation.client];
-            client.asked.insert(at);
+            client.contacted.insert(at);
             let from = ClientHandle {
                 connection: client.connection,
                 request: id << 8 | operation.attempts.min(255),
@@ -312,39 +317,35 @@ impl Workload {
         world.request(at, requests);
     }
 
-    fn wait_for_the_first_time(
-        &mut self,
-        index: usize,
-        (first, count): (u64, u64),
-        world: &mut World,
-    ) {
+    fn wait_first(&mut self, index: usize, (first, count): (u64, u64), world: &mut World) {
         self.wait((first, count), 1, world);
-        if self.load.gives_up == 0.0 {
+        if self.load.abandons == 0.0 {
             return;
         }
         let share = match self.clients[index].session.is_new() {
-            true => GIVES_UP_AT_FIRST,
-            false => self.load.gives_up,
+            true => ABANDONS_AT_FIRST,
+            false => self.load.abandons,
         };
         if self.chooser.rng.random::<f64>() < share {
-            let late = world.now_ns() + self.load.timeout_ns;
-            world.alarm(late, GIVE_UP | first << COUNT_BITS | count);
+            let late = world.now_ns() + self.load.abandon_timeout_ns;
+            world.alarm(late, ABANDON | first << COUNT_BITS | count);
         }
     }
 
     /// Looks later whether so many operations from `first` on are answered.
     fn wait(&mut self, (first, count): (u64, u64), attempts: u64, world: &mut World) {
         let doubled = 1 << (attempts - 1).min(8);
-        let patience_ns = self.load.patience_ns * doubled.min(PATIENCE_GROWS.into());
-        let late = world.now_ns() + patience_ns;
-        world.alarm(late, PATIENCE | first << COUNT_BITS | count);
+        let retry_timeout_ns =
+            self.load.retry_timeout_ns * doubled.min(RETRY_TIMEOUT_GROWTH.into());
+        let late = world.now_ns() + retry_timeout_ns;
+        world.alarm(late, RETRY | first << COUNT_BITS | count);
     }
 
     /// Nothing more will be answered: what is open stays open in the history.
     pub fn finish(&mut self) {
         for id in 1..=self.operations.begun() {
             if let Some(operation) = self.operations.end(id) {
-                self.record.push(&operation, operation.ops.clone(), None);
+                self.recorder.push(&operation, operation.ops.clone(), None);
             }
         }
     }

@@ -1,11 +1,11 @@
 //! Operations that clients have begun.
 
-use leasehold_histories::history::Action;
+use leasehold_histories::history::HistoryAction;
 use leasehold_wire::Command;
 use smallvec::SmallVec;
 
 /// Effects of an operation, key by key.
-pub(super) type Parts = SmallVec<[(u64, Action); 1]>;
+pub(super) type Parts = SmallVec<[(u64, HistoryAction); 1]>;
 
 /// An operation that a client has begun.
 #[derive(Clone, Debug)]

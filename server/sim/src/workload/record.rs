@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_histories::history::{Event, History};
+use leasehold_histories::history::{History, HistoryEvent};
 use leasehold_histories::serializability::Transaction;
 use leasehold_wire::Path;
 
@@ -14,7 +14,7 @@ pub(crate) const TOGETHER_MAX: usize = 800;
 const EXPECTED_MAX: u64 = 1 << 16;
 
 /// Record of what the clients saw, for the checkers.
-pub struct Record {
+pub struct HistoryRecorder {
     /// Operations that one client has under way, at most.
     window: usize,
     /// History that the clients saw, key by key.
@@ -31,11 +31,11 @@ pub struct Record {
     pub paths: BTreeMap<Path, u64>,
 }
 
-impl Record {
+impl HistoryRecorder {
     /// Creates the record of clients that have up to `window` operations under way each; `expected`
     /// in all.
-    pub(super) fn new(window: usize, expected: u64) -> Record {
-        Record {
+    pub(super) fn new(window: usize, expected: u64) -> HistoryRecorder {
+        HistoryRecorder {
             window,
             history: History::with_capacity(expected.min(EXPECTED_MAX) as usize),
             transactions: Vec::new(),
@@ -58,7 +58,7 @@ impl Record {
         let process = (operation.client * self.window + operation.lane) as u32;
         let invoke_ns = operation.began_ns;
         for (key, action) in &parts {
-            self.history.push(Event {
+            self.history.push(HistoryEvent {
                 process,
                 key: *key,
                 action: *action,

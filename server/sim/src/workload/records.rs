@@ -11,7 +11,7 @@
 //! stored is [`ValueId::DAMAGED`].
 
 use bytes::Bytes;
-use leasehold_histories::history::{Action, ValueId};
+use leasehold_histories::history::{HistoryAction, ValueId};
 use leasehold_wire::command::Op;
 use leasehold_wire::{Field, Record};
 use prost::Message as _;
@@ -31,7 +31,7 @@ const LONG_BYTES: std::ops::Range<usize> = 2500..4000;
 
 /// Shape of the records of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Records {
+pub struct RecordShape {
     /// Fields that merges do not change, in a record that was written whole.
     rest: usize,
     /// The shortest of them, in bytes.
@@ -44,18 +44,18 @@ pub struct Records {
 
 /// Content of a record.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Said {
+struct RecordContent {
     /// The last write.
     last: ValueId,
     /// The last whole write, if there was one.
     whole: Option<ValueId>,
 }
 
-impl Records {
+impl RecordShape {
     /// The records of a seed. Drawn apart: all else in a seed stays as it is without this.
-    pub fn draw(seed: u64) -> Option<Records> {
+    pub fn draw(seed: u64) -> Option<RecordShape> {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ SALT);
-        (rng.random::<f64>() < RECORDS).then(|| Records {
+        (rng.random::<f64>() < RECORDS).then(|| RecordShape {
             rest: [1, 1, 4, 4, 4, 16, 16, 80][rng.random_range(0..8)],
             bytes: [8, 24, 60][rng.random_range(0..3)],
             merges: rng.random_range(0.2..0.9),
@@ -69,7 +69,7 @@ impl Records {
     }
 
     /// Draws whether a put is a merge.
-    pub(super) fn merges(&self, rng: &mut Pcg64Mcg) -> bool {
+    pub(super) fn draws_merge(&self, rng: &mut Pcg64Mcg) -> bool {
         rng.random::<f64>() < self.merges
     }
 
@@ -97,19 +97,19 @@ impl Records {
     }
 
     /// Returns what a key, or the rest of what is stored under it, was found to be.
-    pub(super) fn found(&self, key: u64, stored: &[u8]) -> Option<ValueId> {
-        let said = self.says(stored).unwrap_or(Said {
+    pub(super) fn register_value(&self, key: u64, stored: &[u8]) -> Option<ValueId> {
+        let content = self.parse(stored).unwrap_or(RecordContent {
             last: ValueId::DAMAGED,
             whole: Some(ValueId::DAMAGED),
         });
         match is_rest(key) {
-            true => said.whole,
-            false => Some(said.last),
+            true => content.whole,
+            false => Some(content.last),
         }
     }
 
     /// `None` if no run stores this.
-    fn says(&self, stored: &[u8]) -> Option<Said> {
+    fn parse(&self, stored: &[u8]) -> Option<RecordContent> {
         let record = Record::decode(stored).ok()?;
         let (first, rest) = record.fields.split_first()?;
         let last = ValueId::from_value(&first.value)?;
@@ -117,7 +117,7 @@ impl Records {
             return None;
         }
         let Some(some) = rest.first() else {
-            return Some(Said { last, whole: None });
+            return Some(RecordContent { last, whole: None });
         };
         let whole = ValueId::of_value(&some.value);
         let is_nth = |(nth, field): (usize, &Field)| {
@@ -126,7 +126,7 @@ impl Records {
                 && ValueId::of_value(&field.value) == whole
         };
         let is_rest = rest.len() == self.rest && rest.iter().enumerate().all(is_nth);
-        is_rest.then_some(Said {
+        is_rest.then_some(RecordContent {
             last,
             whole: Some(whole),
         })
@@ -158,7 +158,7 @@ pub(super) fn add_rest(op: &Op, parts: &mut Parts) {
     }
     for (key, did) in parts.clone() {
         let did = match did {
-            Action::Cas { new: value, .. } => Action::Write { value },
+            HistoryAction::Cas { new: value, .. } => HistoryAction::Write { value },
             same => same,
         };
         parts.push((rest_of(key), did));
@@ -172,8 +172,8 @@ mod tests {
     const A: ValueId = ValueId(7);
     const B: ValueId = ValueId(8);
 
-    fn records() -> Records {
-        Records {
+    fn records() -> RecordShape {
+        RecordShape {
             rest: 3,
             bytes: 9,
             merges: 0.5,
@@ -183,7 +183,7 @@ mod tests {
 
     fn says(fields: Vec<Field>) -> [Option<ValueId>; 2] {
         let stored = Record { fields }.encode_to_vec();
-        [0, rest_of(0)].map(|key| records().found(key, &stored))
+        [0, rest_of(0)].map(|key| records().register_value(key, &stored))
     }
 
     fn whole(value: ValueId) -> Vec<Field> {
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(says(twice), damaged);
         assert_eq!(says(Vec::new()), damaged);
         let cut = &records().whole(A)[..20];
-        assert_eq!(records().found(0, cut), damaged[0]);
+        assert_eq!(records().register_value(0, cut), damaged[0]);
     }
 
     #[test]
@@ -232,8 +232,8 @@ mod tests {
             add_rest(op, &mut parts);
             parts.into_vec()
         };
-        let write = Action::Write { value: A };
-        let cas = Action::Cas {
+        let write = HistoryAction::Write { value: A };
+        let cas = HistoryAction::Cas {
             expected: None,
             new: A,
             swapped: false,
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn some_seeds_have_records() {
-        let with = (0..1000).filter(|seed| Records::draw(*seed).is_some());
+        let with = (0..1000).filter(|seed| RecordShape::draw(*seed).is_some());
         assert!((300..400).contains(&with.count()));
     }
 }

@@ -6,15 +6,15 @@ use leasehold_leases::{ReplicaId, Slot};
 use leasehold_wire::{Outcome, Path};
 use rand::RngExt as _;
 
-use super::super::fault::Fault;
-use super::super::oracle::Sight;
-use super::{Event, Reply, World};
+use super::super::fault::FaultKind;
+use super::super::oracle::WorldSnapshot;
+use super::{ClientReply, QueuedEvent, World};
 use leasehold_replica::Input;
-use leasehold_replica::action::{Asker, ClientHandle, Event as Note, Record, Sequence};
+use leasehold_replica::action::{ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::codec;
 use leasehold_replica::input::ReadFrom;
 use leasehold_replica::message::{Envelope, LogId};
-use leasehold_replica::shell::{Fenced, Host};
+use leasehold_replica::shell::{FencedReply, Host};
 
 /// A read this close to the end of its permit would show an error in its arithmetic.
 const NEAR_END: Duration = Duration::from_millis(10);
@@ -22,7 +22,7 @@ const NEAR_END: Duration = Duration::from_millis(10);
 /// The newest delivery on a link. Messages of the same step that arrive at the same time
 /// join it.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Flight {
+pub(super) struct LastDelivery {
     step: u64,
     at_ns: u64,
     place: usize,
@@ -40,7 +40,7 @@ impl Host for Process<'_> {
         let Process(world, node) = self;
         let now = world.clock(*node);
         let target = &mut world.nodes[*node];
-        target.watches.disk.asked(sequence, now);
+        target.watches.disk.requested(sequence, now);
         if target.disk.persist(sequence, records) {
             world.begin_sync(*node);
         } else if target.disk.is_full() {
@@ -50,11 +50,11 @@ impl Host for Process<'_> {
     }
 
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome) {
-        self.0.replies.push(Reply { to, path, outcome });
+        self.0.replies.push(ClientReply { to, path, outcome });
     }
 
     /// The clock is read now: the process may have stood still since the read.
-    fn fenced_reply(&mut self, read: Fenced) {
+    fn fenced_reply(&mut self, read: FencedReply) {
         let Process(world, node) = self;
         let sampled = world.clock(*node);
         if !read.may_leave(sampled) {
@@ -62,20 +62,20 @@ impl Host for Process<'_> {
         }
         world.near_end += u64::from(read.until.since(sampled) < NEAR_END);
         if world.settings.watched {
-            let sight = Sight::new(world.now_ns, &world.nodes);
-            let verdict = world.oracles.read(&sight, *node, &read);
+            let snapshot = WorldSnapshot::new(world.now_ns, &world.nodes);
+            let verdict = world.oracles.read(&snapshot, *node, &read);
             world.judge(verdict);
         }
-        let Fenced {
+        let FencedReply {
             to, path, outcome, ..
         } = read;
         match to {
-            ReadFrom::Client(to) => world.replies.push(Reply { to, path, outcome }),
+            ReadFrom::Client(to) => world.replies.push(ClientReply { to, path, outcome }),
             ReadFrom::Peer(peer, request) => world.answers.push(peer, request, outcome, path),
         }
     }
 
-    fn read_log(&mut self, log: LogId, to: Asker, from: Slot, last: Slot) {
+    fn read_log(&mut self, log: LogId, to: Requester, from: Slot, last: Slot) {
         let Process(world, node) = self;
         let disk = &world.nodes[*node].disk;
         let entries = disk.read_log(log, from, last);
@@ -84,10 +84,10 @@ impl Host for Process<'_> {
         world.step_at(at, *node, Input::LogRead { log, to, entries });
     }
 
-    fn event(&mut self, note: Note) {
+    fn event(&mut self, note: Event) {
         let Process(world, node) = self;
         let me = ReplicaId(*node as u8);
-        if note == Note::Left {
+        if note == Event::Left {
             world.left(*node);
         }
         world.notes.push((world.now_ns, me, note));
@@ -99,11 +99,12 @@ impl World {
         let disk = &self.nodes[node].disk;
         let at = (self.now_ns + disk.sync_ns).max(disk.stalled_until_ns);
         let run = self.nodes[node].run;
-        self.queue.schedule(at, Event::Synced { node, run });
+        self.queue.schedule(at, QueuedEvent::Synced { node, run });
         if let Some(down_ns) = self.nodes[node].crash_in_sync.take() {
             let at = self.rng.random_range(self.now_ns..at);
             let down_ns = Some(down_ns);
-            self.queue.schedule(at, Event::Kill { node, run, down_ns });
+            self.queue
+                .schedule(at, QueuedEvent::Kill { node, run, down_ns });
         }
     }
 
@@ -124,16 +125,16 @@ impl World {
 
     pub(super) fn step_at(&mut self, at_ns: u64, node: usize, input: Input) {
         let (input, run) = (Box::new(input), self.nodes[node].run);
-        let step = Event::Step { node, input, run };
+        let step = QueuedEvent::Step { node, input, run };
         self.queue.schedule(at_ns, step);
     }
 
     pub(super) fn transmit(&mut self, from: usize, to: ReplicaId, mut envelope: Envelope) {
         let to = to.index();
-        if let Some(odd) = &mut self.odd
-            && odd.distort(from, &mut envelope.message)
+        if let Some(faulty_reporter) = &mut self.faulty_reporter
+            && faulty_reporter.distort(from, &mut envelope.message)
         {
-            self.note_fault(Fault::Nonsense);
+            self.note_fault(FaultKind::Nonsense);
         }
         if self.settings.encoded {
             envelope = match self.oracles.frames.pass(envelope) {
@@ -160,20 +161,20 @@ impl World {
 
     fn deliver(&mut self, from: usize, to: usize, at_ns: u64, envelope: Envelope) {
         let link = from * self.n() + to;
-        let flight = self.flights[link];
-        if (flight.step, flight.at_ns) == (self.steps, at_ns)
-            && let Some(Event::Deliver { inputs, .. }) = self.queue.get_mut(flight.place)
+        let last = self.last_deliveries[link];
+        if (last.step, last.at_ns) == (self.steps, at_ns)
+            && let Some(QueuedEvent::Deliver { inputs, .. }) = self.queue.get_mut(last.place)
         {
             return inputs.push(Input::Peer(envelope));
         }
         let mut inputs = self.spare.pop().unwrap_or_default();
         inputs.push(Input::Peer(envelope));
-        let deliver = Event::Deliver {
+        let deliver = QueuedEvent::Deliver {
             to,
             inputs,
             sent: self.queue.scheduled,
         };
-        self.flights[link] = Flight {
+        self.last_deliveries[link] = LastDelivery {
             step: self.steps,
             at_ns,
             place: self.queue.schedule(at_ns, deliver),

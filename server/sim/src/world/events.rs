@@ -2,12 +2,12 @@
 
 use leasehold_wire::Command;
 
-use super::{Happened, Reply, World};
+use super::{ClientReply, World, WorldEvent};
 use leasehold_replica::Input;
 use leasehold_replica::action::ClientHandle;
 
 /// Event at a time. An event with a `run` concerns that run of a process only.
-pub(super) enum Event {
+pub(super) enum QueuedEvent {
     Deliver {
         to: usize,
         /// Inputs from peers.
@@ -25,7 +25,7 @@ pub(super) enum Event {
         node: usize,
         requests: Vec<(ClientHandle, Command)>,
     },
-    Replies(Vec<Reply>),
+    Replies(Vec<ClientReply>),
     /// A client's connection has ended.
     HangUp {
         node: usize,
@@ -39,7 +39,7 @@ pub(super) enum Event {
         run: u64,
     },
     /// A full disk has room again, and is tried.
-    Room {
+    DiskRetry {
         node: usize,
     },
     Start(usize),
@@ -56,61 +56,61 @@ pub(super) enum Event {
 
 impl World {
     /// Moves to the next event. `None`: nothing will ever happen again.
-    pub fn advance(&mut self) -> Option<Happened> {
+    pub fn advance(&mut self) -> Option<WorldEvent> {
         let (at_ns, event) = self.queue.pop()?;
         debug_assert!(at_ns >= self.now_ns);
         self.now_ns = at_ns;
-        Some(self.happen(event))
+        Some(self.dispatch(event))
     }
 
-    fn happen(&mut self, event: Event) -> Happened {
+    fn dispatch(&mut self, event: QueuedEvent) -> WorldEvent {
         if self.is_stale(&event) {
-            return Happened::Nothing;
+            return WorldEvent::Nothing;
         }
         match event {
-            Event::Deliver { to, inputs, sent } => self.delivered(to, inputs, sent),
-            Event::Synced { node, run } => {
+            QueuedEvent::Deliver { to, inputs, sent } => self.delivered(to, inputs, sent),
+            QueuedEvent::Synced { node, run } => {
                 self.note_hash(2, node, run);
                 self.synced(node);
             }
-            Event::Deadline { node } => {
+            QueuedEvent::Deadline { node } => {
                 self.note_hash(3, node, 0);
                 self.nodes[node].deadline = None;
-                self.look(node);
+                self.run_due(node);
             }
-            Event::Requests { node, requests } => self.requested(node, requests),
-            Event::Step { node, input, .. } => self.arrive(node, |inbox| inbox.push(*input)),
-            Event::HangUp {
+            QueuedEvent::Requests { node, requests } => self.requested(node, requests),
+            QueuedEvent::Step { node, input, .. } => self.arrive(node, |inbox| inbox.push(*input)),
+            QueuedEvent::HangUp {
                 node, connection, ..
             } => self.hung_up(node, connection),
-            Event::Replies(replies) => return self.replied(replies),
-            Event::Alarm(token) => return Happened::Alarm(token),
-            Event::Start(node) => self.start(node),
-            Event::Kill { node, down_ns, .. } => {
+            QueuedEvent::Replies(replies) => return self.replied(replies),
+            QueuedEvent::Alarm(token) => return WorldEvent::Alarm(token),
+            QueuedEvent::Start(node) => self.start(node),
+            QueuedEvent::Kill { node, down_ns, .. } => {
                 if self.nodes[node].replica.is_none() {
-                    return Happened::Nothing;
+                    return WorldEvent::Nothing;
                 }
                 self.crash(node);
                 if let Some(down_ns) = down_ns {
                     self.start_at(node, self.now_ns + down_ns);
                 }
-                return Happened::Ended(node, down_ns);
+                return WorldEvent::Ended(node, down_ns);
             }
-            Event::Resume { node, .. } => self.wake(node),
-            Event::Room { node } => self.try_disk(node),
+            QueuedEvent::Resume { node, .. } => self.wake(node),
+            QueuedEvent::DiskRetry { node } => self.try_disk(node),
         }
-        Happened::Nothing
+        WorldEvent::Nothing
     }
 
     /// Whether an event concerns a run that has ended, or a deadline that has moved.
-    fn is_stale(&self, event: &Event) -> bool {
+    fn is_stale(&self, event: &QueuedEvent) -> bool {
         match event {
-            Event::Synced { node, run }
-            | Event::HangUp { node, run, .. }
-            | Event::Step { node, run, .. }
-            | Event::Kill { node, run, .. }
-            | Event::Resume { node, run } => self.nodes[*node].run != *run,
-            Event::Deadline { node } => !self.nodes[*node].is_due(self.now_ns),
+            QueuedEvent::Synced { node, run }
+            | QueuedEvent::HangUp { node, run, .. }
+            | QueuedEvent::Step { node, run, .. }
+            | QueuedEvent::Kill { node, run, .. }
+            | QueuedEvent::Resume { node, run } => self.nodes[*node].run != *run,
+            QueuedEvent::Deadline { node } => !self.nodes[*node].is_due(self.now_ns),
             _ => false,
         }
     }
@@ -128,7 +128,7 @@ impl World {
             self.note_hash(4, node, from.request);
             if watched {
                 let now_ns = self.now_ns;
-                self.oracles.asked(now_ns, node, *from, command);
+                self.oracles.requested(now_ns, node, *from, command);
             }
         }
         let client = |(from, command)| Input::Client { from, command };
@@ -140,13 +140,15 @@ impl World {
         if self.settings.watched {
             self.oracles.hung_up(node, connection);
         }
-        self.arrive(node, |inbox| inbox.push(Input::ClientGone { connection }));
+        self.arrive(node, |inbox| {
+            inbox.push(Input::ClientDisconnected { connection })
+        });
     }
 
-    fn replied(&mut self, replies: Vec<Reply>) -> Happened {
+    fn replied(&mut self, replies: Vec<ClientReply>) -> WorldEvent {
         for reply in &replies {
             self.note_hash(5, reply.path as usize, reply.to.request);
         }
-        Happened::Replied(replies)
+        WorldEvent::Replied(replies)
     }
 }

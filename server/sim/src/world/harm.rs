@@ -6,13 +6,13 @@ use std::cell::Cell;
 use leasehold_leases::ReplicaId;
 use rand::RngExt as _;
 
-use super::super::fault::Fault;
-use super::super::network::{Faults, Worse};
-use super::super::node::{Leaving, Pause, Trap};
-use super::super::oracle::Sight;
-use super::{Event, World};
+use super::super::fault::FaultKind;
+use super::super::network::{Faults, LinkDegradation};
+use super::super::node::{Pause, PendingShutdown, Trap};
+use super::super::oracle::WorldSnapshot;
+use super::{QueuedEvent, World};
 use leasehold_replica::action::Action;
-use leasehold_replica::shell::{Reading, Watches};
+use leasehold_replica::shell::{ClockReading, Watches};
 use leasehold_replica::{Input, Replica};
 
 /// Maximum time that a replica may take to leave, in ns.
@@ -28,7 +28,7 @@ impl World {
         self.network.faults = faults;
     }
 
-    /// Cuts the link from one replica to another, or mends it.
+    /// Cuts the link from one replica to another, or repairs it.
     pub fn set_cut(&mut self, from: usize, to: usize, cut: bool) {
         self.network.set_cut(from, to, cut);
     }
@@ -38,9 +38,9 @@ impl World {
         self.network.bytes_per_s = bytes_per_s;
     }
 
-    /// Makes the link from one replica to another worse than its delay says, or mends it.
-    pub fn set_worse(&mut self, from: usize, to: usize, worse: Worse) {
-        self.network.set_worse(from, to, worse);
+    /// Makes the link from one replica to another worse than its delay says, or repairs it.
+    pub fn set_degradation(&mut self, from: usize, to: usize, degradation: LinkDegradation) {
+        self.network.set_degradation(from, to, degradation);
     }
 
     /// A disk brings so many entries of a log a read, at most.
@@ -69,10 +69,10 @@ impl World {
         target.deadline = None;
         let recovered = target.disk.recover(|| self.rng.random());
         target.replica = Some(Replica::new(now, settings, recovered, seed));
-        self.tell(node, format_args!("starts"));
+        self.note_trace(node, format_args!("starts"));
         if self.settings.watched {
-            let sight = Sight::new(self.now_ns, &self.nodes);
-            let verdict = self.oracles.started(&sight, node);
+            let snapshot = WorldSnapshot::new(self.now_ns, &self.nodes);
+            let verdict = self.oracles.started(&snapshot, node);
             self.judge(verdict);
         }
         self.reschedule(node);
@@ -80,7 +80,7 @@ impl World {
 
     /// Starts a replica later.
     pub fn start_at(&mut self, node: usize, at_ns: u64) {
-        self.queue.schedule(at_ns, Event::Start(node));
+        self.queue.schedule(at_ns, QueuedEvent::Start(node));
     }
 
     /// Ends a replica at once; what was not synced is lost, but for a part of
@@ -91,34 +91,36 @@ impl World {
         }
         self.oracles.crashed(node);
         let interrupted = self.nodes[node].disk.interrupted();
-        let kept = self.rng.random_range(0..=interrupted);
-        self.fired.add(Fault::Torn, u64::from(interrupted > 0));
+        let survivors = self.rng.random_range(0..=interrupted);
+        self.fired.add(FaultKind::Torn, u64::from(interrupted > 0));
         let target = &mut self.nodes[node];
         target.replica = None;
         target.pause = None;
         target.trap = None;
         target.crash_in_sync = None;
-        target.leaving = None;
-        target.disk.crash(kept);
-        self.tell(node, format_args!("is killed"));
+        target.shutdown = None;
+        target.disk.crash(survivors);
+        self.note_trace(node, format_args!("is killed"));
     }
 
     /// Tells a replica to end: it is killed once it has left, or after a while. It is started
     /// again after `down_ns`, if at all.
     pub fn leave(&mut self, node: usize, down_ns: Option<u64>) {
-        self.nodes[node].leaving = Some(Leaving { down_ns });
+        self.nodes[node].shutdown = Some(PendingShutdown { down_ns });
         self.arrive(node, |inbox| inbox.push(Input::Stop));
         let run = self.nodes[node].run;
         let at = self.now_ns + LEAVE_WITHIN_NS;
-        self.queue.schedule(at, Event::Kill { node, run, down_ns });
+        self.queue
+            .schedule(at, QueuedEvent::Kill { node, run, down_ns });
     }
 
     /// A replica that was told to end has left: its process ends.
     pub(super) fn left(&mut self, node: usize) {
-        if let Some(Leaving { down_ns }) = self.nodes[node].leaving {
+        if let Some(PendingShutdown { down_ns }) = self.nodes[node].shutdown {
             let run = self.nodes[node].run;
             let at = self.now_ns;
-            self.queue.schedule(at, Event::Kill { node, run, down_ns });
+            self.queue
+                .schedule(at, QueuedEvent::Kill { node, run, down_ns });
         }
     }
 
@@ -135,7 +137,7 @@ impl World {
 
     /// A replica that is down comes back on a machine that started again: its
     /// clock counts from elsewhere.
-    pub fn begin_clock_anew(&mut self, node: usize) {
+    pub fn reset_clock(&mut self, node: usize) {
         self.nodes[node].clock = self.draw_clock();
     }
 
@@ -158,12 +160,12 @@ impl World {
     /// A replica is told that its clock is not to be believed, for a while. The clock
     /// itself runs on within the bound: what is tried is that nobody needs it meanwhile.
     pub fn distrust_clock(&mut self, node: usize, for_ns: u64) {
-        self.tell_of_clock(node, false);
+        self.report_clock_trust(node, false);
         self.step_at(self.now_ns + for_ns, node, Input::ClockTrusted(true));
     }
 
     /// A replica's clock is to be believed, or not.
-    pub fn tell_of_clock(&mut self, node: usize, trusted: bool) {
+    pub fn report_clock_trust(&mut self, node: usize, trusted: bool) {
         self.arrive(node, |inbox| inbox.push(Input::ClockTrusted(trusted)));
     }
 
@@ -187,13 +189,13 @@ impl World {
             unfinished,
             inbox,
         });
-        self.tell(
+        self.note_trace(
             node,
             format_args!("stands still for {} ms", for_ns / 1_000_000),
         );
         let run = self.nodes[node].run;
         self.queue
-            .schedule(self.now_ns + for_ns, Event::Resume { node, run });
+            .schedule(self.now_ns + for_ns, QueuedEvent::Resume { node, run });
     }
 
     /// Ends a replica's pause before its time.
@@ -201,7 +203,7 @@ impl World {
         let Some(pause) = self.nodes[node].pause.take() else {
             return;
         };
-        self.tell(node, format_args!("goes on"));
+        self.note_trace(node, format_args!("goes on"));
         let Pause {
             since,
             unfinished,
@@ -221,7 +223,7 @@ impl World {
             reading.set(now);
             inputs.append(&mut inbox);
         };
-        self.round(node, take, || Reading::alone(reading.get()));
+        self.run_iteration(node, take, || ClockReading::alone(reading.get()));
     }
 
     /// After `actions` more actions of its steps, a replica stops or ends.
@@ -238,16 +240,16 @@ impl World {
     pub fn fill_disk(&mut self, node: usize, for_ns: u64) {
         self.nodes[node].disk.set_full(true);
         let at = self.now_ns + for_ns + FULL_RETRY_NS;
-        self.queue.schedule(at, Event::Room { node });
+        self.queue.schedule(at, QueuedEvent::DiskRetry { node });
     }
 
-    /// A disk has no room until it is mended.
-    pub fn fill_disk_until_mended(&mut self, node: usize) {
+    /// A disk has no room until it is repaired.
+    pub fn fill_disk_until_repaired(&mut self, node: usize) {
         self.nodes[node].disk.set_full(true);
     }
 
     /// Ends a disk's troubles, as far as they end.
-    pub fn mend_disk(&mut self, node: usize) {
+    pub fn repair_disk(&mut self, node: usize) {
         self.nodes[node].disk.stalled_until_ns = self.now_ns;
         self.try_disk(node);
     }
@@ -271,6 +273,6 @@ impl World {
             self.begin_sync(node);
         }
         self.nodes[node].watches.disk.set_full(false);
-        self.look(node);
+        self.run_due(node);
     }
 }

@@ -2,15 +2,15 @@
 
 use leasehold_leases::Time;
 
-use super::super::fault::Fault;
+use super::super::fault::FaultKind;
 use super::super::node::{Node, Trap};
-use super::super::oracle::Sight;
+use super::super::oracle::WorldSnapshot;
 use super::effects::Process;
-use super::{Event, World};
+use super::{QueuedEvent, World};
 use leasehold_replica::Input;
 use leasehold_replica::action::Action;
 use leasehold_replica::message::Message;
-use leasehold_replica::shell::{self, Reading};
+use leasehold_replica::shell::{self, ClockReading};
 
 impl World {
     /// Hands inputs to a process, together. A paused process takes them when it resumes;
@@ -20,29 +20,29 @@ impl World {
             return take(&mut pause.inbox);
         }
         let now = self.clock(node);
-        self.round(node, take, || Reading::alone(now));
+        self.run_iteration(node, take, || ClockReading::alone(now));
     }
 
     /// Lets a replica do what is due.
-    pub(super) fn look(&mut self, node: usize) {
+    pub(super) fn run_due(&mut self, node: usize) {
         if self.is_up(node) {
             let now = self.clock(node);
-            self.round(node, |_| {}, || Reading::alone(now));
+            self.run_iteration(node, |_| {}, || ClockReading::alone(now));
         }
     }
 
     /// One group of inputs, and what comes of it.
-    pub(super) fn round(
+    pub(super) fn run_iteration(
         &mut self,
         node: usize,
         take: impl FnOnce(&mut Vec<Input>),
-        clock: impl Fn() -> Reading,
+        clock: impl Fn() -> ClockReading,
     ) {
         let mut actions = std::mem::take(&mut self.actions);
         if let Some(leases) = self.step(node, take, clock, &mut actions) {
             if self.settings.watched {
-                let sight = Sight::new(self.now_ns, &self.nodes);
-                let verdict = self.oracles.stepped(&sight, node, &actions, leases);
+                let snapshot = WorldSnapshot::new(self.now_ns, &self.nodes);
+                let verdict = self.oracles.stepped(&snapshot, node, &actions, leases);
                 self.judge(verdict);
             }
             self.perform(node, &mut actions);
@@ -57,7 +57,7 @@ impl World {
         &mut self,
         node: usize,
         take: impl FnOnce(&mut Vec<Input>),
-        clock: impl Fn() -> Reading,
+        clock: impl Fn() -> ClockReading,
         actions: &mut Vec<Action>,
     ) -> Option<bool> {
         let now_ns = self.now_ns;
@@ -80,7 +80,7 @@ impl World {
             }
         };
         let (replica, inputs) = (replica.as_mut()?, &mut self.inputs);
-        shell::round(replica, watches, (inputs, actions), (take, clock), |_| {});
+        shell::run_iteration(replica, watches, (inputs, actions), (take, clock), |_| {});
         replica.check();
         Some(leases)
     }
@@ -100,7 +100,7 @@ impl World {
         let at = target.clock.when(next).max(self.now_ns + 1);
         if target.deadline.is_none_or(|(pending, _)| at < pending) {
             target.deadline = Some((at, next));
-            self.queue.schedule(at, Event::Deadline { node });
+            self.queue.schedule(at, QueuedEvent::Deadline { node });
         }
     }
 
@@ -116,7 +116,7 @@ impl World {
                 None => self.act(node, action),
                 Some(Trap::Crash(_)) => break,
                 Some(Trap::Pause(for_ns)) => {
-                    self.note_fault(Fault::PauseMidStep);
+                    self.note_fault(FaultKind::PauseMidStep);
                     let unfinished = std::iter::once(action).chain(rest.by_ref()).collect();
                     self.stop(node, for_ns, unfinished);
                     break;
@@ -126,7 +126,7 @@ impl World {
         drop(rest);
         self.answer(node);
         if let Some(Trap::Crash(down_ns)) = trapped {
-            self.note_fault(Fault::CrashMidStep);
+            self.note_fault(FaultKind::CrashMidStep);
             self.crash(node);
             self.start_at(node, self.now_ns + down_ns);
         }
@@ -143,7 +143,7 @@ impl World {
         if !self.replies.is_empty() {
             let replies = std::mem::take(&mut self.replies);
             let at = self.now_ns + self.settings.client_one_way_ns;
-            self.queue.schedule(at, Event::Replies(replies));
+            self.queue.schedule(at, QueuedEvent::Replies(replies));
         }
     }
 

@@ -86,7 +86,7 @@ fn what_clients_asked_of_peers_is_forgotten_when_they_have_gone() {
     let (gone, stays) = (7, 8);
     ask(&mut cluster, gone, gets(3000));
     ask(&mut cluster, stays, gets(5));
-    cluster.input(1, Input::ClientGone { connection: gone });
+    cluster.input(1, Input::ClientDisconnected { connection: gone });
     cluster.pass(200);
     assert_eq!(cluster.replies_to(gone).len(), 3000, "room is given back");
     // The peer answers what it was asked. A connection that comes and goes cannot ask for more.
@@ -116,7 +116,7 @@ fn reads_of_clients_that_have_gone_are_given_up_and_what_is_for_the_log_goes_on(
         cluster.pass(1);
     }
     assert!(cluster.replies_to(gone).is_empty());
-    cluster.input(1, Input::ClientGone { connection: gone });
+    cluster.input(1, Input::ClientDisconnected { connection: gone });
     cluster.pass(200);
     let told = |cluster: &Cluster| -> Vec<(u64, bool)> {
         let replies = cluster.replies_to(gone).into_iter();

@@ -5,25 +5,25 @@ use bytes::Bytes;
 use leasehold_leases::{Ballot, ReplicaId, StrategySpec};
 use leasehold_replica::action::{ClientHandle, Record};
 use leasehold_replica::message::{Message, Value};
-use leasehold_replica::{BACKLOG_BYTES_MAX, Input, Operator, Settings};
+use leasehold_replica::{BACKLOG_BYTES_MAX, Input, OperatorRequest, Settings};
 use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Field, KeyValue};
 
-use super::cluster::{Asked, Cluster, Packet, accept, between, settings, votes_on, write};
+use super::cluster::{Cluster, Packet, RequestToken, accept, between, settings, votes_on, write};
 
 pub const VALUE_BYTES: usize = 1 << 20;
 /// More than may wait.
 const WRITES: u64 = (BACKLOG_BYTES_MAX / VALUE_BYTES) as u64 + 20;
 
 /// Writes of a mebibyte, each to a key of its own.
-fn write_much(cluster: &mut Cluster) -> Vec<Asked> {
+fn write_much(cluster: &mut Cluster) -> Vec<RequestToken> {
     let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
     let put = |client: u64| Op::put(format!("k{client}"), value.clone());
     let writes = (1..=WRITES).map(|client| cluster.ask(0, write(client, 1, put(client))));
     writes.collect()
 }
 
-fn all_done(cluster: &Cluster, writes: &[Asked]) -> bool {
+fn all_done(cluster: &Cluster, writes: &[RequestToken]) -> bool {
     writes.iter().all(|asked| cluster.done(*asked))
 }
 
@@ -112,12 +112,12 @@ fn a_majority_whose_disks_take_nothing_keeps_a_bounded_backlog() {
 
 /// Writes that are all committed at once: votes for the first were missing. Returns how many
 /// of these slots their leader executes in the group of inputs in which it learns that.
-fn execute_at_once(cluster: &mut Cluster, writes: Vec<Command>) -> (Vec<Asked>, u64) {
+fn execute_at_once(cluster: &mut Cluster, writes: Vec<Command>) -> (Vec<RequestToken>, u64) {
     let before = cluster.node(0).executed();
     let stuck = before.next();
     cluster.hold(move |packet| votes_on(packet, Some(stuck)));
     let asked = writes.into_iter().map(|command| cluster.ask(0, command));
-    let asked: Vec<Asked> = asked.collect();
+    let asked: Vec<RequestToken> = asked.collect();
     assert_eq!(cluster.node(0).executed(), before);
     let votes = std::mem::take(&mut cluster.held);
     cluster.forget_held();
@@ -263,7 +263,7 @@ fn who_has_much_to_execute_does_not_take_over() {
     };
     let ping = cluster.node(2).envelope(ReplicaId(0), ping);
     cluster.deliver((ping, ReplicaId(0)));
-    let wish = Operator::Transfer(ReplicaId(2));
+    let wish = OperatorRequest::Transfer(ReplicaId(2));
     cluster.input(0, Input::Operator(wish));
     let written = cluster.ask(0, write(100, 1, Op::put("k", "v")));
     cluster.pass(50);
@@ -362,7 +362,7 @@ fn merges_into_large_records_wait_at_their_origin_and_others_pass_them() {
     let last = cluster.ask(0, dear.last().expect("there are some").clone());
     // Long ones would keep other large writes waiting at the node.
     let long = |client| write(client, 1, Op::put_fields("large", fields(1, 4000)));
-    let long: Vec<Asked> = (3000..3100)
+    let long: Vec<RequestToken> = (3000..3100)
         .map(|client| cluster.ask(1, long(client)))
         .collect();
     let refused = long.iter().filter(|asked| cluster.answered(**asked));
@@ -492,17 +492,17 @@ fn held_merges_of_a_client_wait_for_none_of_clients_that_have_gone() {
     cluster.inputs(1, (2..3002).map(|number| client(77, number)).collect());
     cluster.inputs(1, vec![client(78, 4000)]);
     assert!(cluster.replies_to(78).is_empty());
-    cluster.input(1, Input::ClientGone { connection: 77 });
+    cluster.input(1, Input::ClientDisconnected { connection: 77 });
     cluster.pass(200);
     // All of them that were held are told so, and the others may have left.
     assert!(cluster.replies_to(77).len() > 2000);
     // One is asked again on another connection, which ends first.
     cluster.inputs(1, vec![client(79, 5000), client(80, 5000)]);
     assert_eq!(cluster.replies_to(79).len(), 1, "it was asked again");
-    cluster.input(1, Input::ClientGone { connection: 80 });
+    cluster.input(1, Input::ClientDisconnected { connection: 80 });
     cluster.pass(200);
     assert_eq!(cluster.replies_to(80).len(), 1, "it was given up");
-    cluster.input(1, Input::ClientGone { connection: 79 });
+    cluster.input(1, Input::ClientDisconnected { connection: 79 });
     cluster.release();
     cluster.pass_until(800, "its turn comes", |cluster| {
         cluster.replies_to(78).len() == 1

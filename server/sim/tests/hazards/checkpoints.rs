@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use leasehold_leases::{Key, Slot, StrategySpec};
 use leasehold_replica::Settings;
-use leasehold_replica::action::{Checkpoint, Record, Stored};
+use leasehold_replica::action::{Checkpoint, Record, StoredValue};
 use leasehold_wire::command::Op;
 use leasehold_wire::{Field, Version};
 
@@ -49,7 +49,11 @@ fn merge_into_all(cluster: &mut Cluster, sequence: u64) {
 
 /// Returns what `node` has handed to its disk of the state since `cluster.written` was `since`
 /// long: what was written ahead, part by part, and checkpoints.
-fn handed_over(cluster: &Cluster, node: usize, since: usize) -> (Vec<Staged>, Vec<Checkpoint>) {
+fn handed_over(
+    cluster: &Cluster,
+    node: usize,
+    since: usize,
+) -> (Vec<StagedEntries>, Vec<Checkpoint>) {
     let records = cluster.written[since..].iter();
     let (mut staged, mut checkpoints) = (Vec::new(), Vec::new());
     for (_, record) in records.filter(|(at, _)| *at == node) {
@@ -62,7 +66,7 @@ fn handed_over(cluster: &Cluster, node: usize, since: usize) -> (Vec<Staged>, Ve
     (staged, checkpoints)
 }
 
-type Staged = Vec<(Key, Stored)>;
+type StagedEntries = Vec<(Key, StoredValue)>;
 
 /// Whether the newest that `node` has handed over of the state is a part of a checkpoint.
 fn is_staging(cluster: &Cluster, node: usize) -> bool {
@@ -88,7 +92,7 @@ fn with_a_part_on_its_way() -> (Cluster, impl Fn(&Cluster) -> usize) {
     (cluster, parts)
 }
 
-fn bytes<'a>(values: impl IntoIterator<Item = &'a Stored>) -> usize {
+fn bytes<'a>(values: impl IntoIterator<Item = &'a StoredValue>) -> usize {
     values.into_iter().map(|stored| stored.value.len()).sum()
 }
 
@@ -256,7 +260,7 @@ fn a_part_is_as_large_as_what_waits_for_the_disk() {
     cluster.stall(2);
     let parts = |cluster: &Cluster| -> Vec<usize> {
         let (staged, _) = handed_over(cluster, 2, since);
-        let of_part = |part: &Staged| bytes(part.iter().map(|(_, stored)| stored));
+        let of_part = |part: &StagedEntries| bytes(part.iter().map(|(_, stored)| stored));
         staged.iter().map(of_part).collect()
     };
     cluster.pass_until(2000, "a checkpoint is begun", |cluster| {

@@ -8,14 +8,14 @@ use std::time::Duration;
 use leasehold_leases::{
     Ballot, Key, LeaseMessage, LeaseParams, Promise, RangeMap, ReplicaId, Slot, StrategySpec, Time,
 };
-use leasehold_replica::action::{Asker, ClientHandle, Event, Record, Sequence};
+use leasehold_replica::action::{ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::input::ReadFrom;
 use leasehold_replica::lease_set::LeaseAnswer;
 use leasehold_replica::message::{Accept, Envelope, LogId, Message};
-use leasehold_replica::shell::{self, Answers, Fenced, Host};
+use leasehold_replica::shell::{self, FencedAnswers, FencedReply, Host};
 use leasehold_replica::{Input, Replica, Settings};
 use leasehold_sim::disk::Disk;
-use leasehold_sim::oracle::Frames;
+use leasehold_sim::oracle::FrameOracle;
 use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Command, Outcome, Path};
@@ -36,7 +36,7 @@ pub struct Cluster {
     settings: Settings,
     now_ms: u64,
     nodes: Vec<Node>,
-    flying: VecDeque<Packet>,
+    in_flight: VecDeque<Packet>,
     hold: Vec<Rule>,
     lose: Vec<Rule>,
     /// Messages that are held back.
@@ -47,7 +47,7 @@ pub struct Cluster {
     pub written: Vec<(usize, Record)>,
     replies: Vec<(ClientHandle, Path, Outcome)>,
     /// Answers to reads that peers forwarded, of the batch of inputs that is handled.
-    answers: Answers,
+    answers: FencedAnswers,
     requests: u64,
     lives: u64,
     /// Results of admin requests: where, their numbers, and the answers.
@@ -58,7 +58,7 @@ pub struct Cluster {
 
 /// A request of a client; its answer is asked for by this.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Asked(u64);
+pub struct RequestToken(u64);
 
 /// Settings for `n` replicas, of which 0 leads when it can at the first start.
 pub fn settings(n: usize, strategy: impl Into<RangeMap<StrategySpec>>) -> Settings {
@@ -75,15 +75,15 @@ pub fn settings(n: usize, strategy: impl Into<RangeMap<StrategySpec>>) -> Settin
 }
 
 /// The process of one replica, which performs what the replica asks for.
-struct At<'a>(&'a mut Cluster, usize);
+struct NodeHost<'a>(&'a mut Cluster, usize);
 
-impl Host for At<'_> {
+impl Host for NodeHost<'_> {
     fn send(&mut self, to: ReplicaId, envelope: Envelope) {
         self.0.transmit((envelope, to));
     }
 
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
-        let At(cluster, node) = self;
+        let NodeHost(cluster, node) = self;
         let written = records.iter().map(|record| (*node, record.clone()));
         cluster.written.extend(written);
         cluster.nodes[*node].disk.persist(sequence, records);
@@ -93,12 +93,12 @@ impl Host for At<'_> {
         self.0.replies.push((to, path, outcome));
     }
 
-    fn fenced_reply(&mut self, read: Fenced) {
-        let At(cluster, node) = self;
+    fn fenced_reply(&mut self, read: FencedReply) {
+        let NodeHost(cluster, node) = self;
         if !read.may_leave(cluster.clock(*node)) {
             return cluster.input(*node, read.missed());
         }
-        let Fenced {
+        let FencedReply {
             to, path, outcome, ..
         } = read;
         match to {
@@ -107,8 +107,8 @@ impl Host for At<'_> {
         }
     }
 
-    fn read_log(&mut self, log: LogId, to: Asker, from: Slot, last: Slot) {
-        let At(cluster, node) = self;
+    fn read_log(&mut self, log: LogId, to: Requester, from: Slot, last: Slot) {
+        let NodeHost(cluster, node) = self;
         let entries = cluster.nodes[*node].disk.read_log(log, from, last);
         cluster.input(*node, Input::LogRead { log, to, entries });
     }
@@ -149,14 +149,14 @@ impl Cluster {
         let mut cluster = Cluster {
             now_ms: 0,
             nodes: nodes.collect(),
-            flying: VecDeque::new(),
+            in_flight: VecDeque::new(),
             hold: Vec::new(),
             lose: Vec::new(),
             held: Vec::new(),
             sent: Vec::new(),
             written: Vec::new(),
             replies: Vec::new(),
-            answers: Answers::default(),
+            answers: FencedAnswers::default(),
             requests: 0,
             lives: 0,
             lease_answers: Vec::new(),
@@ -245,7 +245,7 @@ impl Cluster {
     pub fn unstall(&mut self, node: usize) {
         self.nodes[node].stalled = false;
         self.sync(node);
-        self.settle();
+        self.deliver_all();
     }
 
     /// Holds messages back, until [`release`](Self::release).
@@ -256,8 +256,8 @@ impl Cluster {
     /// Holds nothing back any more, and delivers what was held.
     pub fn release(&mut self) {
         self.hold.clear();
-        self.flying.extend(std::mem::take(&mut self.held));
-        self.settle();
+        self.in_flight.extend(std::mem::take(&mut self.held));
+        self.deliver_all();
     }
 
     /// Holds nothing back any more; what was held is lost.
@@ -284,7 +284,7 @@ impl Cluster {
     /// Delivers a packet now, whatever the rules say.
     pub fn deliver(&mut self, (envelope, to): Packet) {
         self.input(to.index(), Input::Peer(envelope));
-        self.settle();
+        self.deliver_all();
     }
 
     /// Hands a replica one input.
@@ -305,7 +305,7 @@ impl Cluster {
         replica.flush(now, &mut actions);
         replica.check();
         for action in actions {
-            shell::perform(action, &mut At(self, node));
+            shell::perform(action, &mut NodeHost(self, node));
         }
         for (peer, message) in self.answers.take() {
             let envelope = self.node(node).envelope(peer, message);
@@ -316,7 +316,7 @@ impl Cluster {
 
     /// Transmits a packet in the form that its addressee decodes: every message fits into a frame.
     fn transmit(&mut self, (envelope, to): Packet) {
-        let decoded = Frames::default().pass(envelope);
+        let decoded = FrameOracle::default().pass(envelope);
         let packet = (decoded.unwrap_or_else(|refused| panic!("{refused:?}")), to);
         // The test chooses which replica leads.
         if !self.transfers && matches!(packet.0.message, Message::TransferRequest) {
@@ -329,7 +329,7 @@ impl Cluster {
         if self.hold.iter().any(|rule| rule(&packet)) {
             return self.held.push(packet);
         }
-        self.flying.push_back(packet);
+        self.in_flight.push_back(packet);
     }
 
     fn sync(&mut self, node: usize) {
@@ -341,8 +341,8 @@ impl Cluster {
         }
     }
 
-    fn settle(&mut self) {
-        while let Some((envelope, to)) = self.flying.pop_front() {
+    fn deliver_all(&mut self) {
+        while let Some((envelope, to)) = self.in_flight.pop_front() {
             self.input(to.index(), Input::Peer(envelope));
         }
     }
@@ -354,7 +354,7 @@ impl Cluster {
         if self.nodes[node].replica.as_ref().is_some_and(due) {
             self.input(node, Input::Tick);
         }
-        self.settle();
+        self.deliver_all();
     }
 
     /// Lets time pass for everybody.
@@ -410,15 +410,15 @@ impl Cluster {
     }
 
     /// A client asks at `node`; what follows at once has followed.
-    pub fn ask(&mut self, node: usize, command: Command) -> Asked {
+    pub fn ask(&mut self, node: usize, command: Command) -> RequestToken {
         let from = self.handle();
         self.input(node, Input::Client { from, command });
-        self.settle();
-        Asked(from.request)
+        self.deliver_all();
+        RequestToken(from.request)
     }
 
     /// Clients ask at `node`, all at the same moment.
-    pub fn ask_together(&mut self, node: usize, commands: Vec<Command>) -> Vec<Asked> {
+    pub fn ask_together(&mut self, node: usize, commands: Vec<Command>) -> Vec<RequestToken> {
         let handles: Vec<ClientHandle> = commands.iter().map(|_| self.handle()).collect();
         let inputs = handles.iter().zip(commands).map(|(from, command)| {
             let from = *from;
@@ -426,18 +426,21 @@ impl Cluster {
         });
         let inputs = inputs.collect();
         self.inputs(node, inputs);
-        self.settle();
-        handles.iter().map(|from| Asked(from.request)).collect()
+        self.deliver_all();
+        handles
+            .iter()
+            .map(|from| RequestToken(from.request))
+            .collect()
     }
 
     /// A client reads `key` at `node`.
-    pub fn read(&mut self, node: usize, key: &'static str) -> Asked {
+    pub fn read(&mut self, node: usize, key: &'static str) -> RequestToken {
         self.ask(node, read(key))
     }
 
     /// The answer, if it came.
-    pub fn answer(&self, asked: Asked) -> Option<&(ClientHandle, Path, Outcome)> {
-        self.replies.iter().find(|(to, ..)| to.request == asked.0)
+    pub fn answer(&self, request: RequestToken) -> Option<&(ClientHandle, Path, Outcome)> {
+        self.replies.iter().find(|(to, ..)| to.request == request.0)
     }
 
     /// Returns the answers to a connection of its own.
@@ -449,18 +452,18 @@ impl Cluster {
     }
 
     /// Whether a request was answered.
-    pub fn answered(&self, asked: Asked) -> bool {
-        self.answer(asked).is_some()
+    pub fn answered(&self, request: RequestToken) -> bool {
+        self.answer(request).is_some()
     }
 
     /// Returns the path by which a request was served.
-    pub fn path(&self, asked: Asked) -> Option<Path> {
-        self.answer(asked).map(|(_, path, _)| *path)
+    pub fn path(&self, request: RequestToken) -> Option<Path> {
+        self.answer(request).map(|(_, path, _)| *path)
     }
 
     /// The value that a read was answered with; "" if the key was missing.
-    pub fn value(&self, asked: Asked) -> Option<String> {
-        let (.., outcome) = self.answer(asked)?;
+    pub fn value(&self, request: RequestToken) -> Option<String> {
+        let (.., outcome) = self.answer(request)?;
         match outcome.result.as_ref()? {
             Answer::Value(value) => Some(String::from_utf8_lossy(&value.value).into_owned()),
             Answer::Missing(_) => Some(String::new()),
@@ -469,9 +472,9 @@ impl Cluster {
     }
 
     /// Whether a write was answered, and done.
-    pub fn done(&self, asked: Asked) -> bool {
+    pub fn done(&self, request: RequestToken) -> bool {
         let outcome = self
-            .answer(asked)
+            .answer(request)
             .and_then(|(.., outcome)| outcome.result.as_ref());
         matches!(outcome, Some(Answer::Written(_)))
     }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use leasehold_leases::{Ballot, ReplicaId, Slot, StrategySpec};
 use leasehold_replica::action::Record;
-use leasehold_replica::message::{Batch, LogId, Message, Proposed, Reported, RequestId, Value};
-use leasehold_replica::{Input, Operator};
+use leasehold_replica::message::{
+    Batch, LogId, Message, Proposal, ReportedEntry, RequestId, Value,
+};
+use leasehold_replica::{Input, OperatorRequest};
 use leasehold_wire::command::Op;
 
 use super::cluster::{Cluster, Packet, accept, between, heartbeat_of, put, votes_on};
@@ -384,7 +386,7 @@ fn an_entry_far_ahead_is_nobodys_honest_report() {
             _ => None,
         });
     let (ballot, commits) = asked.expect("it campaigns");
-    let entry = Reported {
+    let entry = ReportedEntry {
         log: LogId::Commands,
         // Believed of a slot, and far beyond the window.
         slot: Slot(1 << 40),
@@ -423,7 +425,7 @@ fn parts_of_two_answers_make_no_promise() {
     });
     let (ballot, commits) = asked.expect("it campaigns");
     let slot = commits.commands.next();
-    let chosen = Reported {
+    let chosen = ReportedEntry {
         log: LogId::Commands,
         slot,
         ballot: Ballot {
@@ -431,7 +433,7 @@ fn parts_of_two_answers_make_no_promise() {
             replica: ReplicaId(0),
         },
         value: Value::Commands(Arc::new(Batch {
-            commands: vec![Proposed {
+            commands: vec![Proposal {
                 origin: ReplicaId(0),
                 request: RequestId(1),
                 command: put(1, 1, "k", "chosen"),
@@ -543,7 +545,7 @@ fn a_lost_election_leaves_nobody_behind() {
 #[test]
 fn an_operator_moves_leadership_through_any_replica() {
     let mut cluster = asking(3);
-    let to = |id| Input::Operator(Operator::Transfer(ReplicaId(id)));
+    let to = |id| Input::Operator(OperatorRequest::Transfer(ReplicaId(id)));
     for (asked, leads) in [(1, 2), (1, 0), (0, 1), (1, 2)] {
         cluster.input(asked, to(leads));
         cluster.pass(50);
@@ -582,7 +584,7 @@ fn an_operator_does_not_wait_for_a_preferred_leader_to_be_healthy() {
     let leader = cluster.node(0).leader().expect("somebody leads");
     cluster.input(
         leader.index(),
-        Input::Operator(Operator::Transfer(ReplicaId(0))),
+        Input::Operator(OperatorRequest::Transfer(ReplicaId(0))),
     );
     cluster.pass(50);
     assert!(cluster.leads(0));
@@ -654,7 +656,7 @@ fn nothing_is_handed_over_to_who_does_not_answer() {
     cluster.pass(10_000);
     cluster.input(
         leader,
-        Input::Operator(Operator::Transfer(ReplicaId(gone as u8))),
+        Input::Operator(OperatorRequest::Transfer(ReplicaId(gone as u8))),
     );
     let written = cluster.ask(leader, put(1, 1, "k", "v"));
     cluster.pass(200);

@@ -12,7 +12,7 @@ use leasehold_leases::{
 use leasehold_replica::action::Record;
 use leasehold_replica::codec::{decode_ballot, encode_ballot};
 use leasehold_replica::message::{
-    Accept, Batch, Envelope, LogId, LogNews, Message, Reported, Value,
+    Accept, Batch, Envelope, LogId, LogNews, Message, ReportedEntry, Value,
 };
 use leasehold_replica::plausible::{NUMBER_MAX, ROUNDS_AHEAD_MAX};
 
@@ -60,7 +60,7 @@ fn accept(ballot: Ballot, slot: Slot, log_time_ms: u64) -> Message {
         tag: ReplicaSet::EMPTY,
         news: LogNews::default(),
         last_multi: Slot::ZERO,
-        sure: Arc::from([]),
+        infallible: Arc::from([]),
     })
 }
 
@@ -214,7 +214,7 @@ pub(super) fn h81_an_answer_of_phase_1_that_leaps_hides_no_other() {
         unreachable!("it is held for that")
     };
     (*answer, *parts) = (NUMBER_MAX, 2);
-    entries.push(Reported {
+    entries.push(ReportedEntry {
         log: LogId::Commands,
         slot: Slot(1),
         ballot: Ballot::ZERO,
@@ -305,7 +305,7 @@ pub(super) fn h81_a_configuration_of_years_is_not_accepted() {
         tag: ReplicaSet::EMPTY,
         news: LogNews::default(),
         last_multi: Slot::ZERO,
-        sure: Arc::from([]),
+        infallible: Arc::from([]),
     });
     let mut refused = 0;
     for to in [1, 2] {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use leasehold_leases::{Ballot, KeyRange, LeaseParams, ReplicaId, StrategySpec};
 use leasehold_replica::lease_set::LeaseSet;
 use leasehold_replica::message::{LogId, Message, PerLog};
-use leasehold_replica::{Input, Operator};
+use leasehold_replica::{Input, OperatorRequest};
 
 use super::cluster::{Cluster, Packet, heartbeat_of, put, votes_on};
 
@@ -72,7 +72,7 @@ fn a_leader_that_hands_over_does_not_ask_to_lead_on() {
     let mut cluster = asking(3);
     cluster.stall(1);
     let since = cluster.sent.len();
-    cluster.input(0, Input::Operator(Operator::Transfer(ReplicaId(1))));
+    cluster.input(0, Input::Operator(OperatorRequest::Transfer(ReplicaId(1))));
     cluster.pass(400);
     let refused = |packet: &Packet| matches!(packet.0.message, Message::Rejected { .. });
     assert!(cluster.sent[since..].iter().any(refused));
@@ -86,7 +86,7 @@ fn a_leader_that_hands_over_does_not_ask_to_lead_on() {
 
     // If its heir fails, there is another leader all the same.
     cluster.stall(2);
-    cluster.input(1, Input::Operator(Operator::Transfer(ReplicaId(2))));
+    cluster.input(1, Input::Operator(OperatorRequest::Transfer(ReplicaId(2))));
     cluster.pass(400);
     cluster.crash(2);
     cluster.pass_until(10_000, "somebody leads", |cluster| {
@@ -161,7 +161,7 @@ fn a_move_that_is_asked_for_again_gets_no_more_time() {
     let mut cluster = asking(3);
     cluster.lose(transfer);
     let grace_ms = LeaseParams::default().t_grace.as_millis() as u64;
-    let to_2 = || Input::Operator(Operator::Transfer(ReplicaId(2)));
+    let to_2 = || Input::Operator(OperatorRequest::Transfer(ReplicaId(2)));
     cluster.input(0, to_2());
     let write = cluster.ask(0, put(1, 1, "k", "v"));
     for _ in 0..(grace_ms + 500) / 50 {
@@ -178,12 +178,12 @@ fn a_move_that_is_asked_for_again_gets_no_more_time() {
 fn nothing_is_configured_while_leadership_is_handed_over() {
     let mut cluster = asking(3);
     cluster.lose(transfer);
-    cluster.input(0, Input::Operator(Operator::Transfer(ReplicaId(2))));
+    cluster.input(0, Input::Operator(OperatorRequest::Transfer(ReplicaId(2))));
     let set = LeaseSet {
         strategies: vec![(KeyRange::all(), StrategySpec::All)],
         ..LeaseSet::default()
     };
-    cluster.input(0, Input::Operator(Operator::Lease { ask: 1, set }));
+    cluster.input(0, Input::Operator(OperatorRequest::Lease { ask: 1, set }));
     let configures = |cluster: &Cluster, since: usize| {
         let config = |(envelope, _): &Packet| match &envelope.message {
             Message::Accept(accept) => accept.log == LogId::Configs,

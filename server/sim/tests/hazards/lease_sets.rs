@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold_leases::{Configs, Key, KeyRange, ReplicaId, ReplicaSet, StrategySpec, Unlisted};
+use leasehold_leases::{
+    Configs, Key, KeyRange, ReplicaId, ReplicaSet, StrategySpec, UnlistedHolders,
+};
 use leasehold_replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 use leasehold_replica::message::{LogId, Message};
-use leasehold_replica::{Input, Operator};
+use leasehold_replica::{Input, OperatorRequest};
 
 use super::cluster::{Cluster, Packet, read};
 
@@ -17,13 +19,13 @@ fn strategy(range: KeyRange, spec: StrategySpec) -> LeaseSet {
 }
 
 fn quorum() -> StrategySpec {
-    let unlisted = Unlisted::Nearest;
+    let unlisted = UnlistedHolders::Nearest;
     StrategySpec::Quorum { unlisted }
 }
 
 fn ask(cluster: &mut Cluster, node: usize, ask: u64, set: &LeaseSet) {
     let set = set.clone();
-    cluster.input(node, Input::Operator(Operator::Lease { ask, set }));
+    cluster.input(node, Input::Operator(OperatorRequest::Lease { ask, set }));
 }
 
 /// The answer at `node`, once it is there.

@@ -71,7 +71,7 @@ fn a_status_names_a_holder_of_an_older_configuration_while_it_is_promised_anythi
     let told = |cluster: &Cluster| {
         let mut status = cluster.node(1).status(cluster.clock(1));
         let now = cluster.clock(1);
-        cluster.node(1).tell_holders(now, b"k", &mut status);
+        cluster.node(1).describe_holders(now, b"k", &mut status);
         let names = |names: &[String]| names.concat();
         (names(&status.holders), names(&status.may_hold))
     };

@@ -7,7 +7,7 @@ use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Command, KeyValue, Path};
 
-use super::cluster::{Asked, Cluster, accept, put, votes_on, write};
+use super::cluster::{Cluster, RequestToken, accept, put, votes_on, write};
 
 /// The commands of a value that write nothing.
 fn reads(value: &Value) -> impl Iterator<Item = &Command> {
@@ -85,7 +85,7 @@ fn a_read_through_the_log_is_executed_at_its_place() {
     }
 }
 
-fn mark_many(cluster: &mut Cluster, client: u64) -> Asked {
+fn mark_many(cluster: &mut Cluster, client: u64) -> RequestToken {
     let entry = |number: u64| KeyValue {
         key: format!("z {client} {number}").into(),
         value: "v".into(),
@@ -116,6 +116,6 @@ fn scans_look_at_some_marks_and_else_go_through_the_log() {
     });
     assert_eq!(cluster.path(together[3]), Some(Path::Log));
     let after = cluster.ask_together(0, vec![scan(); 4]);
-    let local = |asked: &Asked| cluster.path(*asked) == Some(Path::Local);
+    let local = |asked: &RequestToken| cluster.path(*asked) == Some(Path::Local);
     assert!(after.iter().all(local));
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use leasehold_leases::{Ballot, ConfigChange, LeaseMessage, LeaseParams, Promise, Slot};
 use leasehold_replica::lease_set::{Durations, InForce, LeaseSet};
 use leasehold_replica::message::{
-    Accept, Batch, DemandReport, LogNews, Message, PerLog, Proposed, ReadAnswer, Reported, Value,
+    Accept, Batch, DemandReport, LogNews, Message, PerLog, Proposal, ReadAnswer, ReportedEntry,
+    Value,
 };
 use leasehold_wire::Command;
 
@@ -271,7 +272,7 @@ impl Visitor<'_> {
             tag,
             news,
             last_multi,
-            sure: _,
+            infallible: _,
         } = accept;
         self.ballot(ballot);
         self.slot(slot);
@@ -281,8 +282,8 @@ impl Visitor<'_> {
         self.slot(last_multi);
     }
 
-    fn reported(&mut self, reported: &mut Reported) {
-        let Reported {
+    fn reported(&mut self, reported: &mut ReportedEntry) {
+        let ReportedEntry {
             log: _,
             slot,
             ballot,
@@ -305,7 +306,7 @@ impl Visitor<'_> {
                 };
                 self.long(&mut changed.log_time_ms);
                 self.short(&mut changed.sessions_max);
-                for Proposed {
+                for Proposal {
                     origin: _,
                     request,
                     command,

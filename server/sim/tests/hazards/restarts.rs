@@ -2,7 +2,7 @@
 
 use leasehold_leases::{Incarnation, LeaseMessage, ReplicaId, ReplicaSet, Slot, StrategySpec};
 use leasehold_replica::Input;
-use leasehold_replica::action::{Asker, Record};
+use leasehold_replica::action::{Record, Requester};
 use leasehold_replica::message::{LogId, Message};
 use leasehold_wire::Path;
 
@@ -298,7 +298,7 @@ fn what_was_read_for_an_earlier_run_is_not_sent_to_the_next() {
             _ => None,
         });
     let (log, entries) = fetched.expect("2 asked");
-    let to = Asker {
+    let to = Requester {
         replica: ReplicaId(2),
         incarnation: cluster.node(2).incarnation(),
     };

@@ -7,7 +7,7 @@ use leasehold_replica::Settings;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Command, ErrorCode, Version};
 
-use super::cluster::{Asked, Cluster, accept, put, settings, votes_on};
+use super::cluster::{Cluster, RequestToken, accept, put, settings, votes_on};
 
 /// There is room for `max` sessions, which stay for a second.
 fn narrow(max: u32) -> Settings {
@@ -36,14 +36,14 @@ fn falls_silent(cluster: &mut Cluster, client: u64) -> Command {
     command
 }
 
-fn code(cluster: &Cluster, asked: Asked) -> Option<ErrorCode> {
+fn code(cluster: &Cluster, asked: RequestToken) -> Option<ErrorCode> {
     match &cluster.answer(asked)?.2.result {
         Some(Answer::Error(error)) => Some(error.code()),
         _ => None,
     }
 }
 
-fn version(cluster: &Cluster, asked: Asked) -> Option<Version> {
+fn version(cluster: &Cluster, asked: RequestToken) -> Option<Version> {
     match &cluster.answer(asked)?.2.result {
         Some(Answer::Written(version)) => Some(*version),
         _ => None,
@@ -247,10 +247,10 @@ fn clients_of_a_replica_open_so_many_sessions_in_a_second() {
     let mut cluster = Cluster::with(settings);
     cluster.pass(2000);
     let slot = cluster.node(1).executed();
-    let asked: Vec<Asked> = (1..=7)
+    let asked: Vec<RequestToken> = (1..=7)
         .map(|client| cluster.ask(1, put(client, 1, "k", "v")))
         .collect();
-    let refused = |asked: &&Asked| code(&cluster, **asked) == Some(ErrorCode::Unavailable);
+    let refused = |asked: &&RequestToken| code(&cluster, **asked) == Some(ErrorCode::Unavailable);
     assert_eq!(asked.iter().filter(refused).count(), 2);
     assert_eq!(cluster.counter(1, "openings_refused"), 2);
     assert_eq!(

@@ -6,10 +6,10 @@ use std::time::Duration;
 use leasehold_leases::{Ballot, ReplicaId, Slot, StrategySpec};
 use leasehold_replica::Settings;
 use leasehold_replica::message::{
-    Batch, LogId, Message, PerLog, Proposed, Reported, RequestId, Value,
+    Batch, LogId, Message, PerLog, Proposal, ReportedEntry, RequestId, Value,
 };
 
-use super::cluster::{Asked, Cluster, Packet, accept, put};
+use super::cluster::{Cluster, Packet, RequestToken, accept, put};
 
 const WINDOW: u64 = 16;
 
@@ -22,12 +22,12 @@ fn settings(n: usize) -> Settings {
 }
 
 /// Writes "k" once for each of `clients`, each time in a slot of its own.
-fn write(cluster: &mut Cluster, clients: std::ops::Range<u64>) -> Vec<Asked> {
+fn write(cluster: &mut Cluster, clients: std::ops::Range<u64>) -> Vec<RequestToken> {
     let writes = clients.map(|client| cluster.ask(0, put(client, 1, "k", "v")));
     writes.collect()
 }
 
-fn all_done(cluster: &Cluster, writes: &[Asked]) -> bool {
+fn all_done(cluster: &Cluster, writes: &[RequestToken]) -> bool {
     writes.iter().all(|asked| cluster.done(*asked))
 }
 
@@ -48,7 +48,7 @@ fn report(cluster: &Cluster, from: usize, slot: Slot, value: Value) -> Packet {
     let (ballot, commits) = asked(cluster, 1);
     let round = ballot.round - 1;
     let replica = ReplicaId(0);
-    let entry = Reported {
+    let entry = ReportedEntry {
         log: LogId::Commands,
         slot,
         ballot: Ballot { round, replica },
@@ -69,7 +69,7 @@ fn report(cluster: &Cluster, from: usize, slot: Slot, value: Value) -> Packet {
 
 fn commands() -> Value {
     Value::Commands(Arc::new(Batch {
-        commands: vec![Proposed {
+        commands: vec![Proposal {
             origin: ReplicaId(0),
             request: RequestId(1),
             command: put(77, 1, "k", "far"),
@@ -123,7 +123,7 @@ fn the_whole_window_survives_a_restart() {
             tag: Default::default(),
             news: Default::default(),
             last_multi: Slot::ZERO,
-            sure: Arc::from([]),
+            infallible: Arc::from([]),
         };
         let envelope = cluster
             .node(2)

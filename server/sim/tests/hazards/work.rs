@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use leasehold_leases::demand::{Delta, Report};
-use leasehold_leases::{Key, KeyRange, RangeMap, ReplicaId, StrategySpec, Unlisted};
+use leasehold_leases::demand::{Delta, TallyReport};
+use leasehold_leases::{Key, KeyRange, RangeMap, ReplicaId, StrategySpec, UnlistedHolders};
 use leasehold_replica::lease_set::LeaseSet;
 use leasehold_replica::message::{DemandReport, Envelope, LogId, Message};
-use leasehold_replica::{Input, Operator};
+use leasehold_replica::{Input, OperatorRequest};
 use leasehold_wire::StatusReply;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -33,16 +33,16 @@ fn least(runs: usize, mut does: impl FnMut()) -> Duration {
 /// Processor time that the leader needs for 100 statuses with the holders of the hottest key, when
 /// clients have read so many keys.
 fn hundred_statuses(keys: u32) -> Duration {
-    let unlisted = Unlisted::Nearest;
+    let unlisted = UnlistedHolders::Nearest;
     let mut cluster = Cluster::new(3, StrategySpec::Quorum { unlisted });
     let deltas = (0..keys).map(|key| Delta {
         key: Key::copy_from_slice(format!("{key:08}").as_bytes()),
         reads: 1 + key % 3,
         writes: 0,
     });
-    let report = Report {
+    let report = TallyReport {
         deltas: deltas.collect(),
-        ..Report::default()
+        ..TallyReport::default()
     };
     let message = Message::Demand(DemandReport {
         report,
@@ -62,7 +62,7 @@ fn hundred_statuses(keys: u32) -> Duration {
     least(20, || {
         for _ in 0..100 {
             let mut status = StatusReply::default();
-            leader.tell_holders(now, b"", &mut status);
+            leader.describe_holders(now, b"", &mut status);
             assert!(!status.holders_of.is_empty());
         }
     })
@@ -107,11 +107,11 @@ fn one_more_change(waiting: usize) -> Duration {
         for ask in 0..waiting {
             let set = small_range(ask);
             let ask = ask as u64 + 1;
-            cluster.input(0, Input::Operator(Operator::Lease { ask, set }));
+            cluster.input(0, Input::Operator(OperatorRequest::Lease { ask, set }));
         }
         let (ask, set) = (1_000, small_range(waiting));
         let began = cpu();
-        cluster.input(0, Input::Operator(Operator::Lease { ask, set }));
+        cluster.input(0, Input::Operator(OperatorRequest::Lease { ask, set }));
         let took = cpu() - began;
         assert!(cluster.lease_answers.is_empty(), "all of them wait");
         took

@@ -8,7 +8,7 @@ use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Command, ErrorCode, KeyValue};
 
-use super::cluster::{Asked, Cluster, accept, between, put, read, votes_on, write};
+use super::cluster::{Cluster, RequestToken, accept, between, put, read, votes_on, write};
 
 fn entry(key: &'static str, value: &'static str) -> KeyValue {
     KeyValue {
@@ -120,7 +120,7 @@ pub(super) fn h39_a_delayed_first_attempt_after_its_retry_is_refused() {
 /// A client at replica 1 gives its first write up, which has not reached the leader,
 /// and sends its second, which has: the write of `v2`, whose mark is past the first.
 /// Replica 1 has not heard what became of it.
-fn second_write_after_the_first_was_given_up(cluster: &mut Cluster) -> Asked {
+fn second_write_after_the_first_was_given_up(cluster: &mut Cluster) -> RequestToken {
     cluster.lose(|packet| between(packet, 1, 0));
     let first = cluster.ask(1, put(1, 1, "k", "v1"));
     cluster.pass(1000);
@@ -134,7 +134,7 @@ fn second_write_after_the_first_was_given_up(cluster: &mut Cluster) -> Asked {
 
 /// The write of `v2` was executed once, before that of `x`. If its client were told
 /// that it was refused, it would write `v2` again.
-fn assert_executed_once(cluster: &Cluster, second: Asked) {
+fn assert_executed_once(cluster: &Cluster, second: RequestToken) {
     assert!(cluster.done(second), "{:?}", cluster.answer(second));
     cluster.assert_agreement();
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use leasehold_leases::demand::{Delta, Report};
+use leasehold_leases::demand::{Delta, TallyReport};
 use leasehold_leases::{
     Ballot, ConfigId, Incarnation, LeaseMessage, LeaseParams, Promise, ReplicaId, ReplicaSet, Slot,
     StrategySpec,
@@ -14,10 +14,11 @@ use leasehold_replica::action::Record;
 use leasehold_replica::codec::{decode_ballot, encode_ballot};
 use leasehold_replica::lease_set::{Durations, InForce, LeaseSet};
 use leasehold_replica::message::{
-    Accept, DemandReport, Envelope, LogId, LogNews, Message, ReadAnswer, Reported, RequestId, Value,
+    Accept, DemandReport, Envelope, LogId, LogNews, Message, ReadAnswer, ReportedEntry, RequestId,
+    Value,
 };
 use leasehold_replica::plausible::NUMBER_MAX;
-use leasehold_sim::oracle::Frames;
+use leasehold_sim::oracle::FrameOracle;
 use leasehold_wire::command::Op;
 use leasehold_wire::{Outcome, Path, Version};
 
@@ -29,12 +30,12 @@ const ABSURD: [u64; 4] = [0, NUMBER_MAX - 1, NUMBER_MAX, u64::MAX];
 const SPAN: Duration = Duration::from_millis(500);
 
 /// A replica that is wrong, and what it could say honestly.
-struct Wrong<'a> {
+struct FaultyReplica<'a> {
     cluster: &'a Cluster,
     me: usize,
 }
 
-impl Wrong<'_> {
+impl FaultyReplica<'_> {
     /// At which it leads, or has led: somebody else's is not believed of it.
     fn ballot(&self) -> Ballot {
         let newest = newest_ballot(self.cluster);
@@ -82,7 +83,7 @@ impl Wrong<'_> {
         let Message::Accept(accept) = self.accept(is_batch) else {
             unreachable!("it is one")
         };
-        let entry = Reported {
+        let entry = ReportedEntry {
             log: accept.log,
             slot: accept.slot,
             ballot: accept.ballot,
@@ -117,7 +118,7 @@ impl Wrong<'_> {
             reads: 7,
             writes: 7,
         };
-        let report = Report {
+        let report = TallyReport {
             deltas: vec![delta],
             rare_reads: 1,
             rare_writes: 1,
@@ -253,7 +254,7 @@ fn variants(message: Message) -> Vec<Message> {
 
 /// Returns what arrives of it, if the decoder lets it pass.
 fn decoded(envelope: Envelope) -> Option<Envelope> {
-    Frames::default().pass(envelope).ok()
+    FrameOracle::default().pass(envelope).ok()
 }
 
 /// `from` says it to all others, in the run that it is in. Returns how many hear it.
@@ -349,12 +350,12 @@ fn assert_readable(cluster: &Cluster, what: &str) {
 fn every_kind_of_message_is_said() {
     let cluster = cluster();
     for (kind, me) in KINDS.iter().flat_map(|kind| [0, 1].map(|me| (*kind, me))) {
-        let wrong = Wrong {
+        let faulty = FaultyReplica {
             cluster: &cluster,
             me,
         };
-        assert_eq!(kind_of(&wrong.says(kind)), kind);
-        let said = wrong.says(kind);
+        assert_eq!(kind_of(&faulty.says(kind)), kind);
+        let said = faulty.says(kind);
         let envelope = cluster.node(me).envelope(ReplicaId(2), said);
         assert!(
             decoded(envelope).is_some(),
@@ -369,11 +370,11 @@ fn absurd_numbers_in_any_place_of_any_message_leave_the_cluster_live() {
     for kind in KINDS {
         let mut cluster = cluster();
         for me in [0, 1] {
-            let wrong = Wrong {
+            let faulty = FaultyReplica {
                 cluster: &cluster,
                 me,
             };
-            for message in variants(wrong.says(*kind)) {
+            for message in variants(faulty.says(*kind)) {
                 said += say(&mut cluster, me, &message);
             }
         }
@@ -392,11 +393,11 @@ fn every_message_of_another_run_leaves_the_cluster_live() {
     for kind in KINDS {
         let mut cluster = cluster();
         for me in [0, 1] {
-            let wrong = Wrong {
+            let faulty = FaultyReplica {
                 cluster: &cluster,
                 me,
             };
-            let message = wrong.says(*kind);
+            let message = faulty.says(*kind);
             for run in [0, 1, NUMBER_MAX - 1, NUMBER_MAX, u64::MAX] {
                 say_as(&mut cluster, me, &message, |it| {
                     it.from_incarnation = Incarnation(run);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use leasehold_leases::mutants::Rule;
 use stateright::{Checker, Model};
 
-use super::model::{Leasehold, SEEN, Seen};
+use super::model::{Leasehold, MILESTONES, Milestone};
 use super::scenario::Scenario;
 use super::scopes::Strategy;
 
@@ -16,7 +16,7 @@ use super::scopes::Strategy;
 // The duration is for the reader of the report.
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub fn exhaust(strategy: &Strategy, scenarios: Vec<Scenario>, at_length: bool) {
-    let mut reached: BTreeMap<Seen, u64> = BTreeMap::new();
+    let mut reached: BTreeMap<Milestone, u64> = BTreeMap::new();
     for scenario in scenarios {
         let name = scenario.name.clone();
         let began = std::time::Instant::now();
@@ -41,7 +41,7 @@ pub fn exhaust(strategy: &Strategy, scenarios: Vec<Scenario>, at_length: bool) {
             panic!("{name}: not so: {property}");
         }
         assert!(checker.is_done(), "{name}: not exhausted");
-        for seen in SEEN {
+        for seen in MILESTONES {
             *reached.entry(seen).or_default() += checker.model().times(seen);
         }
     }

@@ -11,14 +11,14 @@ use leasehold_wire::{Outcome, Path};
 use stateright::{Model, Property};
 
 use super::clients::KEY;
-use super::node::{self, Circumstances, Node, Reactions, Stimulus};
+use super::node::{self, Node, ReactionContext, Reactions, Stimulus};
 use super::scenario::{N, PREFIX, Scenario, TICK};
 use super::world::{Action, World};
 
 /// Things that must be reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
-pub enum Seen {
+pub enum Milestone {
     /// A write was acknowledged.
     Written,
     /// A write was acknowledged that a holder knows nothing of: its lease has ended.
@@ -46,19 +46,19 @@ pub enum Seen {
 }
 
 /// All of them.
-pub const SEEN: [Seen; 12] = [
-    Seen::Written,
-    Seen::WrittenWithoutHolder,
-    Seen::Local,
-    Seen::Held,
-    Seen::Forwarded,
-    Seen::ReadIndex,
-    Seen::ReadAfterElection,
-    Seen::Elected,
-    Seen::LeaseLapsed,
-    Seen::GrantLapsed,
-    Seen::RestartedVotes,
-    Seen::RestartedReads,
+pub const MILESTONES: [Milestone; 12] = [
+    Milestone::Written,
+    Milestone::WrittenWithoutHolder,
+    Milestone::Local,
+    Milestone::Held,
+    Milestone::Forwarded,
+    Milestone::ReadIndex,
+    Milestone::ReadAfterElection,
+    Milestone::Elected,
+    Milestone::LeaseLapsed,
+    Milestone::GrantLapsed,
+    Milestone::RestartedVotes,
+    Milestone::RestartedReads,
 ];
 
 /// The model: prepared replicas, and everything that can happen to them.
@@ -75,7 +75,7 @@ pub struct Leasehold {
     /// The rule that replicas go without.
     pub without: Option<Rule>,
     base: Option<World>,
-    reached: [AtomicU64; SEEN.len()],
+    reached: [AtomicU64; MILESTONES.len()],
 }
 
 impl Leasehold {
@@ -100,7 +100,7 @@ impl Leasehold {
         model.stimulate_all(&mut world);
         // Nobody campaigns by itself: r0 leads.
         world.react(&model, 0, &Stimulus::Silence);
-        model.settle(&mut world);
+        model.deliver_all(&mut world);
         while model.origin < start + PREFIX {
             let due = (0..N).map(|node| world.replica(node).next_deadline()).min();
             model.origin = due.expect("replicas").min(start + PREFIX);
@@ -111,7 +111,7 @@ impl Leasehold {
         world.crashes_left = model.scenario.crashes;
         world.campaigns_left = model.scenario.campaigns;
         for (me, node) in world.nodes.iter_mut().enumerate() {
-            let circumstances = Circumstances {
+            let circumstances = ReactionContext {
                 me,
                 now: model.origin,
                 crashes_left: model.scenario.crashes,
@@ -129,10 +129,10 @@ impl Leasehold {
         for node in 0..N {
             world.react(self, node, &Stimulus::Tick);
         }
-        self.settle(world);
+        self.deliver_all(world);
     }
 
-    fn settle(&self, world: &mut World) {
+    fn deliver_all(&self, world: &mut World) {
         while let Some(link) = world.links.iter().position(|link| !link.is_empty()) {
             let packet = world.links[link].remove(0);
             world.react(self, link % N, &Stimulus::Packet(packet));
@@ -173,29 +173,29 @@ impl Leasehold {
     }
 
     /// Counts a transition.
-    pub fn seen(&self, what: Seen) {
+    pub fn reach(&self, what: Milestone) {
         self.reached[what as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the number of transitions that brought it.
-    pub fn times(&self, what: Seen) -> u64 {
+    pub fn times(&self, what: Milestone) -> u64 {
         self.reached[what as usize].load(Ordering::Relaxed)
     }
 
     /// Counts what a replica announced.
     pub fn note(&self, event: &Event) {
         if matches!(event, Event::Leading(_)) {
-            self.seen(Seen::Elected);
+            self.reach(Milestone::Elected);
         }
     }
 
     /// Counts leases and grants that a tick ended.
     pub fn count_lapses(&self, before: (bool, bool), after: (bool, bool)) {
         if before.0 && !after.0 {
-            self.seen(Seen::LeaseLapsed);
+            self.reach(Milestone::LeaseLapsed);
         }
         if before.1 && !after.1 {
-            self.seen(Seen::GrantLapsed);
+            self.reach(Milestone::GrantLapsed);
         }
     }
 
@@ -203,31 +203,31 @@ impl Leasehold {
     pub fn note_answer(&self, world: &World, node: usize, path: Path, outcome: &Outcome) {
         use leasehold_wire::outcome::Result as Answer;
         if let Some(Answer::Written(version)) = &outcome.result {
-            self.seen(Seen::Written);
+            self.reach(Milestone::Written);
             let slot = Slot(version.slot);
             let knows = |holder: ReplicaId| {
                 let replica = world.replica(holder.index());
                 replica.executed() >= slot || replica.marks_on(KEY.as_bytes()).contains(&slot)
             };
             if !self.holders.iter().all(knows) {
-                self.seen(Seen::WrittenWithoutHolder);
+                self.reach(Milestone::WrittenWithoutHolder);
             }
             return;
         }
         let replica = world.replica(node);
         match path {
-            Path::Local => self.seen(Seen::Local),
-            Path::Held => self.seen(Seen::Held),
-            Path::Forwarded => self.seen(Seen::Forwarded),
-            Path::ReadIndex => self.seen(Seen::ReadIndex),
+            Path::Local => self.reach(Milestone::Local),
+            Path::Held => self.reach(Milestone::Held),
+            Path::Forwarded => self.reach(Milestone::Forwarded),
+            Path::ReadIndex => self.reach(Milestone::ReadIndex),
             _ => {}
         }
         if matches!(path, Path::Local | Path::Held) && replica.incarnation().0 > 1 {
-            self.seen(Seen::RestartedReads);
+            self.reach(Milestone::RestartedReads);
         }
         let leads = |node: usize| world.replica(node).leader() == Some(ReplicaId(node as u8));
         if (1..N).any(leads) {
-            self.seen(Seen::ReadAfterElection);
+            self.reach(Milestone::ReadAfterElection);
         }
     }
 

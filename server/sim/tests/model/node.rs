@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use foldhash::fast::FixedState;
 use leasehold_leases::mutants::Rule;
 use leasehold_leases::{LeaseMessage, ReplicaId, Slot, Time, fingerprint};
-use leasehold_replica::action::{Asker, ClientHandle, Event, Record, Sequence};
+use leasehold_replica::action::{ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::input::ReadFrom;
 use leasehold_replica::message::{Envelope, LogId, Message, ReadAnswer};
-use leasehold_replica::shell::{self, Fenced, Host};
+use leasehold_replica::shell::{self, FencedReply, Host};
 use leasehold_replica::{Input, Replica};
 use leasehold_sim::disk::Disk;
 use leasehold_wire::{Command, Outcome, Path};
@@ -73,7 +73,7 @@ impl Stimulus {
 
 /// Circumstances that decide a reaction, besides the replica and the stimulus.
 #[derive(Clone, Copy, Debug, Hash)]
-pub struct Circumstances {
+pub struct ReactionContext {
     pub me: usize,
     pub now: Time,
     pub crashes_left: u8,
@@ -120,7 +120,7 @@ impl Reactions {
     pub fn of(
         &self,
         node: &Arc<Node>,
-        circumstances: Circumstances,
+        circumstances: ReactionContext,
         stimulus: &Stimulus,
         model: &Leasehold,
     ) -> Result<Arc<Reaction>, String> {
@@ -169,7 +169,7 @@ impl Node {
         }
     }
 
-    fn react(&self, at: Circumstances, stimulus: &Stimulus, model: &Leasehold) -> Reaction {
+    fn react(&self, at: ReactionContext, stimulus: &Stimulus, model: &Leasehold) -> Reaction {
         let mut node = self.clone();
         let inputs = match stimulus {
             Stimulus::Packet(packet) => {
@@ -202,7 +202,7 @@ impl Node {
     }
 
     /// Hands the replica what arrived together, and performs what it asks for.
-    fn drive(mut self, at: Circumstances, inputs: Vec<Input>, model: &Leasehold) -> Reaction {
+    fn drive(mut self, at: ReactionContext, inputs: Vec<Input>, model: &Leasehold) -> Reaction {
         let before = LogId::ALL.map(|log| self.replica.executed_of(log));
         let may_crash = at.crashes_left > 0 && model.scenario.may_crash.contains(&at.me);
         let mut host = Process {
@@ -264,7 +264,7 @@ impl Node {
     }
 
     /// The digest. What a disk holds matters only where a crash is still to come.
-    pub fn sum(&self, at: Circumstances, model: &Leasehold) -> u64 {
+    pub fn sum(&self, at: ReactionContext, model: &Leasehold) -> u64 {
         let replica = self.replica.fingerprint(model.start, model.horizon);
         let records: Vec<_> = self.writing.iter().map(|(_, records)| records).collect();
         if at.crashes_left > 0 && model.scenario.may_crash.contains(&at.me) {
@@ -312,11 +312,11 @@ impl Host for Process<'_> {
         self.answers.push((to, path, outcome));
     }
 
-    fn fenced_reply(&mut self, read: Fenced) {
+    fn fenced_reply(&mut self, read: FencedReply) {
         if !read.may_leave(self.now) {
             return self.inputs.push(read.missed());
         }
-        let Fenced {
+        let FencedReply {
             to, path, outcome, ..
         } = read;
         match to {
@@ -331,7 +331,7 @@ impl Host for Process<'_> {
         }
     }
 
-    fn read_log(&mut self, _: LogId, _: Asker, _: Slot, _: Slot) {
+    fn read_log(&mut self, _: LogId, _: Requester, _: Slot, _: Slot) {
         unreachable!("so short a log is in memory");
     }
 
@@ -342,7 +342,7 @@ impl Host for Process<'_> {
 
 fn packets(
     sends: [Vec<Envelope>; N],
-    at: Circumstances,
+    at: ReactionContext,
     model: &Leasehold,
 ) -> Vec<(usize, Arc<Packet>)> {
     let packets = sends.into_iter().enumerate().map(|(to, mut messages)| {

@@ -1,9 +1,9 @@
 //! Scopes that are explored for each strategy.
 
-use leasehold_leases::{Key, RangeMap, ReplicaId, StrategySpec, Unlisted};
+use leasehold_leases::{Key, RangeMap, ReplicaId, StrategySpec, UnlistedHolders};
 
 use super::clients::KEY;
-use super::model::Seen;
+use super::model::Milestone;
 use super::scenario::{Clocks, N, Order, Scenario, Step};
 
 /// A strategy, and the replicas that act under it.
@@ -56,7 +56,7 @@ impl Strategy {
 
     /// r0 and r1, the nearest, hold the key; read at r1, then at r0.
     pub fn quorum() -> Strategy {
-        let unlisted = Unlisted::Nearest;
+        let unlisted = UnlistedHolders::Nearest;
         Strategy {
             spec: StrategySpec::Quorum { unlisted }.into(),
             writer: 2,
@@ -87,8 +87,8 @@ impl Strategy {
     }
 
     /// Returns what explorations of this strategy, together, must come upon.
-    pub fn must_reach(&self, at_length: bool) -> Vec<Seen> {
-        use Seen::*;
+    pub fn must_reach(&self, at_length: bool) -> Vec<Milestone> {
+        use Milestone::*;
         let mut seen = vec![Written, ReadIndex, Elected, ReadAfterElection];
         if self.timed {
             seen.extend([Local, LeaseLapsed, GrantLapsed]);
@@ -103,10 +103,10 @@ impl Strategy {
     }
 
     /// Returns what no exploration may come upon.
-    pub fn must_not_reach(&self) -> Vec<Seen> {
+    pub fn must_not_reach(&self) -> Vec<Milestone> {
         match self.timed {
             true => Vec::new(),
-            false => vec![Seen::Local, Seen::Held, Seen::Forwarded],
+            false => vec![Milestone::Local, Milestone::Held, Milestone::Forwarded],
         }
     }
 

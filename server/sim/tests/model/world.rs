@@ -11,8 +11,8 @@ use leasehold_replica::Replica;
 use leasehold_replica::message::{Envelope, LogId, Message};
 
 use super::clients::{Clients, KEY};
-use super::model::{Leasehold, Seen};
-use super::node::{Circumstances, Node, Packet, Stimulus};
+use super::model::{Leasehold, Milestone};
+use super::node::{Node, Packet, ReactionContext, Stimulus};
 use super::scenario::{Clocks, N, Order, Scenario};
 
 /// One thing that may happen next.
@@ -148,8 +148,9 @@ impl World {
                 let earlier = &packets[..*index];
                 earlier.iter().all(|p| p.digest != packets[*index].digest)
             };
-            let settled = |index: &usize| self.is_settled(model, to, &packets[*index]);
-            if let Some(index) = (0..deliverable).find(settled) {
+            let without_effect =
+                |index: &usize| self.is_without_effect(model, to, &packets[*index]);
+            if let Some(index) = (0..deliverable).find(without_effect) {
                 // Nothing is gained by delivering it later.
                 actions.clear();
                 return actions.push(Action::Deliver { from, to, index });
@@ -205,7 +206,7 @@ impl World {
     /// too late. Votes of a committed slot or a superseded ballot, promises and
     /// refusals of an old ballot, acks of an old probe stay without effect, unless
     /// a crash makes their addressee forget.
-    fn is_settled(&self, model: &Leasehold, to: usize, packet: &Arc<Packet>) -> bool {
+    fn is_without_effect(&self, model: &Leasehold, to: usize, packet: &Arc<Packet>) -> bool {
         let answers = |e: &Envelope| {
             matches!(
                 e.message,
@@ -225,8 +226,8 @@ impl World {
         reaction.is_ok_and(|reaction| reaction.is_none(&self.nodes[to]))
     }
 
-    fn circumstances(&self, model: &Leasehold, node: usize) -> Circumstances {
-        Circumstances {
+    fn circumstances(&self, model: &Leasehold, node: usize) -> ReactionContext {
+        ReactionContext {
             me: node,
             now: model.clock(self, node),
             crashes_left: self.crashes_left,
@@ -334,7 +335,7 @@ impl World {
         }
         reaction.events.iter().for_each(|event| model.note(event));
         if reaction.restarted_votes {
-            model.seen(Seen::RestartedVotes);
+            model.reach(Milestone::RestartedVotes);
         }
     }
 

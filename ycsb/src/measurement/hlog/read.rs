@@ -59,7 +59,7 @@ pub fn each_interval(
         reason,
     };
     let (mut input, mut line) = (BufReader::new(input), Vec::new());
-    let mut zero = Zero::default();
+    let mut epoch = LogEpoch::default();
     for number in 1.. {
         line.clear();
         let mut limited = input.by_ref().take(LINE_BYTES_MAX);
@@ -71,42 +71,42 @@ pub fn each_interval(
             let reason = format!("line {number} is longer than any of an interval log");
             return Err(malformed(reason));
         }
-        take_line(number, &line, &mut zero, take).map_err(malformed)?;
+        take_line(number, &line, &mut epoch, take).map_err(malformed)?;
     }
     Ok(())
 }
 
-/// Moment from which the times of a log count.
+/// Timestamp from which the times of a log count.
 #[derive(Default)]
-struct Zero {
+struct LogEpoch {
     began: Duration,
     base: Option<Duration>,
 }
 
-impl Zero {
+impl LogEpoch {
     /// Returns a time of the log since 1970, as HdrHistogram's own reader computes it.
     fn since_1970(&self, at: Duration) -> Duration {
         let absolute = at.saturating_add(YEAR) >= self.began;
-        let zero = self.base.unwrap_or(match absolute {
+        let epoch = self.base.unwrap_or(match absolute {
             true => Duration::ZERO,
             false => self.began,
         });
-        zero.saturating_add(at)
+        epoch.saturating_add(at)
     }
 }
 
 fn take_line(
     number: usize,
     line: &[u8],
-    zero: &mut Zero,
+    epoch: &mut LogEpoch,
     take: &mut dyn FnMut(&LogInterval<'_>) -> Result<(), String>,
 ) -> Result<(), String> {
     for entry in IntervalLogIterator::new(line) {
         match entry.map_err(|_| no_line(number, line))? {
-            LogEntry::StartTime(time) => zero.began = time,
-            LogEntry::BaseTime(time) => zero.base = Some(time),
+            LogEntry::StartTime(time) => epoch.began = time,
+            LogEntry::BaseTime(time) => epoch.base = Some(time),
             LogEntry::Interval(interval) => take(&LogInterval {
-                start: zero.since_1970(interval.start_timestamp()),
+                start: epoch.since_1970(interval.start_timestamp()),
                 length: interval.duration(),
                 tag: tag_of(&interval)?,
                 line: &interval,

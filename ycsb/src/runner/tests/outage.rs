@@ -2,7 +2,7 @@
 //! what follows from the schedule alone.
 
 use super::*;
-use crate::measurement::{Basis, Class};
+use crate::measurement::{Basis, OpClass};
 use tokio::time::Instant;
 
 /// Answers each request after a fixed time, except in an outage. A request of which the
@@ -13,7 +13,7 @@ struct Scripted {
     takes: Duration,
     outage: std::ops::Range<Duration>,
     /// A request that waits longer than this fails.
-    patience: Duration,
+    timeout: Duration,
 }
 
 const NEVER: Duration = Duration::from_secs(1_000_000);
@@ -24,7 +24,7 @@ impl Scripted {
             start: Instant::now(),
             takes: Duration::from_millis(takes_ms),
             outage: Duration::from_secs(outage_s.start)..Duration::from_secs(outage_s.end),
-            patience: NEVER,
+            timeout: NEVER,
         }
     }
 }
@@ -50,8 +50,8 @@ impl Store for Scripted {
                 replica: "CA".into(),
             })
         };
-        let timely = tokio::time::timeout(self.patience, answer).await;
-        timely.unwrap_or_else(|_| unanswered(Return::Timeout))
+        let timely = tokio::time::timeout(self.timeout, answer).await;
+        timely.unwrap_or_else(|_| unanswered(ReturnCode::Timeout))
     }
 }
 
@@ -66,7 +66,11 @@ fn ten_seconds(target: Option<f64>) -> RunOptions {
     }
 }
 
-async fn reads(store: &Scripted, options: &RunOptions, cancel: &Cancel) -> Outcome {
+async fn reads(
+    store: &Scripted,
+    options: &RunOptions,
+    cancel: &CancellationToken,
+) -> BenchmarkOutcome {
     let workload = workload("operationcount=0\nreadproportion=1\nupdateproportion=0");
     let stores = [SiteStore {
         site: 0,
@@ -94,10 +98,10 @@ fn near(found_us: u64, expected_us: u64, what: &str) {
 
 /// Compares the percentiles of reads, from their intended starts, with a list of what
 /// they should be.
-fn compare(outcome: &Outcome, mut expected_us: Vec<u64>) {
+fn compare(outcome: &BenchmarkOutcome, mut expected_us: Vec<u64>) {
     expected_us.sort_unstable();
-    for what in [What::Done(OpKind::Read), What::All] {
-        let intended = |key: &Key| key.basis == Basis::Intended && key.counts_as(what);
+    for what in [Metric::Done(OpKind::Read), Metric::All] {
+        let intended = |key: &SeriesKey| key.basis == Basis::Intended && key.counts_as(what);
         let found = outcome.measurements.total(intended);
         assert_eq!(found.len(), expected_us.len() as u64, "{what:?}");
         for percentile in [1, 10, 25, 49, 51, 75, 90, 95, 99] {
@@ -113,7 +117,7 @@ fn compare(outcome: &Outcome, mut expected_us: Vec<u64>) {
 async fn an_outage_to_the_end_is_in_every_figure_of_an_open_loop() {
     // 500 a second, each answered after 5 ms until the store stops at 5 s.
     let store = Scripted::new(5, 5..1_000_000);
-    let outcome = reads(&store, &ten_seconds(Some(500.0)), &Cancel::new()).await;
+    let outcome = reads(&store, &ten_seconds(Some(500.0)), &CancellationToken::new()).await;
     // Of each thread the operation in flight at 5 s is never answered: it, and every one
     // that was due later, waits until the end.
     let due_us = (0..5_000u64).map(|n| n * 2_000);
@@ -133,13 +137,13 @@ async fn an_outage_to_the_end_is_in_every_figure_of_an_open_loop() {
         outcome.shortfall(),
         Some(Shortfall::TargetMissed(_))
     ));
-    outage_is_seen(&outcome, 5_000, 5_000);
+    assert_outage_seen(&outcome, 5_000, 5_000);
 }
 
 /// Whether the site's longest gap, and the replica's silence, are told.
-fn outage_is_seen(outcome: &Outcome, began_ms: u64, length_ms: u64) {
+fn assert_outage_seen(outcome: &BenchmarkOutcome, began_ms: u64, length_ms: u64) {
     let (_, class, gap) = outcome.availability.gaps().next().unwrap();
-    assert_eq!(class, Class::Reads);
+    assert_eq!(class, OpClass::Reads);
     near(gap.began.as_micros() as u64, began_ms * 1_000, "gap began");
     near(gap.length.as_micros() as u64, length_ms * 1_000, "gap");
     let (name, replica) = outcome.availability.replicas().next().unwrap();
@@ -151,7 +155,7 @@ fn outage_is_seen(outcome: &Outcome, began_ms: u64, length_ms: u64) {
 #[tokio::test(start_paused = true)]
 async fn an_outage_to_the_end_is_in_every_figure_of_a_closed_loop() {
     let store = Scripted::new(10, 5..1_000_000);
-    let outcome = reads(&store, &ten_seconds(None), &Cancel::new()).await;
+    let outcome = reads(&store, &ten_seconds(None), &CancellationToken::new()).await;
     // Each of four threads is answered every 10 ms, 499 times before 5 s.
     let mut expected = vec![10_000; 4 * 499];
     expected.extend([5_010_000; 4]);
@@ -161,17 +165,17 @@ async fn an_outage_to_the_end_is_in_every_figure_of_a_closed_loop() {
     assert_eq!((account.intended(), account.abandoned), (2_000, 4));
     assert!((199.0..201.0).contains(&account.throughput()));
     assert_eq!(outcome.shortfall(), None, "there is no target");
-    let abandoned = |key: &Key| key.what == What::Abandoned(OpKind::Read);
+    let abandoned = |key: &SeriesKey| key.metric == Metric::Abandoned(OpKind::Read);
     let abandoned = outcome.measurements.total(abandoned);
     assert_eq!(abandoned.len(), 8, "in both bases");
     near(abandoned.min(), 5_010_000, "abandoned");
-    outage_is_seen(&outcome, 4_990, 5_010);
+    assert_outage_seen(&outcome, 4_990, 5_010);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_stopped_ends_when_it_was_stopped() {
     let store = Scripted::new(10, 5..1_000_000);
-    let cancel = Cancel::new();
+    let cancel = CancellationToken::new();
     let stop = async {
         tokio::time::sleep(Duration::from_secs(8)).await;
         cancel.cancel();
@@ -189,11 +193,11 @@ async fn a_run_that_is_stopped_ends_when_it_was_stopped() {
 async fn what_is_answered_soon_after_the_end_has_its_own_latency() {
     // The outage ends a second after the run: four answers come then.
     let store = Scripted::new(10, 5..11);
-    let outcome = reads(&store, &ten_seconds(None), &Cancel::new()).await;
+    let outcome = reads(&store, &ten_seconds(None), &CancellationToken::new()).await;
     let account = outcome.account;
     assert_eq!(account.runtime, Duration::from_secs(10));
     assert_eq!((account.succeeded, account.abandoned), (2_000, 0));
-    let reads = |key: &Key| key.what == What::Done(OpKind::Read);
+    let reads = |key: &SeriesKey| key.metric == Metric::Done(OpKind::Read);
     near(outcome.measurements.total(reads).max(), 6_010_000, "max");
     outcome.availability.gaps().for_each(|(.., gap)| {
         near(
@@ -207,9 +211,9 @@ async fn what_is_answered_soon_after_the_end_has_its_own_latency() {
 #[tokio::test(start_paused = true)]
 async fn an_outage_that_is_caught_up_with_misses_no_target() {
     let store = Scripted::new(1, 3..4);
-    let outcome = reads(&store, &ten_seconds(Some(500.0)), &Cancel::new()).await;
+    let outcome = reads(&store, &ten_seconds(Some(500.0)), &CancellationToken::new()).await;
     assert_eq!(outcome.shortfall(), None, "{:?}", outcome.account);
-    let intended = |key: &Key| key.what == What::All;
+    let intended = |key: &SeriesKey| key.metric == Metric::All;
     let max = outcome.measurements.total(intended).max();
     near(
         max,
@@ -239,7 +243,7 @@ async fn a_store_that_is_too_slow_misses_the_target_also_if_the_run_has_no_end()
         core: Core::default(),
         store,
     }];
-    let (mut seen, cancel) = (Seen::default(), Cancel::new());
+    let (mut seen, cancel) = (Seen::default(), CancellationToken::new());
     let outcome = run(&workload, &stores, &paced, &mut seen, &cancel).await;
     let outcome = outcome.unwrap();
     let account = outcome.account;
@@ -255,10 +259,10 @@ async fn a_store_that_is_too_slow_misses_the_target_also_if_the_run_has_no_end()
 #[tokio::test(start_paused = true)]
 async fn timeouts_are_failures_of_the_replica_and_not_abandoned() {
     let store = Scripted {
-        patience: Duration::from_secs(1),
+        timeout: Duration::from_secs(1),
         ..Scripted::new(10, 5..1_000_000)
     };
-    let outcome = reads(&store, &ten_seconds(None), &Cancel::new()).await;
+    let outcome = reads(&store, &ten_seconds(None), &CancellationToken::new()).await;
     let account = outcome.account;
     // From 4.99 s on each of four threads fails every second; the last are in flight at
     // the end and fail within the grace.
@@ -272,10 +276,10 @@ async fn timeouts_are_failures_of_the_replica_and_not_abandoned() {
 #[tokio::test(start_paused = true)]
 async fn so_many_that_were_never_sent_are_counted_by_the_batch() {
     let store = Scripted::new(10, 0..1_000_000);
-    let outcome = reads(&store, &ten_seconds(Some(1e8)), &Cancel::new()).await;
+    let outcome = reads(&store, &ten_seconds(Some(1e8)), &CancellationToken::new()).await;
     let account = outcome.account;
     assert_eq!((account.intended(), account.abandoned), (1_000_000_000, 4));
-    let all = outcome.measurements.total(|key| key.what == What::All);
+    let all = outcome.measurements.total(|key| key.metric == Metric::All);
     assert_eq!(all.len(), 1_000_000_000);
     near(all.value_at_quantile(0.5), 5_000_000, "median");
 }
@@ -288,7 +292,7 @@ async fn only_what_is_due_after_the_warm_up_counts() {
         warmup: Duration::from_secs(2),
         ..ten_seconds(Some(500.0))
     };
-    let outcome = reads(&store, &options, &Cancel::new()).await;
+    let outcome = reads(&store, &options, &CancellationToken::new()).await;
     let account = outcome.account;
     assert_eq!(account.runtime, Duration::from_secs(8));
     assert_eq!((account.intended(), account.never_sent), (4_000, 4_000));

@@ -1,9 +1,9 @@
 //! Failed swaps: each needs a moment at which its expectation was wrong.
 
 use super::super::Flaw;
-use super::super::prepare::{Held, Kind, Moment};
-use super::ticks::{Tick, What};
-use super::{Now, Sweep};
+use super::super::prepare::{OpKind, OpTime, RegisterValue};
+use super::ticks::{SweepStep, SweepTick};
+use super::{KeyState, Sweep};
 
 fn unexplained() -> Flaw {
     let reason = "a swap failed that the pass cannot explain".to_owned();
@@ -14,13 +14,15 @@ impl Sweep<'_, '_> {
     /// makes it wrong.
     pub(super) fn end_failure(&mut self, index: u32) -> Result<(), Flaw> {
         let op = self.op(index);
-        let Kind::Fail { expected } = op.kind else {
+        let OpKind::Fail { expected } = op.kind else {
             unreachable!("only swaps fail");
         };
-        let is_explained = match self.now {
-            _ if expected == Held::ABSENT => self.present_at.is_some_and(|at| at >= op.begin),
-            Now::Holds { value, since } => value != expected || since >= op.begin,
-            Now::Absent => true,
+        let is_explained = match self.state {
+            _ if expected == RegisterValue::ABSENT => {
+                self.present_at.is_some_and(|at| at >= op.begin)
+            }
+            KeyState::Holds { value, since } => value != expected || since >= op.begin,
+            KeyState::Absent => true,
         };
         if is_explained || self.could_be_present(op.begin) || self.change() {
             return Ok(());
@@ -30,14 +32,14 @@ impl Sweep<'_, '_> {
 
     /// While the key is absent: takes a block that waits as done at the last harmless
     /// moment, if that is at `since` or later.
-    fn could_be_present(&mut self, since: Moment) -> bool {
+    fn could_be_present(&mut self, since: OpTime) -> bool {
         let Some(harmless_at) = self.harmless_at.filter(|at| *at >= since) else {
             return false;
         };
-        if !matches!(self.now, Now::Absent) {
+        if !matches!(self.state, KeyState::Absent) {
             return false;
         }
-        let fits = |&&(_, index): &&(Moment, u32)| self.block(index).last_begin <= harmless_at;
+        let fits = |&&(_, index): &&(OpTime, u32)| self.block(index).last_begin <= harmless_at;
         let Some(&write) = self.writes.iter().find(fits) else {
             return false;
         };
@@ -52,12 +54,12 @@ impl Sweep<'_, '_> {
         if self.at < self.busy_until {
             return false;
         }
-        let held = match self.now {
-            Now::Absent => Held::ABSENT,
-            Now::Holds { value, .. } => value,
+        let held = match self.state {
+            KeyState::Absent => RegisterValue::ABSENT,
+            KeyState::Holds { value, .. } => value,
         };
-        self.take_chance();
-        if matches!(self.now, Now::Holds { .. }) && held == Held::ABSENT {
+        self.perform_waiting_create();
+        if matches!(self.state, KeyState::Holds { .. }) && held == RegisterValue::ABSENT {
             return true;
         }
         if let Some((_, block)) = self.writes.pop_first() {
@@ -68,7 +70,7 @@ impl Sweep<'_, '_> {
         let begun = |index: &mut u32| key.ops[*index as usize].begin <= self.at;
         let unseen = self.unseen_swaps.get_mut(&held);
         if let Some(swap) = unseen.and_then(|swaps| swaps.pop_if(begun))
-            && let Kind::Swap { new, .. } = self.op(swap).kind
+            && let OpKind::Swap { new, .. } = self.op(swap).kind
         {
             self.hold(new);
             return true;
@@ -76,7 +78,7 @@ impl Sweep<'_, '_> {
         if self.begin_early() {
             return true;
         }
-        let deletion = (held != Held::ABSENT).then(|| self.deletions.pop_first());
+        let deletion = (held != RegisterValue::ABSENT).then(|| self.deletions.pop_first());
         let Some((_, deletion)) = deletion.flatten() else {
             return false;
         };
@@ -87,11 +89,11 @@ impl Sweep<'_, '_> {
     /// Begins the next forward block now, if everything else that has to end before it
     /// ends can be done before.
     fn begin_early(&mut self) -> bool {
-        let is_begin = |tick: &&Tick| matches!(tick.what, What::ForwardBegins(_));
+        let is_begin = |tick: &&SweepTick| matches!(tick.step, SweepStep::ForwardBegins(_));
         let Some(next) = self.ticks[self.position..].iter().find(is_begin) else {
             return false;
         };
-        let What::ForwardBegins(index) = next.what else {
+        let SweepStep::ForwardBegins(index) = next.step else {
             return false;
         };
         let block = self.block(index);
@@ -107,33 +109,33 @@ impl Sweep<'_, '_> {
         }
         let value = block.last;
         let since = self.at;
-        self.now = Now::Holds { value, since };
+        self.state = KeyState::Holds { value, since };
         true
     }
 
     /// Does all that waits and has to be done until `until`. Fails if something else
     /// has to be done in that time.
-    fn clear_until(&mut self, until: Moment) -> bool {
+    fn clear_until(&mut self, until: OpTime) -> bool {
         let ticks = &self.ticks[self.position + 1..];
-        let ends: Vec<What> = (ticks.iter().take_while(|tick| tick.at <= until))
-            .map(|tick| tick.what)
+        let ends: Vec<SweepStep> = (ticks.iter().take_while(|tick| tick.at <= until))
+            .map(|tick| tick.step)
             .collect();
-        let has_begun = |what: &What| match *what {
-            What::AbsenceEnds(index) => self.op(index).begin <= self.at,
-            What::DeletionEnds(index) => self.op(index).begin <= self.at,
-            What::BlockEnds(index) => self.block(index).last_begin <= self.at,
+        let has_begun = |step: &SweepStep| match *step {
+            SweepStep::AbsenceEnds(index) => self.op(index).begin <= self.at,
+            SweepStep::DeletionEnds(index) => self.op(index).begin <= self.at,
+            SweepStep::BlockEnds(index) => self.block(index).last_begin <= self.at,
             _ => true,
         };
         if !ends.iter().all(has_begun) {
             return false;
         }
-        let is_end = |what: &What| {
+        let is_end = |step: &SweepStep| {
             matches!(
-                what,
-                What::AbsenceEnds(_) | What::DeletionEnds(_) | What::BlockEnds(_)
+                step,
+                SweepStep::AbsenceEnds(_) | SweepStep::DeletionEnds(_) | SweepStep::BlockEnds(_)
             )
         };
         let mut ends = ends.into_iter().filter(is_end);
-        ends.all(|what| self.step(what).is_ok())
+        ends.all(|step| self.step(step).is_ok())
     }
 }

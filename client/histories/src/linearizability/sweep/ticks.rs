@@ -3,12 +3,12 @@
 use super::super::Flaw;
 use super::super::blocks::{self, Block, Blocks};
 use super::super::explain::operation;
-use super::super::prepare::{Held, Key, Kind, Moment, Op};
+use super::super::prepare::{Op, OpKind, OpTime, PreparedKey, RegisterValue};
 
 /// Begins and ends, in their order at one moment: begins come before ends, so that operations which
 /// touch overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum What {
+pub(super) enum SweepStep {
     ForwardEnds(u32),
     BlockBegins(u32),
     DeletionBegins(u32),
@@ -20,54 +20,54 @@ pub(super) enum What {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Tick {
-    pub at: Moment,
-    pub what: What,
+pub(super) struct SweepTick {
+    pub at: OpTime,
+    pub step: SweepStep,
 }
 
 /// Everything that happens to a key, by its time.
 ///
 /// # Errors
 /// An operation that would have to take effect inside a forward block.
-pub(super) fn ticks(key: &Key, blocks: &Blocks) -> Result<Vec<Tick>, Flaw> {
+pub(super) fn ticks(key: &PreparedKey, blocks: &Blocks) -> Result<Vec<SweepTick>, Flaw> {
     let mut ticks = Vec::with_capacity(key.ops.len() + 2 * blocks.all.len());
-    let mut tick = |at, what| ticks.push(Tick { at, what });
+    let mut tick = |at, step| ticks.push(SweepTick { at, step });
     for (index, block) in (0..).zip(&blocks.all) {
         if block.is_forward() {
-            tick(block.first_end, What::ForwardBegins(index));
-            tick(block.last_begin, What::ForwardEnds(index));
+            tick(block.first_end, SweepStep::ForwardBegins(index));
+            tick(block.last_begin, SweepStep::ForwardEnds(index));
         } else {
             let fits = blocks.fit(block.last_begin, block.first_end);
             let (begin, end) = fits.expect("checked with the blocks");
-            tick(begin, What::BlockBegins(index));
-            tick(end, What::BlockEnds(index));
+            tick(begin, SweepStep::BlockBegins(index));
+            tick(end, SweepStep::BlockEnds(index));
         }
     }
     for (index, op) in (0..).zip(&key.ops) {
-        let is_deletion = op.kind == Kind::Delete;
+        let is_deletion = op.kind == OpKind::Delete;
         match op.kind {
-            Kind::Fail { .. } => tick(op.end, What::FailureEnds(index)),
-            Kind::Delete | Kind::Read(Held::ABSENT) => {
+            OpKind::Fail { .. } => tick(op.end, SweepStep::FailureEnds(index)),
+            OpKind::Delete | OpKind::Read(RegisterValue::ABSENT) => {
                 let fits = blocks.fit(op.begin, op.end);
                 let (begin, end) = fits.map_err(|outer| meanwhile(key, outer, op))?;
                 if is_deletion {
-                    tick(begin, What::DeletionBegins(index));
-                    tick(end, What::DeletionEnds(index));
+                    tick(begin, SweepStep::DeletionBegins(index));
+                    tick(end, SweepStep::DeletionEnds(index));
                 } else {
-                    tick(end, What::AbsenceEnds(index));
+                    tick(end, SweepStep::AbsenceEnds(index));
                 }
             }
-            Kind::Read(_) | Kind::Write(_) | Kind::Swap { .. } => {}
+            OpKind::Read(_) | OpKind::Write(_) | OpKind::Swap { .. } => {}
         }
     }
     ticks.sort_unstable();
     Ok(ticks)
 }
 
-fn meanwhile(key: &Key, outer: &Block, op: &Op) -> Flaw {
+fn meanwhile(key: &PreparedKey, outer: &Block, op: &Op) -> Flaw {
     let explanation = format!(
         "the key must have held {}, but {}",
-        blocks::span(key, outer),
+        blocks::describe_with_times(key, outer),
         operation(op.event),
     );
     Flaw::violation(explanation, blocks::events_of(key, outer).chain([op.event]))

@@ -2,14 +2,14 @@
 //! explained yet.
 
 use super::sightings::Sightings;
-use super::{ABSENT, Effect, Held, Map, Moment, NEVER, NEVER_WRITTEN, Txn, is_failed_swap};
-use crate::history::{Action, ValueId};
+use super::{ABSENT, Effect, Map, NEVER, NEVER_WRITTEN, Txn, TxnTime, ValueNumber, is_failed_swap};
+use crate::history::{HistoryAction, ValueId};
 
 /// Limits on the orders that follow from a value's readers and successor.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in super::super) struct Uses {
+pub(in super::super) struct TxnValueUses {
     /// The last begin of a transaction that read it.
-    pub last_read: Moment,
+    pub last_read: TxnTime,
     /// The swap that certainly replaced it. `None` for absence, which may be replaced
     /// several times.
     pub successor: Option<usize>,
@@ -18,63 +18,63 @@ pub(in super::super) struct Uses {
 }
 
 #[derive(Debug, Default)]
-pub(in super::super) struct Key {
+pub(in super::super) struct KeyConstraints {
     /// By value.
-    pub uses: Vec<Uses>,
-    values: Map<ValueId, Held>,
+    pub uses: Vec<TxnValueUses>,
+    values: Map<ValueId, ValueNumber>,
     /// For each mutation, by its begin: the begin, and the earliest end of this mutation
     /// and all that begin later.
-    ends_from: Vec<(Moment, Moment)>,
+    ends_from: Vec<(TxnTime, TxnTime)>,
     sightings: Sightings,
     /// For each failed swap that is not explained, by its begin: the begin, and the latest
     /// end of this swap and all that began earlier.
-    failures_to: Vec<(Moment, Moment)>,
+    failures_to: Vec<(TxnTime, TxnTime)>,
     /// The latest end of a transaction that found the key absent.
-    absent_until: Moment,
+    absent_until: TxnTime,
     /// By value: begin and end of its only write.
-    writes: Vec<Option<(Moment, Moment)>>,
+    writes: Vec<Option<(TxnTime, TxnTime)>>,
     has_deletions: bool,
 }
 
-impl Key {
+impl KeyConstraints {
     /// A key that holds nothing yet.
-    pub(super) fn new() -> Key {
-        Key {
-            uses: vec![Uses::default()],
+    pub(super) fn new() -> KeyConstraints {
+        KeyConstraints {
+            uses: vec![TxnValueUses::default()],
             writes: vec![Some((0, 0))],
-            ..Key::default()
+            ..KeyConstraints::default()
         }
     }
 
     /// Gives the next number to a value that is written to it.
     pub(super) fn number(&mut self, value: ValueId) {
-        self.values.insert(value, self.uses.len() as Held);
-        self.uses.push(Uses::default());
+        self.values.insert(value, self.uses.len() as ValueNumber);
+        self.uses.push(TxnValueUses::default());
         self.writes.push(None);
     }
 
-    fn held(&self, value: Option<ValueId>) -> Held {
+    fn held(&self, value: Option<ValueId>) -> ValueNumber {
         value.map_or(ABSENT, |value| {
             self.values.get(&value).copied().unwrap_or(NEVER_WRITTEN)
         })
     }
 
-    pub(super) fn effect(&self, action: &Action, open: bool) -> Effect {
+    pub(super) fn effect(&self, action: &HistoryAction, open: bool) -> Effect {
         match *action {
-            Action::Read { value } => Effect::Read(self.held(value)),
-            Action::Write { value } => Effect::Write(self.held(Some(value))),
-            Action::Delete => Effect::Write(ABSENT),
-            Action::Cas { expected, .. } if is_failed_swap(action, open) => {
+            HistoryAction::Read { value } => Effect::Read(self.held(value)),
+            HistoryAction::Write { value } => Effect::Write(self.held(Some(value))),
+            HistoryAction::Delete => Effect::Write(ABSENT),
+            HistoryAction::Cas { expected, .. } if is_failed_swap(action, open) => {
                 Effect::Fail(self.held(expected))
             }
-            Action::Cas { expected, new, .. } => Effect::Swap {
+            HistoryAction::Cas { expected, new, .. } => Effect::Swap {
                 expected: self.held(expected),
                 new: self.held(Some(new)),
             },
         }
     }
 
-    pub(super) fn note(&mut self, effect: Effect, begin: Moment, end: Moment) {
+    pub(super) fn note(&mut self, effect: Effect, begin: TxnTime, end: TxnTime) {
         let (found, left) = (effect.finds(), effect.leaves());
         if let Some(found) = found.filter(|found| *found != NEVER_WRITTEN) {
             let uses = &mut self.uses[found as usize];
@@ -96,7 +96,7 @@ impl Key {
         }
     }
 
-    pub(super) fn note_failure(&mut self, effect: Effect, begin: Moment, end: Moment) {
+    pub(super) fn note_failure(&mut self, effect: Effect, begin: TxnTime, end: TxnTime) {
         // What nobody wrote is never there: such a swap fails in every order.
         if let Effect::Fail(expected) = effect
             && expected != NEVER_WRITTEN
@@ -118,7 +118,7 @@ impl Key {
     }
 
     /// The last moment at which an answer could depend on this, although nobody found it.
-    pub(super) fn last_use(&self, effect: Effect) -> Moment {
+    pub(super) fn last_use(&self, effect: Effect) -> TxnTime {
         let failures = self.failures_to.last().map_or(0, |&(_, latest)| latest);
         match effect {
             Effect::Write(ABSENT) => failures.max(self.absent_until),
@@ -143,13 +143,13 @@ impl Key {
     /// Whether a failed swap's expectation was certainly wrong at some moment: another
     /// value was there during it; or the value was not written yet, or overwritten,
     /// and it has only one write.
-    pub(super) fn is_explained(&self, effect: Effect, begin: Moment, end: Moment) -> bool {
+    pub(super) fn is_explained(&self, effect: Effect, begin: TxnTime, end: TxnTime) -> bool {
         let Effect::Fail(expected) = effect else {
             return false;
         };
         let write = match expected {
             NEVER_WRITTEN => return true,
-            _ if self.sightings.of_another(expected, begin, end) => return true,
+            _ if self.sightings.has_other_value(expected, begin, end) => return true,
             expected => self.writes[expected as usize],
         };
         write.is_some_and(|(write_begin, write_end)| {
@@ -159,7 +159,7 @@ impl Key {
 
     /// The earliest moment by which something else has certainly been written after
     /// what ended at `end`.
-    fn overwritten(&self, end: Moment) -> Moment {
+    fn overwritten(&self, end: TxnTime) -> TxnTime {
         let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)
     }

@@ -1,13 +1,13 @@
 //! Values that a key certainly held, and when.
 
-use super::{Held, Moment, NEVER, NEVER_WRITTEN};
+use super::{NEVER, NEVER_WRITTEN, TxnTime, ValueNumber};
 
 /// Value that a key certainly held at some moment between a begin and an end.
 #[derive(Debug, Clone, Copy)]
 struct Sighting {
-    held: Held,
-    begin: Moment,
-    end: Moment,
+    held: ValueNumber,
+    begin: TxnTime,
+    end: TxnTime,
 }
 
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub(super) struct Sightings {
 }
 
 impl Sightings {
-    pub fn push(&mut self, held: Held, begin: Moment, end: Moment) {
+    pub fn push(&mut self, held: ValueNumber, begin: TxnTime, end: TxnTime) {
         self.all.push(Sighting { held, begin, end });
     }
 
@@ -46,7 +46,7 @@ impl Sightings {
     }
 
     /// Whether something but `held` was there at some moment from `begin` to `end`.
-    pub fn of_another(&self, held: Held, begin: Moment, end: Moment) -> bool {
+    pub fn has_other_value(&self, held: ValueNumber, begin: TxnTime, end: TxnTime) -> bool {
         let from = self.all.partition_point(|sighting| sighting.begin < begin);
         self.first_from.get(from).is_some_and(|first| {
             let is_another = |of: &Sighting| of.held != held && of.end <= end;

@@ -1,15 +1,15 @@
 //! The distributions of a report, with the bounds of its strategies.
 
 use super::super::super::digest::{Class, Digest};
-use super::super::super::summary::{SiteSummary, Summary};
-use super::super::super::{Report, svg::Ink};
+use super::super::super::summary::{ExperimentSummary, SiteSummary};
+use super::super::super::{ExperimentReport, svg::Ink};
 use super::super::looks;
 use super::{Cdf, Curves};
 
 pub(in super::super::super) fn of_report(
-    report: &Report,
+    report: &ExperimentReport,
     digests: &[Digest],
-    summary: &Summary,
+    summary: &ExperimentSummary,
 ) -> Cdf {
     let looks = looks(&report.runs);
     let labels = report.runs.iter().map(|run| run.label.clone());
@@ -31,7 +31,12 @@ pub(in super::super::super) fn of_report(
     }
 }
 
-fn bounds(summary: &Summary, site: usize, class: Class, looks: &[usize]) -> Vec<(f64, Ink)> {
+fn bounds(
+    summary: &ExperimentSummary,
+    site: usize,
+    class: Class,
+    looks: &[usize],
+) -> Vec<(f64, Ink)> {
     let rows = || summary.runs.iter().filter_map(|run| run.sites.get(site));
     let of = |row: &SiteSummary| match class {
         Class::Reads => row.reads.bounds_ms.clone(),

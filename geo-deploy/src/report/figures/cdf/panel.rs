@@ -3,13 +3,13 @@
 use super::super::ms_label;
 use super::{Anchor, BOUND_DASH, Curves, Ink, Lettering, LogAxis, Stroke, Svg};
 
-pub(super) struct Panel {
+pub(super) struct CdfPanel {
     pub axis: LogAxis,
     pub top: f64,
     pub height: f64,
 }
 
-impl Panel {
+impl CdfPanel {
     pub(super) fn draw(&self, svg: &mut Svg, title: &str, curves: &Curves) {
         self.frame(svg, title);
         for &(bound, ink) in &curves.bounds {

@@ -1,10 +1,10 @@
 //! The time line of a run with faults, from its samples.
 
-use leasehold_ycsb::sample::{End, Sample};
+use leasehold_ycsb::sample::{OpOutcome, Sample};
 
 use super::super::super::digest::Class;
-use super::super::super::{Event, Report, StrategyRun};
-use super::{Band, Mark, Series, Timeline, extremes, one_two_five_above};
+use super::super::super::{ExperimentReport, RunEvent, StrategyRun};
+use super::{Band, Series, Timeline, TimelineMark, extremes, one_two_five_above};
 use crate::run::bound::SiteSet;
 
 /// A panel with more operations shows quantiles of stretches instead.
@@ -16,7 +16,7 @@ const STRETCHES: f64 = 150.0;
 
 /// The time line of a run; its time counts from the beginning of the run. Of several runs
 /// it is the one in which an operation waited longest.
-pub(in super::super::super) fn of_run(report: &Report, run: &StrategyRun) -> Timeline {
+pub(in super::super::super) fn of_run(report: &ExperimentReport, run: &StrategyRun) -> Timeline {
     let Some(number) = longest(run) else {
         return of_one(report, run, &run.label);
     };
@@ -37,7 +37,7 @@ fn longest(run: &StrategyRun) -> Option<usize> {
     waits.max().map(|(_, std::cmp::Reverse(number))| number)
 }
 
-fn of_one(report: &Report, run: &StrategyRun, name: &str) -> Timeline {
+fn of_one(report: &ExperimentReport, run: &StrategyRun, name: &str) -> Timeline {
     let starts = || run.samples.iter().map(|sample| sample.start_ns);
     let ends = run
         .samples
@@ -90,23 +90,27 @@ fn failed_sites(run: &StrategyRun) -> SiteSet {
 }
 
 /// Returns the events within the drawing's time.
-fn marks(report: &Report, run: &StrategyRun, (from_s, to_s): (f64, f64)) -> Vec<Mark> {
+fn marks(
+    report: &ExperimentReport,
+    run: &StrategyRun,
+    (from_s, to_s): (f64, f64),
+) -> Vec<TimelineMark> {
     let faults = run.faults.iter().map(|fault| {
         let until = fault.until_s.unwrap_or(to_s);
         let text = match run.faults.len() > FAULTS_WITH_EVENTS_MAX {
             true => String::new(),
             false => fault.text.clone(),
         };
-        Mark::Fault(fault.at_s, until, text)
+        TimelineMark::Fault(fault.at_s, until, text)
     });
-    let concerns = |event: &&Event| event.run.as_ref().is_none_or(|label| *label == run.label);
+    let concerns = |event: &&RunEvent| event.run.as_ref().is_none_or(|label| *label == run.label);
     let crowded = run.faults.len() > FAULTS_WITH_EVENTS_MAX;
-    let shown = |event: &&Event| !crowded && (from_s..=to_s).contains(&event.at_s);
+    let shown = |event: &&RunEvent| !crowded && (from_s..=to_s).contains(&event.at_s);
     let events = report.events.iter().filter(concerns).filter(shown);
     let marked = events.filter_map(|event| match event.kind.as_str() {
-        Event::ELECTION => Some(Mark::Election(event.at_s)),
-        Event::LEASE_END => Some(Mark::LeaseEnd(event.at_s)),
-        Event::CONFIGURATION => Some(Mark::Configuration(event.at_s)),
+        RunEvent::ELECTION => Some(TimelineMark::Election(event.at_s)),
+        RunEvent::LEASE_END => Some(TimelineMark::LeaseEnd(event.at_s)),
+        RunEvent::CONFIGURATION => Some(TimelineMark::Configuration(event.at_s)),
         _ => None,
     });
     faults.chain(marked).collect()
@@ -127,12 +131,12 @@ fn series(
             continue;
         }
         let point = (seconds(sample.start_ns), sample.latency_ns as f64 / 1e6);
-        if sample.end != End::Ok {
+        if sample.end != OpOutcome::Ok {
             series.failed.push(point);
             continue;
         }
         answered.push(sample);
-        match known && run.leased_to[index].meets(failed) {
+        match known && run.leased_to[index].intersects(failed) {
             true => series.leased.push(point),
             false => series.dots.push(point),
         }

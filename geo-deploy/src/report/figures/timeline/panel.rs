@@ -1,7 +1,7 @@
 //! One panel: latencies above, throughput below, on one axis of time.
 
 use super::super::{ms_label, one_two_five_above};
-use super::{Anchor, Band, Ink, Lettering, LogAxis, Mark, Scale, Series, Stroke, Svg};
+use super::{Anchor, Band, Ink, Lettering, LogAxis, Scale, Series, Stroke, Svg, TimelineMark};
 
 const LATENCY_HEIGHT: f64 = 96.0;
 const GAP: f64 = 8.0;
@@ -25,7 +25,7 @@ pub(super) const RANGE: Stroke = Stroke {
     dash: "",
 };
 
-pub(super) struct Panel<'a> {
+pub(super) struct TimelinePanel<'a> {
     pub scale: &'a Scale,
     pub left: f64,
     pub top: f64,
@@ -33,7 +33,7 @@ pub(super) struct Panel<'a> {
     pub throughput_max: f64,
 }
 
-impl Panel<'_> {
+impl TimelinePanel<'_> {
     fn x(&self, at_s: f64) -> f64 {
         self.left + self.scale.along(at_s)
     }
@@ -107,9 +107,9 @@ impl Panel<'_> {
     }
 
     /// The ground of faults, below everything else.
-    pub(super) fn ground(&self, svg: &mut Svg, marks: &[Mark]) {
+    pub(super) fn ground(&self, svg: &mut Svg, marks: &[TimelineMark]) {
         for mark in marks {
-            if let Mark::Fault(from, to, _) = mark {
+            if let TimelineMark::Fault(from, to, _) = mark {
                 let (from, to) = (self.x(*from), self.x(*to));
                 let size = ((to - from).max(1.0), HEIGHT);
                 svg.rect((from, self.top), size, Ink::Shade);
@@ -119,17 +119,17 @@ impl Panel<'_> {
 
     /// Draws the events below the data: `Configuration` as a notch, the others over the whole
     /// height.
-    pub(super) fn marks(&self, svg: &mut Svg, marks: &[Mark]) {
+    pub(super) fn marks(&self, svg: &mut Svg, marks: &[TimelineMark]) {
         let between = (self.top + LATENCY_HEIGHT, self.top + LATENCY_HEIGHT + GAP);
         for mark in marks {
             let (at, from, to, stroke) = match mark {
-                Mark::Fault(at, ..) => {
+                TimelineMark::Fault(at, ..) => {
                     let stroke = Stroke::plain(Ink::Text, 1.3);
                     (*at, self.top - 3.0, self.bottom(), stroke)
                 }
-                Mark::Election(at) => (*at, self.top, self.bottom(), ELECTION),
-                Mark::LeaseEnd(at) => (*at, self.top, self.bottom(), LEASE_END),
-                Mark::Configuration(at) => {
+                TimelineMark::Election(at) => (*at, self.top, self.bottom(), ELECTION),
+                TimelineMark::LeaseEnd(at) => (*at, self.top, self.bottom(), LEASE_END),
+                TimelineMark::Configuration(at) => {
                     (*at, between.0, between.1, Stroke::plain(Ink::Muted, 1.0))
                 }
             };
@@ -139,11 +139,11 @@ impl Panel<'_> {
 
     /// Draws the names of the faults above the panel, in two lines. A name that would touch the
     /// ones before is left out.
-    pub(super) fn named(&self, svg: &mut Svg, marks: &[Mark]) {
+    pub(super) fn named(&self, svg: &mut Svg, marks: &[TimelineMark]) {
         // Beside the title, which is no longer than this.
         let mut free_from = [self.left, self.left + 96.0];
         for mark in marks {
-            let Mark::Fault(from, _, text) = mark else {
+            let TimelineMark::Fault(from, _, text) = mark else {
                 continue;
             };
             // Letters of this size are 6.6 pixels wide on average.

@@ -5,7 +5,7 @@ use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{KeyValue, LeaseRequest, MoveRequest, PROBE_KEY, StatusRequest};
 
-use super::super::tokens::{Digest, Entry};
+use super::super::tokens::{Digest, TokenEntry};
 
 /// Bytes of keys, of prefixes and of the ends of ranges: the first and the last that there
 /// are, and neighbours.
@@ -117,7 +117,7 @@ impl Role {
     }
 
     /// As a file has it.
-    pub(crate) fn entry(&self, token: &[u8], expires_s: i64) -> Entry {
+    pub(crate) fn entry(&self, token: &[u8], expires_s: i64) -> TokenEntry {
         let text = |prefixes: &[Bytes]| {
             let texts = prefixes.iter().map(|it| String::from_utf8(it.to_vec()));
             texts.collect::<Result<Vec<_>, _>>().unwrap()
@@ -131,7 +131,7 @@ impl Role {
         let expires = format!("{date}T{hours:02}:{minutes:02}:{:02}Z", seconds % 60);
         let expires: super::Expiry = expires.parse().unwrap();
         assert_eq!(expires.unix_s, expires_s);
-        Entry {
+        TokenEntry {
             name: self.name.to_owned(),
             digest: Some(Digest::of(token)),
             expires: Some(expires),

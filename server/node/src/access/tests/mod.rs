@@ -10,16 +10,16 @@ use leasehold_wire::request::Body;
 use leasehold_wire::{Error, ErrorCode, MultiPut, StatusRequest};
 
 use self::matrix::{KINDS, Oracle, Role, Standing, bodies_about, keys, kind, scans, words};
-use super::Pass;
+use super::AuthState;
 use super::rights::{Keys, Rights, check};
-use super::table::{Table, Who};
-use super::tokens::{Digest, Entry, Expiry, new_token, parse, write};
+use super::table::{Principal, TokenTable};
+use super::tokens::{Digest, Expiry, TokenEntry, new_token, parse, write};
 
 const FILE: &str = "/etc/leasehold/tokens.toml";
 /// When the tests begin, in seconds since 1970.
 const NOW: i64 = 1_800_000_000;
 
-fn parsed(text: &str) -> Vec<Entry> {
+fn parsed(text: &str) -> Vec<TokenEntry> {
     parse(text, Path::new(FILE)).unwrap()
 }
 
@@ -142,11 +142,11 @@ fn a_token_counts_from_when_it_is_known_until_it_ends() {
                     ..role.clone()
                 };
                 let counts = standing == Standing::Counts;
-                let (pass, greeted) = greeted(&role);
+                let (auth, greeted) = greeted(&role);
                 assert_eq!(greeted.is_ok(), standing.greets(), "{role:?}");
                 let oracle = Oracle::new(&role);
                 for body in bodies_about(&Bytes::from("ab")).into_iter().chain(scans(1)) {
-                    let found = pass.check(&body);
+                    let found = auth.check(&body);
                     let expected = oracle.allows(&body);
                     assert_eq!(found.is_ok(), expected, "{role:?}: {}", words(&body));
                     let code = found.err().map(|error| error.code());
@@ -158,44 +158,49 @@ fn a_token_counts_from_when_it_is_known_until_it_ends() {
 }
 
 /// A connection that has said the token of a role, after what its standing says has happened.
-fn greeted(role: &Role) -> (Pass, Result<(), Error>) {
+fn greeted(role: &Role) -> (AuthState, Result<(), Error>) {
     let token = b"lh_token";
     let entry = role.entry(token, NOW + 10);
     let before = match role.standing {
-        Standing::Unknown => Table::default(),
-        _ => Table::new(std::slice::from_ref(&entry)),
+        Standing::Unknown => TokenTable::default(),
+        _ => TokenTable::new(std::slice::from_ref(&entry)),
     };
     let (said, at) = match role.standing {
         Standing::Missing => (&b""[..], NOW),
         Standing::ExpiredBefore => (&token[..], NOW + 10),
         _ => (&token[..], NOW),
     };
-    let pass = Pass::default();
-    let greeted = pass.say(said, &before, at);
+    let auth = AuthState::default();
+    let greeted = auth.authenticate(said, &before, at);
     let (after, later) = match role.standing {
-        Standing::Revoked => (Table::default(), NOW),
+        Standing::Revoked => (TokenTable::default(), NOW),
         Standing::ExpiredSince => (before, NOW + 10),
         _ => (before, NOW + 9),
     };
-    let keeps = pass.renew(&after, later);
+    let keeps = auth.renew(&after, later);
     let lost = matches!(role.standing, Standing::Revoked | Standing::ExpiredSince);
     assert_eq!(keeps, !lost, "{role:?}");
-    (pass, greeted)
+    (auth, greeted)
 }
 
 #[test]
 fn who_says_no_token_has_the_rights_of_anonymous_if_there_are_any() {
     let text =
         "[[token]]\nname = \"anonymous\"\nrights = [{ prefix = \"open/\", may = \"read\" }]\n";
-    let table = Table::new(&parsed(text));
-    let pass = Pass::default();
-    pass.say(b"", &table, NOW).unwrap();
-    assert!(pass.check(&matrix::get(b"open/a")).is_ok());
-    assert!(pass.check(&matrix::get(b"shut/a")).is_err());
-    assert!(pass.check(&Body::Status(StatusRequest::default())).is_ok());
-    let wrong = Pass::default().say(b"lh_wrong", &table, NOW).unwrap_err();
+    let table = TokenTable::new(&parsed(text));
+    let auth = AuthState::default();
+    auth.authenticate(b"", &table, NOW).unwrap();
+    assert!(auth.check(&matrix::get(b"open/a")).is_ok());
+    assert!(auth.check(&matrix::get(b"shut/a")).is_err());
+    assert!(auth.check(&Body::Status(StatusRequest::default())).is_ok());
+    let wrong = AuthState::default()
+        .authenticate(b"lh_wrong", &table, NOW)
+        .unwrap_err();
     assert_eq!(wrong.code(), ErrorCode::Unauthenticated);
-    assert!(!pass.renew(&Table::default(), NOW), "no one is any more");
+    assert!(
+        !auth.renew(&TokenTable::default(), NOW),
+        "no one is any more"
+    );
 }
 
 #[test]
@@ -256,10 +261,10 @@ fn a_file_is_read_as_it_was_meant_and_written_as_it_is_read() {
     assert_eq!(entries[1].digest, Some(Digest([10; 32])));
     assert!(entries[1].admin && !entries[0].admin);
     assert_eq!(parsed(&write(&entries)), entries, "{}", write(&entries));
-    let table = Table::new(&entries);
+    let table = TokenTable::new(&entries);
     assert!(
         table
-            .rights(Who::says(token.as_bytes()), NOW - 10_000_000)
+            .rights(Principal::from_token(token.as_bytes()), NOW - 10_000_000)
             .is_some()
     );
     assert_eq!(table.in_force(1_798_761_599), 2);
@@ -267,7 +272,7 @@ fn a_file_is_read_as_it_was_meant_and_written_as_it_is_read() {
     assert_eq!(table.next_expiry(0), Some(1_798_761_600));
     assert_eq!(table.next_expiry(1_798_761_600), Some(1_798_799_400));
 
-    let odd = Entry {
+    let odd = TokenEntry {
         read: vec!["\"\\\n\0\u{7f}é".to_owned(), String::new()],
         ..entries[0].clone()
     };

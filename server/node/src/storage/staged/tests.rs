@@ -11,10 +11,10 @@ use rocksdb::IteratorMode;
 use super::super::tests::{stamp, stored};
 use super::*;
 use crate::storage::records::Column;
-use crate::storage::{Durability, Storage, StorageError, Use};
-use leasehold_replica::action::{Checkpoint, Record, Recovered, Stored};
+use crate::storage::{Durability, Storage, StorageError, StorageOptions};
+use leasehold_replica::action::{Checkpoint, Record, RecoveredState, StoredValue};
 
-fn open(path: &Path) -> (Storage, Recovered) {
+fn open(path: &Path) -> (Storage, RecoveredState) {
     Storage::open(path, &stamp(), Durability::Sync).unwrap()
 }
 
@@ -22,7 +22,7 @@ fn staged(key: &'static str, value: &str, slot: u64) -> Record {
     Record::Staged(vec![(key.into(), stored(value, slot))])
 }
 
-fn checkpoint(executed: u64, entries: Vec<(&'static str, Option<Stored>)>) -> Record {
+fn checkpoint(executed: u64, entries: Vec<(&'static str, Option<StoredValue>)>) -> Record {
     let entries = entries.into_iter();
     Record::Checkpoint(Checkpoint {
         executed: Slot(executed),
@@ -44,7 +44,7 @@ fn rows(storage: &Storage) -> Vec<(Key, u64)> {
     parsed.map(|(key, version)| (key, version.slot)).collect()
 }
 
-fn state(recovered: &Recovered) -> Vec<(Key, Stored)> {
+fn state(recovered: &RecoveredState) -> Vec<(Key, StoredValue)> {
     let entries = recovered.state.entries.iter().cloned();
     entries
         .map(|(key, stored)| (key, stored.unwrap()))
@@ -136,13 +136,13 @@ fn a_row_goes_with_the_checkpoint_that_replaces_it() {
 fn what_a_full_disk_refused_is_not_named() {
     let dir = tempfile::tempdir().unwrap();
     let full = dir.path().join("full");
-    let how = Use {
+    let options = StorageOptions {
         durability: Durability::Sync,
         tables: 100,
         full_while: Some(full.clone()),
     };
     let data = dir.path().join("data");
-    let (mut storage, _) = Storage::open_with(&data, &stamp(), how).unwrap();
+    let (mut storage, _) = Storage::open_with(&data, &stamp(), options).unwrap();
     std::fs::write(&full, "").unwrap();
     let refused = storage.write(&[staged("a", "value", 1)]);
     assert!(matches!(refused, Err(StorageError::Full { .. })));
@@ -187,7 +187,7 @@ fn a_start_finds_the_newest_checkpoint_whatever_was_written_ahead() {
         let open = || Storage::open(dir.path(), &stamp(), durability).unwrap();
         let (mut storage, _) = open();
         // What was executed, and the newest checkpoint of it.
-        let mut executed: BTreeMap<Key, Stored> = BTreeMap::new();
+        let mut executed: BTreeMap<Key, StoredValue> = BTreeMap::new();
         let mut durable = executed.clone();
         let mut slot = 0;
         for _ in 0..100 {
@@ -220,7 +220,7 @@ fn a_start_finds_the_newest_checkpoint_whatever_was_written_ahead() {
                     }
                     let recovered;
                     (storage, recovered) = open();
-                    let found: BTreeMap<Key, Stored> = state(&recovered).into_iter().collect();
+                    let found: BTreeMap<Key, StoredValue> = state(&recovered).into_iter().collect();
                     assert_eq!(found, durable);
                     for (key, slot) in rows(&storage) {
                         assert_eq!(durable[&key].version, version(slot), "{key:?}");

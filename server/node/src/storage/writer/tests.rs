@@ -33,7 +33,7 @@ impl Disk for Scripted {
         self.answers.lock().unwrap().pop_front().unwrap_or(Ok(()))
     }
 
-    fn read_log(&self, _: &Read) -> Result<Vec<(Slot, Value)>, StorageError> {
+    fn read_log(&self, _: &LogReadRequest) -> Result<Vec<(Slot, Value)>, StorageError> {
         Ok(vec![])
     }
 
@@ -47,30 +47,30 @@ impl Disk for Scripted {
 }
 
 /// The writer is dropped last: its thread may wait for `go`.
-struct Scene {
+struct Harness {
     entered: Receiver<Vec<u64>>,
     go: Sender<()>,
-    reports: Receiver<Report>,
+    reports: Receiver<StorageReport>,
     /// Room on the disk, whatever the disk answers to writes.
     has_room: Arc<AtomicBool>,
     writer: Writer,
 }
 
-fn scene(answers: impl IntoIterator<Item = Result<(), StorageError>>) -> Scene {
-    scene_where(answers, false)
+fn harness(answers: impl IntoIterator<Item = Result<(), StorageError>>) -> Harness {
+    harness_where(answers, false)
 }
 
-fn scene_where(
+fn harness_where(
     answers: impl IntoIterator<Item = Result<(), StorageError>>,
     in_memory: bool,
-) -> Scene {
-    scene_with(answers, (Duration::from_millis(1), in_memory))
+) -> Harness {
+    harness_with(answers, (Duration::from_millis(1), in_memory))
 }
 
-fn scene_with(
+fn harness_with(
     answers: impl IntoIterator<Item = Result<(), StorageError>>,
     how: (Duration, bool),
-) -> Scene {
+) -> Harness {
     let (entered_send, entered) = channel();
     let (go, go_receive) = channel();
     let (report, reports) = channel();
@@ -83,7 +83,7 @@ fn scene_with(
     };
     let tell = move |news| report.send(news).unwrap();
     let writer = Writer::start_on(disk, how, tell).unwrap();
-    Scene {
+    Harness {
         writer,
         entered,
         go,
@@ -93,7 +93,7 @@ fn scene_with(
 }
 
 fn read(writer: &Writer) {
-    let to = Asker {
+    let to = Requester {
         replica: ReplicaId(1),
         incarnation: Incarnation(1),
     };
@@ -107,91 +107,91 @@ fn full() -> Result<(), StorageError> {
 
 #[test]
 fn what_gathers_behind_a_write_goes_as_one() {
-    let mut scene = scene([]);
-    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
-    assert_eq!(scene.entered.recv().unwrap(), [1]);
+    let mut harness = harness([]);
+    harness.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(harness.entered.recv().unwrap(), [1]);
     for slot in 2..=5 {
-        scene
+        harness
             .writer
             .persist(Sequence(slot), vec![accepted(slot, "")]);
     }
-    scene.go.send(()).unwrap();
+    harness.go.send(()).unwrap();
     assert!(matches!(
-        scene.reports.recv().unwrap(),
-        Report::Persisted(Sequence(1))
+        harness.reports.recv().unwrap(),
+        StorageReport::Persisted(Sequence(1))
     ));
-    assert_eq!(scene.entered.recv().unwrap(), [2, 3, 4, 5]);
-    scene.go.send(()).unwrap();
+    assert_eq!(harness.entered.recv().unwrap(), [2, 3, 4, 5]);
+    harness.go.send(()).unwrap();
     assert!(matches!(
-        scene.reports.recv().unwrap(),
-        Report::Persisted(Sequence(5))
+        harness.reports.recv().unwrap(),
+        StorageReport::Persisted(Sequence(5))
     ));
-    scene.writer.close().unwrap();
+    harness.writer.close().unwrap();
 }
 
 /// Lets the disk refuse so often.
-fn refuse(scene: &Scene, times: u32) {
+fn refuse(harness: &Harness, times: u32) {
     for _ in 0..times {
-        scene.entered.recv().unwrap();
-        scene.go.send(()).unwrap();
+        harness.entered.recv().unwrap();
+        harness.go.send(()).unwrap();
     }
 }
 
 #[test]
 fn a_store_that_refuses_although_there_is_room_fails() {
-    let mut scene = scene((0..).map(|_| full()).take(3 * REFUSALS_MAX as usize));
-    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    let mut harness = harness((0..).map(|_| full()).take(3 * REFUSALS_MAX as usize));
+    harness.writer.persist(Sequence(1), vec![accepted(1, "")]);
     // While there is none, it is tried for ever.
-    refuse(&scene, REFUSALS_MAX + 5);
-    scene.entered.recv().unwrap();
-    scene.has_room.store(true, Ordering::Release);
-    scene.go.send(()).unwrap();
-    refuse(&scene, REFUSALS_MAX);
-    let first = scene.reports.recv().unwrap();
-    assert!(matches!(first, Report::Writable(false)), "{first:?}");
-    let second = scene.reports.recv().unwrap();
-    let is_stuck = matches!(second, Report::Failed(StorageError::Stuck { .. }));
+    refuse(&harness, REFUSALS_MAX + 5);
+    harness.entered.recv().unwrap();
+    harness.has_room.store(true, Ordering::Release);
+    harness.go.send(()).unwrap();
+    refuse(&harness, REFUSALS_MAX);
+    let first = harness.reports.recv().unwrap();
+    assert!(matches!(first, StorageReport::Writable(false)), "{first:?}");
+    let second = harness.reports.recv().unwrap();
+    let is_stuck = matches!(second, StorageReport::Failed(StorageError::Stuck { .. }));
     assert!(is_stuck, "{second:?}");
 }
 
 #[test]
 fn a_store_that_goes_on_in_time_is_not_stuck() {
     let refusals = (0..REFUSALS_MAX).map(|_| full());
-    let mut scene = scene(refusals.clone().chain([Ok(())]).chain(refusals));
-    scene.has_room.store(true, Ordering::Release);
+    let mut harness = harness(refusals.clone().chain([Ok(())]).chain(refusals));
+    harness.has_room.store(true, Ordering::Release);
     for sequence in 1..=2 {
         let record = accepted(sequence, "");
-        scene.writer.persist(Sequence(sequence), vec![record]);
-        refuse(&scene, REFUSALS_MAX + 1);
-        let persisted = |report| matches!(report, Report::Persisted(it) if it.0 == sequence);
-        assert!(scene.reports.iter().any(persisted));
+        harness.writer.persist(Sequence(sequence), vec![record]);
+        refuse(&harness, REFUSALS_MAX + 1);
+        let persisted = |report| matches!(report, StorageReport::Persisted(it) if it.0 == sequence);
+        assert!(harness.reports.iter().any(persisted));
     }
 }
 
 #[test]
 fn a_full_disk_loses_nothing_and_reorders_nothing() {
-    let mut scene = scene([full(), full(), Ok(())]);
-    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
-    assert_eq!(scene.entered.recv().unwrap(), [1]);
-    scene.writer.persist(Sequence(2), vec![accepted(2, "")]);
-    scene.go.send(()).unwrap();
+    let mut harness = harness([full(), full(), Ok(())]);
+    harness.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(harness.entered.recv().unwrap(), [1]);
+    harness.writer.persist(Sequence(2), vec![accepted(2, "")]);
+    harness.go.send(()).unwrap();
     assert!(matches!(
-        scene.reports.recv().unwrap(),
-        Report::Writable(false)
+        harness.reports.recv().unwrap(),
+        StorageReport::Writable(false)
     ));
-    assert_eq!(scene.entered.recv().unwrap(), [1, 2]);
-    scene.go.send(()).unwrap();
-    assert_eq!(scene.entered.recv().unwrap(), [1, 2]);
-    scene.go.send(()).unwrap();
+    assert_eq!(harness.entered.recv().unwrap(), [1, 2]);
+    harness.go.send(()).unwrap();
+    assert_eq!(harness.entered.recv().unwrap(), [1, 2]);
+    harness.go.send(()).unwrap();
     assert!(matches!(
-        scene.reports.recv().unwrap(),
-        Report::Persisted(Sequence(2))
+        harness.reports.recv().unwrap(),
+        StorageReport::Persisted(Sequence(2))
     ));
     assert!(matches!(
-        scene.reports.recv().unwrap(),
-        Report::Writable(true)
+        harness.reports.recv().unwrap(),
+        StorageReport::Writable(true)
     ));
-    scene.writer.close().unwrap();
+    harness.writer.close().unwrap();
 }
 
 #[test]
@@ -201,15 +201,18 @@ fn any_other_failure_ends_the_thread_without_a_retry() {
         what: "log/1".to_owned(),
         problem: "in pieces".to_owned(),
     };
-    let mut scene = scene([Err(failed)]);
-    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
-    assert_eq!(scene.entered.recv().unwrap(), [1]);
-    scene.go.send(()).unwrap();
-    assert!(matches!(scene.reports.recv().unwrap(), Report::Failed(_)));
-    scene.writer.persist(Sequence(2), vec![accepted(2, "")]);
-    scene.writer.close().unwrap();
+    let mut harness = harness([Err(failed)]);
+    harness.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(harness.entered.recv().unwrap(), [1]);
+    harness.go.send(()).unwrap();
+    assert!(matches!(
+        harness.reports.recv().unwrap(),
+        StorageReport::Failed(_)
+    ));
+    harness.writer.persist(Sequence(2), vec![accepted(2, "")]);
+    harness.writer.close().unwrap();
     assert!(
-        scene.entered.recv().is_err(),
+        harness.entered.recv().is_err(),
         "nothing is written after a failure"
     );
 }
@@ -218,40 +221,51 @@ fn any_other_failure_ends_the_thread_without_a_retry() {
 /// (hazard 15), and only as long as the disk keeps up.
 #[test]
 fn in_memory_all_but_a_restart_wait_is_durable_at_once() {
-    let mut scene = scene_where([], true);
+    let mut harness = harness_where([], true);
     let vote = |slot| vec![accepted(slot, "")];
     let wait = vec![Record::RestartWait(Duration::from_secs(3))];
-    let mut persist = |sequence, records| scene.writer.persist(Sequence(sequence), records);
-    let begun = || scene.entered.recv().unwrap();
-    let written = || scene.go.send(()).unwrap();
-    let reported = || scene.reports.recv().unwrap();
+    let mut persist = |sequence, records| harness.writer.persist(Sequence(sequence), records);
+    let begun = || harness.entered.recv().unwrap();
+    let written = || harness.go.send(()).unwrap();
+    let reported = || harness.reports.recv().unwrap();
 
-    assert_eq!(persist(1, vote(1)), Durable::Now);
+    assert_eq!(persist(1, vote(1)), PersistOutcome::Now);
     assert_eq!(begun(), [1]);
-    assert_eq!(persist(2, wait), Durable::Later);
-    assert_eq!(persist(3, vote(3)), Durable::Later, "it follows a wait");
+    assert_eq!(persist(2, wait), PersistOutcome::Later);
+    assert_eq!(
+        persist(3, vote(3)),
+        PersistOutcome::Later,
+        "it follows a wait"
+    );
     written();
     begun();
     written();
-    assert!(matches!(reported(), Report::Persisted(Sequence(3))));
+    assert!(matches!(reported(), StorageReport::Persisted(Sequence(3))));
 
-    assert_eq!(persist(4, vote(4)), Durable::Now);
+    assert_eq!(persist(4, vote(4)), PersistOutcome::Now);
     assert_eq!(begun(), [4]);
     for sequence in 5..=131 {
-        assert_eq!(persist(sequence, vote(sequence)), Durable::Now);
+        assert_eq!(persist(sequence, vote(sequence)), PersistOutcome::Now);
     }
-    assert_eq!(persist(132, vote(132)), Durable::Later, "too far ahead");
+    assert_eq!(
+        persist(132, vote(132)),
+        PersistOutcome::Later,
+        "too far ahead"
+    );
     written();
     begun();
     written();
-    assert!(matches!(reported(), Report::Persisted(Sequence(132))));
+    assert!(matches!(
+        reported(),
+        StorageReport::Persisted(Sequence(132))
+    ));
 
-    assert_eq!(persist(133, vote(133)), Durable::Now);
+    assert_eq!(persist(133, vote(133)), PersistOutcome::Now);
     begun();
     written();
-    let Scene {
+    let Harness {
         writer, reports, ..
-    } = scene;
+    } = harness;
     writer.close().unwrap();
     assert!(reports.recv().is_err(), "nobody waits for the last");
 }
@@ -262,19 +276,22 @@ fn in_memory_all_but_a_restart_wait_is_durable_at_once() {
 #[test]
 fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
     for in_memory in [true, false] {
-        let mut scene = scene_where([full(), full(), full()], in_memory);
-        let write = |scene: &Scene| {
-            scene.entered.recv().unwrap();
-            scene.go.send(()).unwrap();
+        let mut harness = harness_where([full(), full(), full()], in_memory);
+        let write = |harness: &Harness| {
+            harness.entered.recv().unwrap();
+            harness.go.send(()).unwrap();
         };
-        scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
-        write(&scene);
-        let report = scene.reports.recv().unwrap();
-        assert!(matches!(report, Report::Writable(false)));
-        read(&scene.writer);
-        (0..3).for_each(|_| write(&scene));
+        harness.writer.persist(Sequence(1), vec![accepted(1, "")]);
+        write(&harness);
+        let report = harness.reports.recv().unwrap();
+        assert!(matches!(report, StorageReport::Writable(false)));
+        read(&harness.writer);
+        (0..3).for_each(|_| write(&harness));
         let mut while_full = 0;
-        while !matches!(scene.reports.recv().unwrap(), Report::Writable(true)) {
+        while !matches!(
+            harness.reports.recv().unwrap(),
+            StorageReport::Writable(true)
+        ) {
             while_full += 1;
         }
         let expected = match in_memory {
@@ -282,10 +299,10 @@ fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
             false => 2, // the log, and that all is durable now
         };
         assert_eq!(while_full, expected, "in memory: {in_memory}");
-        read(&scene.writer);
-        let report = scene.reports.recv().unwrap();
-        assert!(matches!(report, Report::LogRead { .. }));
-        scene.writer.close().unwrap();
+        read(&harness.writer);
+        let report = harness.reports.recv().unwrap();
+        assert!(matches!(report, StorageReport::LogRead { .. }));
+        harness.writer.close().unwrap();
     }
 }
 
@@ -293,26 +310,26 @@ fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
 /// attempt, or the end.
 #[test]
 fn a_full_disk_is_not_tried_again_for_whatever_comes() {
-    let mut scene = scene_with([full(), full()], (NEVER, false));
-    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
-    assert_eq!(scene.entered.recv().unwrap(), [1]);
-    scene.go.send(()).unwrap();
-    let report = scene.reports.recv().unwrap();
-    assert!(matches!(report, Report::Writable(false)));
+    let mut harness = harness_with([full(), full()], (NEVER, false));
+    harness.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(harness.entered.recv().unwrap(), [1]);
+    harness.go.send(()).unwrap();
+    let report = harness.reports.recv().unwrap();
+    assert!(matches!(report, StorageReport::Writable(false)));
     for slot in 2..=100 {
         let records = vec![accepted(slot, "")];
-        scene.writer.persist(Sequence(slot), records);
-        read(&scene.writer);
+        harness.writer.persist(Sequence(slot), records);
+        read(&harness.writer);
         // It has taken the persist before it.
-        let report = scene.reports.recv().unwrap();
-        assert!(matches!(report, Report::LogRead { .. }));
+        let report = harness.reports.recv().unwrap();
+        assert!(matches!(report, StorageReport::LogRead { .. }));
     }
-    assert_eq!(scene.entered.try_recv(), Err(TryRecvError::Empty));
+    assert_eq!(harness.entered.try_recv(), Err(TryRecvError::Empty));
     // It tries once more before it ends, with what it was refused.
-    scene.go.send(()).unwrap();
-    let Scene {
+    harness.go.send(()).unwrap();
+    let Harness {
         writer, entered, ..
-    } = scene;
+    } = harness;
     writer.close().unwrap();
     assert_eq!(entered.recv().unwrap(), [1]);
     assert!(entered.recv().is_err());
@@ -320,18 +337,18 @@ fn a_full_disk_is_not_tried_again_for_whatever_comes() {
 
 #[test]
 fn a_backlog_is_written_in_order_and_in_bounded_pieces() {
-    let mut scene = scene([full(), full()]);
-    let quarter = "x".repeat(PIECE_BYTES / 4);
+    let mut harness = harness([full(), full()]);
+    let quarter = "x".repeat(GROUP_BYTES / 4);
     let records = |slot| vec![accepted(slot, &quarter)];
-    scene.writer.persist(Sequence(1), records(1));
-    assert_eq!(scene.entered.recv().unwrap(), [1]);
+    harness.writer.persist(Sequence(1), records(1));
+    assert_eq!(harness.entered.recv().unwrap(), [1]);
     for slot in 2..=7 {
-        scene.writer.persist(Sequence(slot), records(slot));
+        harness.writer.persist(Sequence(slot), records(slot));
     }
-    // Larger than a piece, and not to be torn.
+    // Larger than a group, and not to be torn.
     let large = [records(8), records(9), records(10), records(11)].concat();
-    scene.writer.persist(Sequence(8), large);
-    scene.writer.persist(Sequence(9), vec![accepted(12, "")]);
+    harness.writer.persist(Sequence(8), large);
+    harness.writer.persist(Sequence(9), vec![accepted(12, "")]);
     let pieces: [&[u64]; 5] = [
         &[1, 2, 3], // refused once more
         &[1, 2, 3],
@@ -340,13 +357,13 @@ fn a_backlog_is_written_in_order_and_in_bounded_pieces() {
         &[8, 9, 10, 11],
     ];
     for piece in pieces {
-        scene.go.send(()).unwrap();
-        assert_eq!(scene.entered.recv().unwrap(), piece);
+        harness.go.send(()).unwrap();
+        assert_eq!(harness.entered.recv().unwrap(), piece);
     }
-    (0..2).for_each(|_| scene.go.send(()).unwrap());
-    assert_eq!(scene.entered.recv().unwrap(), [12]);
-    scene.writer.close().unwrap();
-    let told: Vec<String> = scene.reports.iter().map(|it| format!("{it:?}")).collect();
+    (0..2).for_each(|_| harness.go.send(()).unwrap());
+    assert_eq!(harness.entered.recv().unwrap(), [12]);
+    harness.writer.close().unwrap();
+    let told: Vec<String> = harness.reports.iter().map(|it| format!("{it:?}")).collect();
     let expected = [
         "Writable(false)",
         "Persisted(Sequence(3))",
@@ -362,20 +379,20 @@ fn a_backlog_is_written_in_order_and_in_bounded_pieces() {
 /// A disk that takes seconds for what waits does not keep the process from ending.
 #[test]
 fn what_nobody_was_told_of_is_not_written_before_the_end() {
-    let mut scene = scene([]);
-    scene.writer.persist(Sequence(1), vec![accepted(1, "")]);
-    assert_eq!(scene.entered.recv().unwrap(), [1]);
+    let mut harness = harness([]);
+    harness.writer.persist(Sequence(1), vec![accepted(1, "")]);
+    assert_eq!(harness.entered.recv().unwrap(), [1]);
     for slot in 2..=5 {
         let records = vec![accepted(slot, "")];
-        scene.writer.persist(Sequence(slot), records);
+        harness.writer.persist(Sequence(slot), records);
     }
-    let Scene {
+    let Harness {
         writer,
         go,
         entered,
         reports,
         ..
-    } = scene;
+    } = harness;
     writer.closing.store(true, Ordering::Release);
     go.send(()).unwrap();
     // Another write fails.
@@ -388,22 +405,25 @@ fn what_nobody_was_told_of_is_not_written_before_the_end() {
 
 #[test]
 fn what_counts_as_durable_is_written_before_the_end() {
-    let mut scene = scene_where([], true);
+    let mut harness = harness_where([], true);
     for slot in 1..=3 {
         let records = vec![accepted(slot, "")];
-        let durable = scene.writer.persist(Sequence(slot), records);
-        assert_eq!(durable, Durable::Now);
+        let durable = harness.writer.persist(Sequence(slot), records);
+        assert_eq!(durable, PersistOutcome::Now);
     }
     // It waits for this one.
     let wait = vec![Record::RestartWait(NEVER)];
-    assert_eq!(scene.writer.persist(Sequence(4), wait), Durable::Later);
-    let Scene {
+    assert_eq!(
+        harness.writer.persist(Sequence(4), wait),
+        PersistOutcome::Later
+    );
+    let Harness {
         writer,
         go,
         entered,
         reports: _reports,
         ..
-    } = scene;
+    } = harness;
     writer.closing.store(true, Ordering::Release);
     (0..4).for_each(|_| go.send(()).unwrap());
     writer.close().unwrap();
@@ -421,7 +441,7 @@ fn whoever_drops_the_writer_waits_until_the_disk_is_closed() {
             let source = std::io::ErrorKind::ReadOnlyFilesystem.into();
             Err(StorageError::Directory { path, source })
         }
-        fn read_log(&self, _: &Read) -> Result<Vec<(Slot, Value)>, StorageError> {
+        fn read_log(&self, _: &LogReadRequest) -> Result<Vec<(Slot, Value)>, StorageError> {
             Ok(vec![])
         }
         fn has_room(&self) -> Result<bool, StorageError> {
@@ -442,7 +462,7 @@ fn whoever_drops_the_writer_waits_until_the_disk_is_closed() {
     let tell = move |news| report.send(news).unwrap();
     let mut writer = Writer::start_on(Slow(closed.clone()), (RETRY, false), tell).unwrap();
     writer.persist(Sequence(1), vec![accepted(1, "")]);
-    assert!(matches!(reports.recv().unwrap(), Report::Failed(_)));
+    assert!(matches!(reports.recv().unwrap(), StorageReport::Failed(_)));
     drop(writer);
     assert_eq!(closed.load(Ordering::Acquire), 1);
 }

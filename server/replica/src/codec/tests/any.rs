@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use leasehold_leases::demand::{Delta, Report};
+use leasehold_leases::demand::{Delta, TallyReport};
 use leasehold_leases::{
     Ballot, ClockBound, ConfigChange, ConfigId, CostSettings, Incarnation, KeyRange, LeaseMessage,
-    LeaseParams, Promise, RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, Unlisted,
+    LeaseParams, Promise, RangeChange, ReplicaId, ReplicaSet, Slot, StrategySpec, UnlistedHolders,
 };
 use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Entry, ErrorCode, KeyValue, Outcome, Path, Version};
@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use crate::codec::{Envelope, NUMBER_MAX};
 use crate::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 use crate::message::{
-    Accept, Batch, DemandReport, LogId, LogNews, Message, Proposed, ReadAnswer, Reported,
+    Accept, Batch, DemandReport, LogId, LogNews, Message, Proposal, ReadAnswer, ReportedEntry,
     RequestId, Value,
 };
 
@@ -42,7 +42,7 @@ pub(super) fn ballot() -> impl Strategy<Value = Ballot> {
     (number(), replica_id()).prop_map(|(round, replica)| Ballot { round, replica })
 }
 
-fn span() -> impl Strategy<Value = Duration> {
+fn duration() -> impl Strategy<Value = Duration> {
     number().prop_map(Duration::from_nanos)
 }
 
@@ -106,7 +106,7 @@ fn range() -> impl Strategy<Value = KeyRange> {
 }
 
 fn lease_set() -> impl Strategy<Value = LeaseSet> {
-    let durations = [(); 4].map(|()| option::of(span()));
+    let durations = [(); 4].map(|()| option::of(duration()));
     let parts = (vec((range(), strategy()), 0..4), durations, any::<bool>());
     parts.prop_map(|(strategies, spans, force)| LeaseSet {
         strategies,
@@ -152,8 +152,8 @@ fn strategy() -> impl Strategy<Value = StrategySpec> {
         Just(StrategySpec::None),
         Just(StrategySpec::Leader),
         Just(StrategySpec::All),
-        Just(quorum(Unlisted::Leader)),
-        Just(quorum(Unlisted::Nearest)),
+        Just(quorum(UnlistedHolders::Leader)),
+        Just(quorum(UnlistedHolders::Nearest)),
         option::of(set()).prop_map(|holders| StrategySpec::Fixed { holders }),
         (0..=1000_u32, any::<u8>(), any::<bool>()).prop_map(|(weight, spare, prior)| {
             StrategySpec::Cost(CostSettings::from_thousandths(weight, spare, prior))
@@ -163,14 +163,18 @@ fn strategy() -> impl Strategy<Value = StrategySpec> {
 
 fn params() -> impl Strategy<Value = LeaseParams> {
     let rho = 0..=ClockBound::RHO_PPM_MAX;
-    ([span(), span(), span(), span(), span()], rho).prop_map(|(spans, rho_ppm)| LeaseParams {
-        t_lease: spans[0],
-        t_guard: spans[1],
-        renew: spans[2],
-        t_grace: spans[3],
-        t0_cap: spans[4],
-        clock: ClockBound { rho_ppm },
-    })
+    (
+        [duration(), duration(), duration(), duration(), duration()],
+        rho,
+    )
+        .prop_map(|(spans, rho_ppm)| LeaseParams {
+            t_lease: spans[0],
+            t_guard: spans[1],
+            renew: spans[2],
+            t_grace: spans[3],
+            t0_cap: spans[4],
+            clock: ClockBound { rho_ppm },
+        })
 }
 
 fn change() -> impl Strategy<Value = ConfigChange> {
@@ -190,7 +194,7 @@ fn change() -> impl Strategy<Value = ConfigChange> {
 
 pub(super) fn batch() -> impl Strategy<Value = Batch> {
     let proposed =
-        (replica_id(), request(), command()).prop_map(|(origin, request, command)| Proposed {
+        (replica_id(), request(), command()).prop_map(|(origin, request, command)| Proposal {
             origin,
             request,
             command,
@@ -220,8 +224,8 @@ pub(super) fn log_and_value() -> impl Strategy<Value = (LogId, Value)> {
     log_id().prop_flat_map(|log| (Just(log), value_of(log)))
 }
 
-fn reported() -> impl Strategy<Value = Reported> {
-    (log_and_value(), slot(), ballot()).prop_map(|((log, value), slot, ballot)| Reported {
+fn reported() -> impl Strategy<Value = ReportedEntry> {
+    (log_and_value(), slot(), ballot()).prop_map(|((log, value), slot, ballot)| ReportedEntry {
         log,
         slot,
         ballot,
@@ -256,8 +260,8 @@ fn accept() -> impl Strategy<Value = Accept> {
         vec(any::<u64>(), 2),
     );
     (log_and_value(), rest).prop_map(
-        |((log, value), (ballot, slot, tag, news, last_multi, mut sure))| {
-            sure.truncate(value.commands().len().div_ceil(64));
+        |((log, value), (ballot, slot, tag, news, last_multi, mut infallible))| {
+            infallible.truncate(value.commands().len().div_ceil(64));
             Accept {
                 ballot,
                 log,
@@ -266,7 +270,7 @@ fn accept() -> impl Strategy<Value = Accept> {
                 tag,
                 news,
                 last_multi,
-                sure: sure.into(),
+                infallible: infallible.into(),
             }
         },
     )
@@ -276,7 +280,7 @@ fn lease() -> impl Strategy<Value = LeaseMessage> {
     let known = || number().prop_map(ConfigId);
     let promise = (
         [number(), number(), number()],
-        [span(), span(), span()],
+        [duration(), duration(), duration()],
         slot(),
     );
     prop_oneof![
@@ -382,7 +386,7 @@ fn the_rest() -> impl Strategy<Value = Message> {
     )
         .prop_map(
             |(deltas, (rare_reads, rare_writes), rtts_us)| DemandReport {
-                report: Report {
+                report: TallyReport {
                     deltas,
                     rare_reads,
                     rare_writes,

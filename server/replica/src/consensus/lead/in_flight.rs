@@ -1,26 +1,26 @@
 //! Commands that a leader has taken and that are not executed: none is queued twice,
-//! and a write is *sure* only if no other can make execution refuse it.
+//! and a write is *infallible* only if no other can make execution refuse it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 
 use leasehold_leases::ReplicaId;
-use leasehold_leases::hashing::Seeded;
+use leasehold_leases::hashing::SeededState;
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_wire::Command;
 
-use crate::machine::{Admission, Flying, Sessions};
-use crate::message::{Proposed, RequestId};
+use crate::machine::{Admission, InFlightBound, Sessions};
+use crate::message::{Proposal, RequestId};
 
 /// The writes of one client.
 #[derive(Clone, Debug, Default, Hash)]
-struct Writes {
+struct ClientWrites {
     sequences: Vec<u64>,
     /// The highest low-water mark among them: a lower sequence may be refused.
     acked_below: u64,
 }
 
-impl Writes {
+impl ClientWrites {
     /// One copy of this write is in flight no more.
     fn forget(&mut self, sequence: u64) {
         if off(Rule::H31Copies) {
@@ -34,7 +34,7 @@ impl Writes {
 /// Commands that are queued or proposed, and not executed.
 #[derive(Clone, Debug, Default)]
 pub struct InFlight {
-    writes: HashMap<u64, Writes, Seeded>,
+    writes: HashMap<u64, ClientWrites, SeededState>,
     /// Reads, by the replica that answers them and the attempt's name.
     reads: BTreeSet<(ReplicaId, RequestId)>,
 }
@@ -49,7 +49,7 @@ impl Hash for InFlight {
 impl InFlight {
     /// Whether a command is queued or proposed already. Queued once more, a read would
     /// make the queue longer, and so be asked again.
-    pub fn knows(&self, proposed: &Proposed) -> bool {
+    pub fn knows(&self, proposed: &Proposal) -> bool {
         let command = &proposed.command;
         if !command.is_write() {
             return self.reads.contains(&(proposed.origin, proposed.request));
@@ -58,7 +58,7 @@ impl InFlight {
         writes.is_some_and(|writes| writes.sequences.contains(&command.sequence))
     }
 
-    pub fn note(&mut self, proposed: &Proposed) {
+    pub fn note(&mut self, proposed: &Proposal) {
         let command = &proposed.command;
         if !command.is_write() {
             self.reads.insert((proposed.origin, proposed.request));
@@ -71,7 +71,7 @@ impl InFlight {
 
     /// A command was executed: one copy of it. The log of an earlier leader may hold others. Those
     /// are still executed if there was no capacity for a session before (hazard 31).
-    pub fn forget(&mut self, proposed: &Proposed) {
+    pub fn forget(&mut self, proposed: &Proposal) {
         let command = &proposed.command;
         if !command.is_write() {
             self.reads.remove(&(proposed.origin, proposed.request));
@@ -89,7 +89,7 @@ impl InFlight {
     /// executed sessions nor any slot of the log hold the same sequence or a low-water mark above
     /// it. Executed sessions alone count: the slot in flight that would keep or open the session
     /// may yet turn out empty.
-    pub fn is_sure(
+    pub fn is_infallible(
         &self,
         command: &Command,
         sessions: &Sessions,
@@ -102,11 +102,11 @@ impl InFlight {
             return true;
         }
         let fresh = sessions.admit(command, log_time_ms) == Admission::Fresh;
-        let flying = Flying {
+        let bound = InFlightBound {
             clients: self.writes.len(),
             sessions_max,
         };
-        let lives = sessions.is_certain(command, log_time_ms, flying);
+        let lives = sessions.is_certain(command, log_time_ms, bound);
         let same = writes.sequences.iter().filter(|s| **s == command.sequence);
         let in_order = writes.acked_below <= command.sequence;
         fresh && lives && in_order && same.count() == 1
@@ -123,8 +123,8 @@ mod tests {
     use super::*;
     use crate::settings::SessionLimits;
 
-    fn proposed(sequence: u64, acked_below: u64) -> Proposed {
-        Proposed {
+    fn proposed(sequence: u64, acked_below: u64) -> Proposal {
+        Proposal {
             origin: ReplicaId(0),
             request: RequestId(sequence),
             command: Command::session(7, sequence, acked_below, Op::put("k", "v")),
@@ -179,7 +179,7 @@ mod tests {
             ),
             ("it was active lately", &[(2, 1)], &[1], (2_999, 1), true),
         ];
-        for (case, flying, executed, at, sure) in cases {
+        for (case, flying, executed, at, infallible) in cases {
             let mut in_flight = InFlight::default();
             for (sequence, acked_below) in flying {
                 in_flight.note(&proposed(*sequence, *acked_below));
@@ -195,7 +195,11 @@ mod tests {
                 sessions.record(&proposed(*sequence, 1).command, 0, outcome);
             }
             let command = &proposed(2, 1).command;
-            assert_eq!(in_flight.is_sure(command, &sessions, at), sure, "{case}");
+            assert_eq!(
+                in_flight.is_infallible(command, &sessions, at),
+                infallible,
+                "{case}"
+            );
         }
     }
 

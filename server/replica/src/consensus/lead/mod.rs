@@ -12,14 +12,14 @@ use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
 use smallvec::SmallVec;
 
 use crate::machine::Sessions;
-use crate::message::{Batch, Proposed, Value};
+use crate::message::{Batch, Proposal, Value};
 use crate::per_log::PerLog;
 use crate::plausible::NUMBER_MAX;
 use in_flight::InFlight;
 use queue::Queue;
-pub use queue::{Class, Limits};
-pub use transfer::Attempt;
+pub use queue::{BatchLimits, CommandClass};
 use transfer::Transfer;
+pub use transfer::TransferProgress;
 
 /// A leadership.
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ impl Leadership {
     }
 
     /// Takes a command that is neither queued nor proposed.
-    pub fn enqueue(&mut self, class: Class, proposed: Proposed) {
+    pub fn enqueue(&mut self, class: CommandClass, proposed: Proposal) {
         assert!(!self.in_flight.knows(&proposed), "a command is queued once");
         self.in_flight.note(&proposed);
         self.queue.push(class, proposed);
@@ -93,7 +93,7 @@ impl Leadership {
     pub fn next_batch(
         &mut self,
         classes: (ReplicaSet, ReplicaSet),
-        limits: Limits<'_>,
+        limits: BatchLimits<'_>,
         now: Time,
     ) -> Batch {
         let led_ms = now.since(self.since).as_millis() as u64;
@@ -128,16 +128,16 @@ impl Leadership {
         self.last_multi
     }
 
-    /// A bit for each command of `value` that is *sure*: a blind write that execution
+    /// A bit for each command of `value` that is *infallible*: a blind write that execution
     /// cannot refuse.
-    pub fn sure(&self, value: &Value, sessions: &Sessions) -> Arc<[u64]> {
+    pub fn infallible_bits(&self, value: &Value, sessions: &Sessions) -> Arc<[u64]> {
         let Value::Commands(batch) = value else {
             return Arc::from([]);
         };
         let mut bits = vec![0u64; batch.commands.len().div_ceil(64)];
         let at = (batch.log_time_ms, self.least_sessions_max);
-        for (index, Proposed { command, .. }) in batch.commands.iter().enumerate() {
-            if command.is_blind_write() && self.in_flight.is_sure(command, sessions, at) {
+        for (index, Proposal { command, .. }) in batch.commands.iter().enumerate() {
+            if command.is_blind_write() && self.in_flight.is_infallible(command, sessions, at) {
                 bits[index / 64] |= 1 << (index % 64);
             }
         }
@@ -155,18 +155,18 @@ impl Leadership {
         std::mem::replace(&mut self.answered[from.index()], now)
     }
 
-    /// Returns the replicas that have answered a probe within `patience`, or voted: probes wait
+    /// Returns the replicas that have answered a probe within `timeout`, or voted: probes wait
     /// behind large Accepts.
-    pub fn in_touch(&self, now: Time, patience: Duration) -> ReplicaSet {
+    pub fn in_touch(&self, now: Time, timeout: Duration) -> ReplicaSet {
         let each = self.answered.iter().zip(0..);
-        let lately = each.filter(|(at, _)| now.since(**at) < patience);
+        let lately = each.filter(|(at, _)| now.since(**at) < timeout);
         lately.map(|(_, id)| ReplicaId(id)).collect()
     }
 
-    /// Returns the replicas that have done so within `patience`, and since this leadership began:
+    /// Returns the replicas that have done so within `timeout`, and since this leadership began:
     /// it begins with all replicas in touch.
-    pub fn heard_of(&self, now: Time, patience: Duration) -> ReplicaSet {
-        let touched = self.in_touch(now, patience).iter();
+    pub fn heard_of(&self, now: Time, timeout: Duration) -> ReplicaSet {
+        let touched = self.in_touch(now, timeout).iter();
         let answered = touched.filter(|who| self.answered[who.index()] > self.since);
         answered.collect()
     }

@@ -9,35 +9,35 @@ use leasehold_leases::{ReplicaSet, Slot};
 use leasehold_wire::Command;
 use smallvec::SmallVec;
 
-use crate::message::{Batch, Proposed};
-use crate::parts::Room;
+use crate::message::{Batch, Proposal};
+use crate::parts::Capacity;
 
 /// No class may have more slots in flight than this for each that is still free.
 const OPEN_PER_FREE: usize = 3;
 
 /// Replicas that a command waits for.
 #[derive(Clone, Copy, Debug)]
-pub enum Class {
+pub enum CommandClass {
     /// The holders of its keys.
     Of(ReplicaSet),
     /// All replicas, which are nearby: the command's keys were not looked up.
-    AllAtHand(ReplicaSet),
+    AllNearby(ReplicaSet),
 }
 
 /// Limits of a batch.
 #[derive(Clone, Copy)]
-pub struct Limits<'a> {
+pub struct BatchLimits<'a> {
     /// Maximum number of commands.
     pub commands: usize,
-    /// Size of a command, as [`Room`] counts it.
-    pub room: &'a dyn Fn(&Command) -> usize,
+    /// Cost of a command, as [`Capacity`] counts it.
+    pub cost: &'a dyn Fn(&Command) -> usize,
 }
 
 /// Commands by class: the holders of their keys. A write never waits for the holders of another's
 /// keys, unless they are nearby.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Queue {
-    queues: BTreeMap<ReplicaSet, VecDeque<Proposed>>,
+    queues: BTreeMap<ReplicaSet, VecDeque<Proposal>>,
     /// Class of the commands that were queued while all replicas were nearby: their keys were not
     /// looked up.
     unclassed: Option<ReplicaSet>,
@@ -53,10 +53,10 @@ impl Queue {
         self.queues.is_empty()
     }
 
-    pub fn push(&mut self, class: Class, proposed: Proposed) {
+    pub fn push(&mut self, class: CommandClass, proposed: Proposal) {
         let class = match class {
-            Class::Of(class) => class,
-            Class::AllAtHand(all) => *self.unclassed.insert(all),
+            CommandClass::Of(class) => class,
+            CommandClass::AllNearby(all) => *self.unclassed.insert(all),
         };
         self.queues.entry(class).or_default().push_back(proposed);
     }
@@ -67,7 +67,7 @@ impl Queue {
     }
 
     /// Takes all commands with keys that were not looked up.
-    pub fn take_unclassed(&mut self) -> VecDeque<Proposed> {
+    pub fn take_unclassed(&mut self) -> VecDeque<Proposal> {
         let taken = self
             .unclassed
             .take()
@@ -87,19 +87,19 @@ impl Queue {
     }
 
     /// Takes a batch of this class for `slot`. While there is free space it also takes commands of
-    /// classes that differ from it only in nearby replicas (`at_hand`).
+    /// classes that differ from it only in `nearby` replicas.
     pub fn next_batch(
         &mut self,
-        (class, at_hand): (ReplicaSet, ReplicaSet),
+        (class, nearby): (ReplicaSet, ReplicaSet),
         slot: Slot,
-        limits: Limits<'_>,
+        limits: BatchLimits<'_>,
         log_time_ms: u64,
     ) -> Batch {
         self.served = class;
         let open = self.class_of.insert(slot, class);
         assert!(open.is_none(), "a slot is proposed once");
         *self.open.entry(class).or_default() += 1;
-        let commands = self.take((class, at_hand), limits);
+        let commands = self.take((class, nearby), limits);
         assert!(!commands.is_empty(), "a batch is taken of what is queued");
         Batch {
             log_time_ms,
@@ -110,17 +110,17 @@ impl Queue {
 
     fn take(
         &mut self,
-        (class, at_hand): (ReplicaSet, ReplicaSet),
-        limits: Limits<'_>,
-    ) -> Vec<Proposed> {
-        let (mut room, mut commands) = (Room::default(), Vec::new());
+        (class, nearby): (ReplicaSet, ReplicaSet),
+        limits: BatchLimits<'_>,
+    ) -> Vec<Proposal> {
+        let (mut capacity, mut commands) = (Capacity::default(), Vec::new());
         // Either waits for the holders of both.
-        let alike = |other: &&ReplicaSet| other.union(at_hand) == class.union(at_hand);
+        let alike = |other: &&ReplicaSet| other.union(nearby) == class.union(nearby);
         let others = self.queues.keys().filter(|other| **other != class);
         let joining = others.filter(alike);
         let classes: SmallVec<[_; 8]> = iter::once(&class).chain(joining).copied().collect();
         for class in classes {
-            self.take_of(class, limits, &mut room, &mut commands);
+            self.take_of(class, limits, &mut capacity, &mut commands);
         }
         commands
     }
@@ -128,9 +128,9 @@ impl Queue {
     fn take_of(
         &mut self,
         class: ReplicaSet,
-        limits: Limits<'_>,
-        room: &mut Room,
-        commands: &mut Vec<Proposed>,
+        limits: BatchLimits<'_>,
+        capacity: &mut Capacity,
+        commands: &mut Vec<Proposal>,
     ) {
         let Some(queue) = self.queues.get_mut(&class) else {
             return;
@@ -138,7 +138,7 @@ impl Queue {
         // A single command may be as large as a frame; it then goes alone.
         let least = usize::from(commands.is_empty());
         let most = limits.commands.saturating_sub(commands.len());
-        let fits = |proposed: &&Proposed| room.takes((limits.room)(&proposed.command));
+        let fits = |proposed: &&Proposal| capacity.takes((limits.cost)(&proposed.command));
         let fitting = queue.iter().take(most).take_while(fits).count();
         commands.extend(queue.drain(..fitting.max(least).min(queue.len())));
         if queue.is_empty() {
@@ -182,12 +182,12 @@ mod tests {
     use super::*;
     use crate::message::RequestId;
     use crate::parts::{ITEM_OVERHEAD, PART_BYTES};
-    use crate::weight::command_weight;
+    use crate::weight::command_size_estimate;
 
-    fn limits(commands: usize) -> Limits<'static> {
-        Limits {
+    fn limits(commands: usize) -> BatchLimits<'static> {
+        BatchLimits {
             commands,
-            room: &command_weight,
+            cost: &command_size_estimate,
         }
     }
 
@@ -196,17 +196,17 @@ mod tests {
         let class = ReplicaSet::EMPTY;
         let mut queue = Queue::default();
         let mut batches = |bytes: &[usize], commands_max| {
-            let put = |(sequence, bytes): (usize, &usize)| Proposed {
+            let put = |(sequence, bytes): (usize, &usize)| Proposal {
                 origin: ReplicaId(0),
                 request: RequestId(sequence as u64),
                 command: Command::session(1, sequence as u64, 1, Op::put("", vec![0; *bytes])),
             };
             let queued = bytes.iter().enumerate().map(put);
-            queued.for_each(|proposed| queue.push(Class::Of(class), proposed));
+            queued.for_each(|proposed| queue.push(CommandClass::Of(class), proposed));
             let mut sizes = Vec::new();
             while !queue.is_empty() {
                 let batch = queue.take((class, ReplicaSet::EMPTY), limits(commands_max));
-                let values = batch.iter().map(|p| command_weight(&p.command));
+                let values = batch.iter().map(|p| command_size_estimate(&p.command));
                 sizes.push(values.collect::<Vec<_>>());
             }
             sizes
@@ -225,15 +225,15 @@ mod tests {
     fn classes_that_differ_in_who_is_at_hand_share_a_batch() {
         let set = |ids: &[u8]| ids.iter().map(|id| ReplicaId(*id)).collect::<ReplicaSet>();
         let classes = [&[0, 1][..], &[0, 2], &[0, 1, 2], &[0, 3], &[0, 1, 3]].map(set);
-        let batches = |at_hand: &[u8]| {
+        let batches = |nearby: &[u8]| {
             let mut queue = Queue::default();
             for (class, sequence) in classes.iter().zip(1..) {
                 let command = Command::session(1, sequence, 1, Op::put("", ""));
                 let request = RequestId(sequence);
                 let origin = ReplicaId(0);
                 queue.push(
-                    Class::Of(*class),
-                    Proposed {
+                    CommandClass::Of(*class),
+                    Proposal {
                         origin,
                         request,
                         command,
@@ -243,7 +243,7 @@ mod tests {
             let mut found = Vec::new();
             while let Some(class) = queue.next_class(100) {
                 let slot = Slot(found.len() as u64 + 1);
-                let batch = queue.next_batch((class, set(at_hand)), slot, limits(100), 0);
+                let batch = queue.next_batch((class, set(nearby)), slot, limits(100), 0);
                 let numbers = batch.commands.iter().map(|one| one.request.0);
                 found.push(numbers.collect::<Vec<_>>());
                 queue.check();
@@ -263,7 +263,7 @@ mod tests {
     fn who_is_not_at_hand_is_waited_for_by_no_class_that_needs_it_not() {
         let set = |ids: &[u8]| ids.iter().map(|id| ReplicaId(*id)).collect::<ReplicaSet>();
         let (few, many) = (set(&[0, 1]), set(&[0, 1, 2]));
-        for (at_hand, sizes) in [(&[0][..], [1, 1]), (&[0, 1], [1, 1]), (&[0, 1, 2], [2, 0])] {
+        for (nearby, sizes) in [(&[0][..], [1, 1]), (&[0, 1], [1, 1]), (&[0, 1, 2], [2, 0])] {
             let mut queue = Queue {
                 served: few,
                 ..Queue::default()
@@ -271,19 +271,19 @@ mod tests {
             for (class, sequence) in [(few, 1), (many, 2)] {
                 let command = Command::session(1, sequence, 1, Op::put("", ""));
                 let (origin, request) = (ReplicaId(0), RequestId(sequence));
-                let proposed = Proposed {
+                let proposed = Proposal {
                     origin,
                     request,
                     command,
                 };
-                queue.push(Class::Of(class), proposed);
+                queue.push(CommandClass::Of(class), proposed);
             }
             let found = [1, 2].map(|slot| {
                 let class = queue.next_class(100)?;
-                let batch = queue.next_batch((class, set(at_hand)), Slot(slot), limits(100), 0);
+                let batch = queue.next_batch((class, set(nearby)), Slot(slot), limits(100), 0);
                 Some(batch.commands.len())
             });
-            assert_eq!(found.map(Option::unwrap_or_default), sizes, "{at_hand:?}");
+            assert_eq!(found.map(Option::unwrap_or_default), sizes, "{nearby:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ const ROOM: usize = 16;
 
 /// The result of a write. Nearly all are versions; anything longer is in a box.
 #[derive(Clone, Debug, PartialEq, Hash)]
-pub(super) enum Kept {
+pub(super) enum CompactOutcome {
     Written { slot: u64, index: u32 },
     Mismatch { slot: u64, index: u32 },
     Absent,
@@ -18,38 +18,38 @@ pub(super) enum Kept {
     Other(Box<Outcome>),
 }
 
-impl From<Outcome> for Kept {
-    fn from(outcome: Outcome) -> Kept {
+impl From<Outcome> for CompactOutcome {
+    fn from(outcome: Outcome) -> CompactOutcome {
         match &outcome.result {
-            Some(Answer::Written(Version { slot, index })) => Kept::Written {
+            Some(Answer::Written(Version { slot, index })) => CompactOutcome::Written {
                 slot: *slot,
                 index: *index,
             },
             Some(Answer::Mismatch(Mismatch { actual })) => match *actual {
-                Some(Version { slot, index }) => Kept::Mismatch { slot, index },
-                None => Kept::Absent,
+                Some(Version { slot, index }) => CompactOutcome::Mismatch { slot, index },
+                None => CompactOutcome::Absent,
             },
-            _ if outcome == not_a_record() => Kept::NotARecord,
-            _ => Kept::Other(Box::new(outcome)),
+            _ if outcome == not_a_record() => CompactOutcome::NotARecord,
+            _ => CompactOutcome::Other(Box::new(outcome)),
         }
     }
 }
 
-impl Kept {
+impl CompactOutcome {
     /// The result as it was.
     pub(super) fn outcome(&self) -> Outcome {
         match self {
-            Kept::Written { slot, index } => Outcome::written(Version {
+            CompactOutcome::Written { slot, index } => Outcome::written(Version {
                 slot: *slot,
                 index: *index,
             }),
-            Kept::Mismatch { slot, index } => Outcome::mismatch(Some(Version {
+            CompactOutcome::Mismatch { slot, index } => Outcome::mismatch(Some(Version {
                 slot: *slot,
                 index: *index,
             })),
-            Kept::Absent => Outcome::mismatch(None),
-            Kept::NotARecord => not_a_record(),
-            Kept::Other(outcome) => (**outcome).clone(),
+            CompactOutcome::Absent => Outcome::mismatch(None),
+            CompactOutcome::NotARecord => not_a_record(),
+            CompactOutcome::Other(outcome) => (**outcome).clone(),
         }
     }
 }
@@ -58,17 +58,17 @@ impl Kept {
 /// than `leasehold_wire::UNACKNOWLEDGED_MAX` and one.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Results {
-    One(u64, Kept),
+    One(u64, CompactOutcome),
     /// Rising by sequence.
     #[expect(
         clippy::box_collection,
         reason = "without the box every session is larger"
     )]
-    Many(Box<Vec<(u64, Kept)>>),
+    Many(Box<Vec<(u64, CompactOutcome)>>),
 }
 
 impl Results {
-    pub(super) fn get(&self, sequence: u64) -> Option<&Kept> {
+    pub(super) fn get(&self, sequence: u64) -> Option<&CompactOutcome> {
         match self {
             Results::One(of, kept) => (*of == sequence).then_some(kept),
             Results::Many(all) => {
@@ -88,7 +88,7 @@ impl Results {
 
     /// Adds a result, and forgets those below the low-water mark. Returns whether the
     /// sequence is new.
-    pub(super) fn insert(&mut self, sequence: u64, kept: Kept, acked_below: u64) -> bool {
+    pub(super) fn insert(&mut self, sequence: u64, kept: CompactOutcome, acked_below: u64) -> bool {
         match self {
             Results::One(of, first) if *of < acked_below || *of == sequence => {
                 let is_new = *of != sequence;
@@ -96,7 +96,7 @@ impl Results {
                 is_new
             }
             Results::One(of, first) => {
-                let first = (*of, std::mem::replace(first, Kept::Absent));
+                let first = (*of, std::mem::replace(first, CompactOutcome::Absent));
                 let mut all = vec![first, (sequence, kept)];
                 all.sort_unstable_by_key(|(of, _)| *of);
                 *self = Results::of(all);
@@ -122,7 +122,7 @@ impl Results {
     }
 
     /// Builds the results from a list in ascending order of sequence.
-    fn of(mut all: Vec<(u64, Kept)>) -> Results {
+    fn of(mut all: Vec<(u64, CompactOutcome)>) -> Results {
         match all.pop() {
             Some((sequence, kept)) if all.is_empty() => Results::One(sequence, kept),
             Some(last) => {
@@ -171,7 +171,7 @@ mod tests {
             not_a_record(),
             Outcome::error(ErrorCode::NotARecord, "no record"),
         ] {
-            assert_eq!(Kept::from(outcome.clone()).outcome(), outcome);
+            assert_eq!(CompactOutcome::from(outcome.clone()).outcome(), outcome);
         }
     }
 
@@ -180,14 +180,14 @@ mod tests {
     fn results_are_those_of_a_plain_map() {
         for case in 0..8u64.pow(4) {
             let mut plain = BTreeMap::from([(4, 0)]);
-            let mut results = Results::One(4, Kept::Written { slot: 0, index: 0 });
+            let mut results = Results::One(4, CompactOutcome::Written { slot: 0, index: 0 });
             for place in 0..4 {
                 let choice = case / 8u64.pow(place) % 8;
                 let (sequence, slot) = (choice, u64::from(place) + 1);
                 let acked_below = sequence - choice % 3 % (sequence + 1);
                 let is_new = plain.insert(sequence, slot).is_none();
                 plain.retain(|of, _| *of >= acked_below);
-                let kept = Kept::Written { slot, index: 0 };
+                let kept = CompactOutcome::Written { slot, index: 0 };
                 assert_eq!(results.insert(sequence, kept, acked_below), is_new);
                 let image = plain.iter().map(|(of, slot)| {
                     let version = Version {

@@ -6,7 +6,7 @@ use leasehold_wire::command::Op;
 use leasehold_wire::{UNACKNOWLEDGED_MAX, Version};
 
 use super::super::kv::not_a_record;
-use super::kept::Kept;
+use super::kept::CompactOutcome;
 use super::*;
 
 fn lasting(ttl_ms: u64, stay_ms: u64) -> Sessions {
@@ -296,7 +296,7 @@ fn a_session_is_certain_if_nothing_in_flight_can_end_it_or_take_its_room() {
         sessions.begin(0, 0);
         open(&mut sessions, 1, active_ms);
         open(&mut sessions, 2, 2001);
-        let flying = Flying {
+        let flying = InFlightBound {
             clients,
             sessions_max,
         };
@@ -329,7 +329,7 @@ fn a_session_takes_at_most_200_bytes() {
 /// Covers any results, however late the client acknowledges them.
 #[test]
 fn a_session_takes_24_bytes_more_for_each_result_that_its_client_may_ask_for() {
-    assert_eq!(size_of::<(u64, Kept)>(), 24);
+    assert_eq!(size_of::<(u64, CompactOutcome)>(), 24);
     let mut sessions = lasting(LONG_MS, 0);
     for sequence in 1..=10 * UNACKNOWLEDGED_MAX {
         let acked_below = sequence.saturating_sub(UNACKNOWLEDGED_MAX).max(1);
@@ -343,7 +343,9 @@ fn a_session_takes_24_bytes_more_for_each_result_that_its_client_may_ask_for() {
             continue;
         };
         assert!(all.len() as u64 <= UNACKNOWLEDGED_MAX + 1 && all.capacity() <= 82);
-        let small = all.iter().all(|(_, kept)| !matches!(kept, Kept::Other(_)));
+        let small = all
+            .iter()
+            .all(|(_, kept)| !matches!(kept, CompactOutcome::Other(_)));
         assert!(small, "nothing of it is elsewhere");
     }
 }
@@ -352,20 +354,20 @@ fn a_session_takes_24_bytes_more_for_each_result_that_its_client_may_ask_for() {
 fn sessions_with_many_results_weigh_more_when_they_are_written_down() {
     let mut sessions = lasting(LONG_MS, 0);
     (1..=100).for_each(|client| open(&mut sessions, client, 0));
-    assert_eq!(sessions.dirty_weight(), 100);
+    assert_eq!(sessions.dirty_cost(), 100);
     assert_eq!(sessions.take_dirty().len(), 100);
-    assert_eq!(sessions.dirty_weight(), 0);
+    assert_eq!(sessions.dirty_cost(), 0);
     for sequence in 2..=64 {
         sessions.record(&write(7, sequence, 1), 0, Outcome::default());
     }
-    assert_eq!(sessions.dirty_weight(), 4);
+    assert_eq!(sessions.dirty_cost(), 4);
     sessions.take_dirty();
     sessions.record(&write(7, 65, 1), 0, Outcome::default());
-    assert_eq!(sessions.dirty_weight(), 5);
+    assert_eq!(sessions.dirty_cost(), 5);
     // A busy client with as many results in its session all of the time is written down once.
     for sequence in 66..10_000 {
         sessions.record(&write(7, sequence, sequence - 64), 0, Outcome::default());
     }
-    assert_eq!(sessions.dirty_weight(), 5);
+    assert_eq!(sessions.dirty_cost(), 5);
     assert_eq!(sessions.take_dirty().len(), 1);
 }

@@ -1,38 +1,38 @@
 use std::sync::Arc;
 
-use super::super::bench::{BALLOT, Has, World, promise, puts, says};
+use super::super::bench::{BALLOT, ReplicaState, TestWorld, promise, puts, says};
 use super::*;
 use leasehold_replica::action::{Record, Sequence};
 use leasehold_replica::message::LogNews;
 
 /// Replica 0 leads, and slot 6 is on every disk.
-struct Sixth {
-    world: World,
-    quorums: Quorums,
+struct SlotSix {
+    world: TestWorld,
+    quorums: QuorumOracle,
     ballot: Ballot,
     rest: Vec<Action>,
 }
 
-impl Sixth {
-    fn new() -> Sixth {
-        Sixth::accepted_at(BALLOT)
+impl SlotSix {
+    fn new() -> SlotSix {
+        SlotSix::accepted_at(BALLOT)
     }
 
     /// In memory; on disk it is at the first ballot.
-    fn accepted_at(ballot: Ballot) -> Sixth {
-        let has = || Has {
+    fn accepted_at(ballot: Ballot) -> SlotSix {
+        let has = || ReplicaState {
             accepted: vec![(6, puts(&["a"]))],
             ballot,
-            ..Has::default()
+            ..ReplicaState::default()
         };
-        let mut world = World::new([has(), has(), has()]);
+        let mut world = TestWorld::new([has(), has(), has()]);
         for node in &mut world.nodes {
             node.disk.persist(Sequence(1), vec![accepted()]);
             node.disk.synced();
         }
-        Sixth {
+        SlotSix {
             world,
-            quorums: Quorums::new(3),
+            quorums: QuorumOracle::new(3),
             ballot: BALLOT,
             rest: Vec::new(),
         }
@@ -40,19 +40,19 @@ impl Sixth {
 
     /// In a step of its own.
     fn says(&mut self, node: usize, message: Message) -> Verdict {
-        self.quorums.judge_anew();
+        self.quorums.judge_again();
         self.adds(node, message)
     }
 
     /// In the same step.
     fn adds(&mut self, node: usize, message: Message) -> Verdict {
         let (node, _, envelope) = says((node, 1), (0, 1), message);
-        let acting = Acting {
-            sight: &self.world.sight(),
+        let ctx = StepContext {
+            snapshot: &self.world.snapshot(),
             node,
             rest: &self.rest,
         };
-        self.quorums.sent(acting, &envelope)
+        self.quorums.sent(ctx, &envelope)
     }
 
     fn proposes(&mut self, key: &'static str, tag: u64) -> Verdict {
@@ -64,7 +64,7 @@ impl Sixth {
             tag: ReplicaSet(tag),
             news: LogNews::default(),
             last_multi: Slot::ZERO,
-            sure: Arc::from([]),
+            infallible: Arc::from([]),
         };
         self.says(0, Message::Accept(accept))
     }
@@ -81,8 +81,8 @@ impl Sixth {
     }
 
     fn chosen(&mut self) -> bool {
-        let acting = Acting {
-            sight: &self.world.sight(),
+        let ctx = StepContext {
+            snapshot: &self.world.snapshot(),
             node: 0,
             rest: &self.rest,
         };
@@ -91,7 +91,7 @@ impl Sixth {
             slot: Slot(6),
             value: &puts(&["a"]),
         };
-        self.quorums.chosen(acting, entry).is_ok()
+        self.quorums.chosen(ctx, entry).is_ok()
     }
 }
 
@@ -106,15 +106,15 @@ fn accepted() -> Record {
 
 /// Whether this key is chosen by votes with these tags, in this order.
 fn chosen(key: &'static str, votes: &[(usize, u64)]) -> bool {
-    let mut sixth = Sixth::new();
+    let mut slot_six = SlotSix::new();
     for (node, tag) in votes {
         let sent = match node {
-            0 => sixth.proposes(key, *tag),
-            _ => sixth.votes(*node, *tag),
+            0 => slot_six.proposes(key, *tag),
+            _ => slot_six.votes(*node, *tag),
         };
         assert!(sent.is_ok());
     }
-    sixth.chosen()
+    slot_six.chosen()
 }
 
 #[test]
@@ -136,19 +136,19 @@ fn what_is_chosen_has_a_majority_whose_tags_have_accepted() {
 
 #[test]
 fn what_is_chosen_was_received_at_the_ballot_of_the_votes() {
-    let mut sixth = Sixth::new();
-    sixth.ballot.round += 1;
-    for node in &mut sixth.world.nodes {
+    let mut slot_six = SlotSix::new();
+    slot_six.ballot.round += 1;
+    for node in &mut slot_six.world.nodes {
         let mut record = accepted();
         if let Record::Accepted { ballot, .. } = &mut record {
-            *ballot = sixth.ballot;
+            *ballot = slot_six.ballot;
         }
         node.disk.persist(Sequence(2), vec![record]);
         node.disk.synced();
     }
-    assert!(sixth.proposes("a", 0).is_ok());
-    assert!(sixth.votes(1, 0).is_ok());
-    assert!(!sixth.chosen());
+    assert!(slot_six.proposes("a", 0).is_ok());
+    assert!(slot_six.votes(1, 0).is_ok());
+    assert!(!slot_six.chosen());
 }
 
 #[test]
@@ -163,62 +163,65 @@ fn a_leader_that_commits_and_is_deposed_in_one_step_has_voted_with_whom_it_owes(
         (true, &[1], false),
         (true, &[1, 2], true),
     ] {
-        let mut sixth = Sixth::accepted_at(next);
-        assert!(sixth.proposes("a", 0b110).is_ok());
+        let mut slot_six = SlotSix::accepted_at(next);
+        assert!(slot_six.proposes("a", 0b110).is_ok());
         for node in heard {
-            assert!(sixth.votes(*node, 0b001).is_ok());
+            assert!(slot_six.votes(*node, 0b001).is_ok());
         }
         if promised {
-            sixth.world.talk();
+            slot_six.world.talk();
         }
-        assert_eq!(sixth.chosen(), good, "{promised} {heard:?}");
+        assert_eq!(slot_six.chosen(), good, "{promised} {heard:?}");
     }
 }
 
 #[test]
 fn a_ballot_proposes_one_value() {
-    let mut sixth = Sixth::new();
-    assert!(sixth.proposes("a", 0).is_ok());
-    assert!(sixth.proposes("a", 0).is_ok());
-    assert!(sixth.proposes("b", 0).is_err());
+    let mut slot_six = SlotSix::new();
+    assert!(slot_six.proposes("a", 0).is_ok());
+    assert!(slot_six.proposes("a", 0).is_ok());
+    assert!(slot_six.proposes("b", 0).is_err());
 }
 
 #[test]
 fn who_votes_has_it_on_its_disk() {
-    let mut sixth = Sixth::new();
-    assert!(sixth.votes(1, 0).is_ok());
-    sixth.ballot.round += 1;
-    assert!(sixth.votes(1, 0).is_err());
+    let mut slot_six = SlotSix::new();
+    assert!(slot_six.votes(1, 0).is_ok());
+    slot_six.ballot.round += 1;
+    assert!(slot_six.votes(1, 0).is_err());
 }
 
 #[test]
 fn a_vote_that_leaves_after_a_promise_is_judged_again() {
-    let mut sixth = Sixth::new();
-    let vote = sixth.vote(0b001);
-    assert!(sixth.says(1, vote.clone()).is_ok());
-    sixth.world.talk();
-    assert!(sixth.adds(1, vote.clone()).is_ok(), "it was judged");
-    assert!(sixth.adds(1, promise(9, 6)).is_ok());
-    assert!(sixth.adds(1, vote).is_err());
+    let mut slot_six = SlotSix::new();
+    let vote = slot_six.vote(0b001);
+    assert!(slot_six.says(1, vote.clone()).is_ok());
+    slot_six.world.talk();
+    assert!(slot_six.adds(1, vote.clone()).is_ok(), "it was judged");
+    assert!(slot_six.adds(1, promise(9, 6)).is_ok());
+    assert!(slot_six.adds(1, vote).is_err());
 }
 
 #[test]
 fn who_votes_demands_everyone_whom_it_has_promised() {
-    let mut sixth = Sixth::new();
-    sixth.world.talk();
-    assert!(sixth.votes(1, 0b101).is_ok());
-    assert!(sixth.votes(1, 0b001).is_err());
+    let mut slot_six = SlotSix::new();
+    slot_six.world.talk();
+    assert!(slot_six.votes(1, 0b101).is_ok());
+    assert!(slot_six.votes(1, 0b001).is_err());
     for (barrier, good) in [(6, true), (5, false)] {
         let (_, to, envelope) = says((1, 1), (2, 1), promise(9, barrier));
-        sixth.rest = vec![Action::Send { to, envelope }];
-        assert_eq!(sixth.votes(1, 0b001).is_ok(), good, "{barrier}");
+        slot_six.rest = vec![Action::Send { to, envelope }];
+        assert_eq!(slot_six.votes(1, 0b001).is_ok(), good, "{barrier}");
     }
-    sixth.rest = vec![Action::Persist {
+    slot_six.rest = vec![Action::Persist {
         sequence: Sequence(3),
         records: vec![Record::Erased {
             log: LogId::Commands,
             slot: Slot(6),
         }],
     }];
-    assert!(sixth.votes(1, 0).is_ok(), "of a value that is dead by now");
+    assert!(
+        slot_six.votes(1, 0).is_ok(),
+        "of a value that is dead by now"
+    );
 }

@@ -23,12 +23,12 @@ fn put(sequence: u64, acked_below: u64) -> Command {
 }
 
 /// Commands that are chosen, one a slot, a minute of log time apart.
-struct Log(Chosen, u64);
+struct Log(ChosenValues, u64);
 
 impl Log {
-    fn choose(&mut self, sessions: &mut Sessions, command: Command) -> Verdict {
+    fn choose(&mut self, sessions: &mut SessionOracle, command: Command) -> Verdict {
         self.1 += 1;
-        let proposed = Proposed {
+        let proposed = Proposal {
             origin: ReplicaId(0),
             request: RequestId(self.1),
             command,
@@ -44,12 +44,15 @@ impl Log {
     }
 }
 
-fn world(ttl_ms: u64) -> (Sessions, Log) {
+fn world(ttl_ms: u64) -> (SessionOracle, Log) {
     let limits = SessionLimits {
         ttl: Duration::from_millis(ttl_ms),
         ..SessionLimits::default()
     };
-    (Sessions::new(2, &limits), Log(Chosen::default(), 0))
+    (
+        SessionOracle::new(2, &limits),
+        Log(ChosenValues::default(), 0),
+    )
 }
 
 const LONG: u64 = 3_600_000;
@@ -57,9 +60,9 @@ const LONG: u64 = 3_600_000;
 #[test]
 fn every_answer_to_a_sequence_is_its_result() {
     let (mut sessions, mut log) = world(LONG);
-    sessions.asked(0, handle(1), &put(1, 1));
-    sessions.asked(1, handle(2), &put(1, 1));
-    sessions.asked(1, handle(3), &put(1, 1));
+    sessions.requested(0, handle(1), &put(1, 1));
+    sessions.requested(1, handle(2), &put(1, 1));
+    sessions.requested(1, handle(3), &put(1, 1));
     assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
     assert!(sessions.replied(&log.0, 0, handle(1), &at(1)).is_ok());
     assert!(sessions.replied(&log.0, 1, handle(2), &at(1)).is_ok());
@@ -71,7 +74,7 @@ fn every_answer_to_a_sequence_is_its_result() {
 fn an_answer_at_commit_is_held_against_the_execution() {
     let (mut sessions, mut log) = world(LONG);
     for request in 1..4 {
-        sessions.asked(0, handle(request), &put(1, 1));
+        sessions.requested(0, handle(request), &put(1, 1));
     }
     assert!(sessions.replied(&log.0, 0, handle(1), &at(1)).is_ok());
     assert!(
@@ -79,7 +82,7 @@ fn an_answer_at_commit_is_held_against_the_execution() {
         "another answer"
     );
     assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
-    sessions.asked(0, handle(4), &put(2, 2));
+    sessions.requested(0, handle(4), &put(2, 2));
     assert!(sessions.replied(&log.0, 0, handle(4), &at(3)).is_ok());
     assert!(
         log.choose(&mut sessions, put(2, 2)).is_err(),
@@ -97,7 +100,7 @@ fn what_is_answered_at_commit_needs_nothing_that_is_not_chosen() {
         log.1 += 1;
         // Slot 3: with what was executed alone, its session may have ended.
         let next = opens(put(sequence, sequence));
-        sessions.asked(0, handle(1), &next);
+        sessions.requested(0, handle(1), &next);
         assert!(log.choose(&mut sessions, next).is_ok());
         let told = match sequence {
             1 => at(1),
@@ -111,7 +114,7 @@ fn what_is_answered_at_commit_needs_nothing_that_is_not_chosen() {
     for (sequence, skip) in [(1, 0), (2, 1), (3, 0)] {
         log.1 += skip;
         let next = put(sequence, sequence).opened(0);
-        sessions.asked(0, handle(sequence), &next);
+        sessions.requested(0, handle(sequence), &next);
         let slot = log.1 + 1;
         assert!(log.choose(&mut sessions, next).is_ok());
         if sequence == 3 {
@@ -127,7 +130,7 @@ fn what_was_acknowledged_must_not_be_refused() {
     let (mut sessions, mut log) = world(1000);
     let put = |sequence| put(sequence, sequence).opened(60_000);
     assert!(log.choose(&mut sessions, put(1)).is_ok());
-    sessions.asked(0, handle(1), &put(2));
+    sessions.requested(0, handle(1), &put(2));
     assert!(sessions.replied(&log.0, 0, handle(1), &at(2)).is_ok());
     assert!(log.choose(&mut sessions, put(2)).is_err());
 }
@@ -140,8 +143,8 @@ fn a_refusal_needs_a_reason() {
     let put = |sequence| put(sequence, sequence).opened(60_000);
     assert!(log.choose(&mut sessions, put(1)).is_ok());
     assert!(log.choose(&mut sessions, put(2)).is_ok());
-    sessions.asked(0, handle(1), &put(2));
-    sessions.asked(0, handle(2), &put(1));
+    sessions.requested(0, handle(1), &put(2));
+    sessions.requested(0, handle(2), &put(1));
     assert!(sessions.replied(&log.0, 0, handle(1), &refused).is_ok());
     assert!(sessions.replied(&log.0, 0, handle(2), &refused).is_err());
 }
@@ -150,7 +153,7 @@ fn a_refusal_needs_a_reason() {
 fn a_result_that_was_forgotten_is_not_held_against_a_laggard() {
     let (mut sessions, mut log) = world(LONG * 1000);
     for request in 1..4 {
-        sessions.asked(0, handle(request), &put(1, 1));
+        sessions.requested(0, handle(request), &put(1, 1));
     }
     let last = RESULTS_MAX as u64;
     for sequence in 1..=last {
@@ -170,7 +173,7 @@ fn nothing_takes_effect_twice() {
     let (mut sessions, mut log) = world(1000);
     assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
     assert!(log.choose(&mut sessions, put(1, 1)).is_err());
-    let mut client = Client::default();
+    let mut client = ClientResults::default();
     let taken = [3, 1, 2, 2, 5, 4, 3].map(|sequence| client.take_effect(sequence));
     assert_eq!(taken, [true, true, true, false, true, true, false]);
     assert_eq!(client.executed.len(), 1);
@@ -189,9 +192,9 @@ fn a_read_in_the_log_sees_what_is_before_it() {
     let (mut sessions, mut log) = world(LONG);
     let scan = || Command::from(Op::scan("", "", 10));
     for request in 1..4 {
-        sessions.asked(0, handle(request), &scan());
+        sessions.requested(0, handle(request), &scan());
     }
-    let logged = || stand_in(&scan());
+    let logged = || placeholder(&scan());
     assert!(log.choose(&mut sessions, logged()).is_ok());
     assert!(log.choose(&mut sessions, put(1, 1)).is_ok());
     let nothing = Outcome::entries(Vec::new());
