@@ -17,7 +17,7 @@ use leasehold_geo_deploy::standing::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::place::ClientCredentials;
+use crate::connector::ClientCredentials;
 use crate::terminal::{Interrupted, interrupted, log, note, runtime, say};
 
 #[derive(Subcommand)]

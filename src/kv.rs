@@ -13,7 +13,7 @@ use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Path, Version};
 
-use crate::place::{ClientCredentials, ConnectedClient, Connector};
+use crate::connector::{ClientCredentials, ConnectedClient, Connector};
 use crate::terminal::{escaped, note, print_bytes, runtime};
 
 #[derive(Args)]

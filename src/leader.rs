@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use leasehold_client::{Client, Error};
 use leasehold_wire::StatusReply;
 
-use crate::place::Replicas;
+use crate::connector::Replicas;
 use crate::terminal::{runtime, say};
 
 #[derive(Args)]

@@ -4,6 +4,7 @@ mod advice;
 mod cert;
 mod chaos;
 mod cluster;
+mod connector;
 #[cfg(test)]
 mod contract;
 mod exp;
@@ -12,7 +13,6 @@ mod kv;
 mod leader;
 mod lease;
 mod pictures;
-mod place;
 mod plot;
 mod serve;
 mod sim;

@@ -5,11 +5,11 @@
 
 mod campaign;
 mod choices;
-mod control;
-mod examine;
-mod meter;
+mod progress;
+mod seed;
+mod self_test;
 mod single;
-mod state;
+mod store;
 mod summary;
 
 use std::path::PathBuf;
@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use leasehold_sim::control::ClockSelfTest;
+use leasehold_sim::self_test::ClockSelfTest;
 
 use self::campaign::{CampaignEnd, CampaignProgress, Goal};
 use self::choices::ChoiceArgs;
-use self::examine::SeedFailure;
-use self::meter::{CampaignClock, ProgressDisplay};
-use self::state::CampaignStore;
+use self::progress::{CampaignClock, ProgressDisplay};
+use self::seed::SeedFailure;
+use self::store::CampaignStore;
 use self::summary::CampaignSummary;
 use crate::terminal::{Interrupted, say};
 
@@ -106,7 +106,7 @@ impl From<SimSelfTestArg> for ClockSelfTest {
 }
 
 pub fn run(args: &SimArgs) -> anyhow::Result<()> {
-    examine::keep_assertions_quiet();
+    seed::keep_assertions_quiet();
     let resolved = args.choices.resolve(args.control.map(ClockSelfTest::from));
     if args.trace && args.seed.is_none() {
         bail!(
@@ -119,7 +119,7 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
         return single::run(seed, &resolved, args.trace.then_some(lines));
     }
     if args.control.is_some() {
-        return control::run(&resolved, args.from, args.seeds, threads(args));
+        return self_test::run(&resolved, args.from, args.seeds, threads(args));
     }
     campaign(args, &resolved)
 }
@@ -142,7 +142,7 @@ fn campaign(args: &SimArgs, resolved: &choices::ResolvedChoices) -> anyhow::Resu
     let mut saved = Instant::now();
     let worker = {
         let (choices, twice) = (resolved.choices(), args.twice);
-        move |seed| examine::seed(seed, &choices, twice)
+        move |seed| seed::seed(seed, &choices, twice)
     };
     let ended = campaign::drive(&mut progress, threads(args), worker, |progress| {
         display.update(progress, &clock);

@@ -39,9 +39,9 @@ use smallvec::SmallVec;
 use tokio::sync::futures::Notified;
 use tokio::time::{Instant, sleep_until};
 
+use crate::backoff::Backoff;
 use crate::connection::{Call, CallError, Connection, ConnectionState};
 use crate::error::{Error, FailedAttempt};
-use crate::pause::Backoff;
 use crate::replicas::Replicas;
 use crate::routing::Route;
 use leasehold_wire::request::Body;

@@ -1,11 +1,11 @@
 //! The client library of Leasehold: a pipelined client with sessions and retries.
 
+mod backoff;
 mod client;
 mod connection;
 mod copies;
 mod error;
 mod options;
-mod pause;
 mod replicas;
 mod routing;
 mod session;

@@ -23,13 +23,13 @@ use bytes::Bytes;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::backoff::Backoff;
 use crate::connection::{
     ChangeNotifier, Connection, ConnectionEnd, ConnectionState, Link, LinkError, connect, serves,
 };
 use crate::copies::refused;
 use crate::error::{Error, FailedAttempt};
 use crate::options::ClientOptions;
-use crate::pause::Backoff;
 use crate::routing::{Router, Routing};
 use leasehold_transport::Secret;
 use leasehold_wire::command::Op;

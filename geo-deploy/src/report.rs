@@ -5,17 +5,16 @@
 //! bounds it: distance for latencies ([`crate::run::bound`]), learning for the share
 //! of local reads ([`crate::run::bookkeeping`]), and what the paper reports.
 
-mod allowed;
-mod course;
 mod digest;
-mod effort;
 mod figures;
 mod files;
 mod logs;
 mod manifest;
+mod operation_cost;
 mod outage;
 mod page;
 mod paper;
+mod placement;
 mod prose;
 mod render;
 mod replace;
@@ -25,6 +24,7 @@ mod switches;
 mod table;
 mod tables;
 mod throughput;
+mod time_series;
 mod tolerance;
 
 use std::path::Path;
@@ -36,18 +36,18 @@ use crate::run::bound::Bounds;
 use crate::run::{FaultSpan, HistoryVerdict, MeasuredInterval, OutageBound, RunEvent, StrategyRun};
 use crate::topology::Topology;
 
-pub use allowed::PlacementComparison;
-pub use course::Adaptation;
-pub use effort::OperationCost;
 pub use logs::{NamedLogs, plot};
 pub use manifest::Manifest;
+pub use operation_cost::OperationCost;
 pub use outage::Outage;
+pub use placement::PlacementComparison;
 pub use replace::{INCOMPLETE, prepare, replace};
 pub use summary::{
     AllSummary, ExperimentSummary, ReadSummary, RunSummary, SiteSummary, WriteSummary,
 };
 pub use switches::PartSummary;
 pub use throughput::ThroughputReport;
+pub use time_series::Adaptation;
 
 /// A report with its samples sorted, and the figures that follow from them.
 pub struct DigestedReport<'a> {
@@ -97,8 +97,8 @@ impl DigestedReport<'_> {
             put("timeline.csv", files::timeline_csv(report).as_bytes())?;
             put("outages.csv", files::outages_csv(summary).as_bytes())?;
         }
-        if course::is_shown(report) {
-            put("course.csv", course::csv(report).as_bytes())?;
+        if time_series::is_shown(report) {
+            put("course.csv", time_series::csv(report).as_bytes())?;
         }
         files::latency_hlog(report, &dir.join("latency.hlog"))?;
         render::write(&figures::all(report, digests, summary), &plots)?;

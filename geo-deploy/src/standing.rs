@@ -7,7 +7,7 @@
 //! than a process id, which may be another's by now. A plain `serve` has no such port.
 
 mod control;
-mod earlier;
+mod data_check;
 mod restarts;
 mod state;
 mod supervisor;
@@ -91,7 +91,7 @@ pub async fn supervise(
         bail!("strategy: {}; name one", labels.join(", "));
     };
     let plan = RunPlan::new(experiment, strategy);
-    let data = earlier::check(&plan, dir)?;
+    let data = data_check::check(&plan, dir)?;
     let dir = std::path::absolute(dir).context("the cluster's directory")?;
     std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
     let _lock = Lock::take(&dir)?;

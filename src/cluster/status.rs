@@ -12,7 +12,7 @@ use leasehold_geo_deploy::standing::{
 use leasehold_wire::StatusReply;
 
 use super::limits;
-use crate::place::{ClientCredentials, Connector};
+use crate::connector::{ClientCredentials, Connector};
 use crate::terminal::{runtime, say};
 
 /// Longest time that a replica may take to answer: a paused one never does.

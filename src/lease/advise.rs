@@ -1,7 +1,7 @@
 //! `leasehold lease advise`.
 
 mod apply;
-mod known;
+mod leader_view;
 mod verdict;
 
 use clap::Args;
@@ -11,10 +11,10 @@ use leasehold_leases::{ReplicaId, ReplicaSet};
 use leasehold_wire::StatusReply;
 use serde_json::json;
 
-use self::known::LeaderView;
+use self::leader_view::LeaderView;
 use self::verdict::{AdviceVerdict, WORTH};
 use crate::advice::{AdviceContext, shortlist};
-use crate::place::Connector;
+use crate::connector::Connector;
 use crate::terminal::say;
 
 /// With fewer operations than this, forecasts say more about chance than about demand.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold_sim::tally::CampaignTally;
 use tokio::sync::mpsc;
 
-use super::examine::SeedFailure;
+use super::seed::SeedFailure;
 use crate::terminal::{interrupted, runtime};
 
 /// Interval at which the terminal is brought up to date.

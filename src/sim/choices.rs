@@ -2,8 +2,8 @@
 //! written as the flags that repeat it.
 
 use clap::Args;
-use leasehold_sim::control::ClockSelfTest;
 use leasehold_sim::scenario::{Choices, RATE, strategies};
+use leasehold_sim::self_test::ClockSelfTest;
 
 /// Bound on clock drift that the simulator's replicas count with, in ppm; a control breaks it
 /// tenfold.

@@ -7,7 +7,7 @@ use leasehold_sim::scenario::Scenario;
 use leasehold_sim::trace::RunTrace;
 
 use super::choices::ResolvedChoices;
-use super::examine;
+use super::seed;
 use crate::terminal::say;
 
 /// Lines of a trace that are usually enough to see what went wrong.
@@ -22,7 +22,7 @@ pub fn command(seed: u64, resolved: &ResolvedChoices) -> String {
 /// Runs a seed; prints so many of its last lines (0: all), if any, and what came of it.
 pub fn run(seed: u64, resolved: &ResolvedChoices, lines: Option<usize>) -> anyhow::Result<()> {
     let scenario = Scenario::draw(seed, &resolved.choices());
-    let outcome = examine::run(&scenario, lines.map(RunTrace::keeping));
+    let outcome = seed::run(&scenario, lines.map(RunTrace::keeping));
     for line in outcome.trace.iter().flat_map(RunTrace::lines) {
         say!("{line}");
     }

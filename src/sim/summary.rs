@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::campaign::CampaignProgress;
 use super::choices::ResolvedChoices;
-use super::examine::SeedFailure;
-use super::meter::CampaignClock;
-use super::state::SIMULATED;
+use super::progress::CampaignClock;
+use super::seed::SeedFailure;
+use super::store::SIMULATED;
 
 /// Summary of a campaign, in the form in which it is serialized.
 #[derive(Serialize)]

@@ -8,7 +8,7 @@
 //! that is queued when the socket is free leaves in one write.
 
 mod call;
-mod greet;
+mod connect;
 mod traffic;
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use leasehold_backoff::FlapBackoff;
 use leasehold_wire::{ErrorCode, Response, Welcome, outcome, request};
 
 pub(crate) use call::Call;
-pub(crate) use greet::{Link, LinkError, connect};
+pub(crate) use connect::{Link, LinkError, connect};
 pub(crate) use traffic::ConnectionEnd;
 
 /// Why a call has no response.

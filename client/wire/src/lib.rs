@@ -2,10 +2,10 @@
 //! limits every decoder enforces before it allocates.
 
 mod codec;
-mod meaning;
+mod constructors;
+mod decode_request;
+mod encode_response;
 mod questions;
-mod receive;
-mod respond;
 mod validate;
 
 #[allow(missing_docs, clippy::all)]
@@ -15,10 +15,10 @@ mod generated {
 pub use codec::{
     FrameError, decode_greeting, encode_frame, hello, split_frame, split_frame_at_most,
 };
+pub use decode_request::{DecodedRequest, decode_request};
+pub use encode_response::encode_response;
 pub use generated::*;
 pub use questions::ReadOp;
-pub use receive::{DecodedRequest, decode_request};
-pub use respond::encode_response;
 pub use validate::{
     COMMAND_BYTES_MAX, COMMAND_PARTS_MAX, SCAN_ENTRIES_MAX, UNACKNOWLEDGED_MAX, validate,
     validate_body, validate_op,

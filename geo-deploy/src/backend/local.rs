@@ -1,22 +1,22 @@
 //! Real processes on one machine: a `serve` for every site, behind an emulated WAN.
 
 mod changes;
+mod client_access;
 mod clients;
 mod cluster;
-mod disturb;
-mod holdings;
+mod fault_runner;
+mod holder_query;
 mod links;
 pub mod one_site;
 mod ports;
-mod reach;
 mod replica;
 mod roles;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
+pub use client_access::ClientAccess;
 pub use cluster::{DataState, LocalCluster, LocalSettings};
-pub use reach::ClientAccess;
 pub(super) use replica::events_file;
 pub use replica::{DownReason, ProcessEvent, ProcessState, ProcessStatus};
 pub use roles::Roles;

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::Serialize;
 
-use super::ran::RoundResult;
+use super::result::RoundResult;
 use super::round::RoundFacts;
 use crate::fault::FaultSpec;
 

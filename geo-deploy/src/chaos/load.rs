@@ -13,9 +13,9 @@ use leasehold_wire::{Path, Version};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::ask::{OperationKind, OperationRequest};
-use super::choose::{Chooser, KeyGroups, KeyPool};
+use super::chooser::{Chooser, KeyGroups, KeyPool};
 use super::record::{CompletedOperation, OperationOutcome, RoundRecord};
+use super::request::{OperationKind, OperationRequest};
 use crate::backend::local::ClientAccess;
 
 /// A client that could not connect waits for so long.

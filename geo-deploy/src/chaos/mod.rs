@@ -6,33 +6,33 @@
 //! At its end everything is well again, every replica must serve, all are killed and
 //! started, and everything is read through each. Then the round is judged.
 
-mod ask;
-mod choose;
-mod conductor;
-mod control;
+mod chooser;
+mod effect_filter;
 mod evidence;
+mod falsification;
+mod fault_injector;
+mod final_check;
 mod judge;
-mod last;
 mod load;
-mod possible;
-mod ran;
 mod record;
+mod request;
+mod result;
 mod round;
+mod running_round;
 pub mod schedule;
-mod stage;
 mod summary;
 #[cfg(test)]
 mod tests;
 
 use anyhow::bail;
 
-pub use ask::OperationKind;
-pub use control::Falsification;
+pub use falsification::Falsification;
 pub use judge::Judgement;
-pub use ran::{RoundResult, SiteOutage};
 pub use record::OutcomeCounts;
+pub use request::OperationKind;
+pub use result::{RoundResult, SiteOutage};
 pub use round::{Round, Settings};
-pub use stage::{RoundProgress, RoundProgressFn};
+pub use running_round::{RoundProgress, RoundProgressFn};
 pub use summary::ChaosSummary;
 
 use crate::backend::local::{DownReason, LocalCluster, ProcessEvent};

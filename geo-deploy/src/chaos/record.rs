@@ -7,8 +7,8 @@ use leasehold_histories::history::{History, HistoryEvent};
 use leasehold_histories::serializability::Transaction;
 use leasehold_wire::Path;
 
-use super::ask::{OperationKind, Parts};
-use super::choose::group_of;
+use super::chooser::group_of;
+use super::request::{OperationKind, Parts};
 
 /// Most answers kept that no state explains; one is a violation.
 const WRONG_MAX: usize = 20;

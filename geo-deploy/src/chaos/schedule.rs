@@ -8,7 +8,7 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::choose::weighted;
+use super::chooser::weighted;
 use crate::fault::{self, Direction, FaultAction, FaultSpec, FaultTarget};
 use crate::topology::Topology;
 

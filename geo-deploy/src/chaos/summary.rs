@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::ask::OperationKind;
-use super::ran::{RoundResult, SiteOutage};
 use super::record::OutcomeCounts;
+use super::request::OperationKind;
+use super::result::{RoundResult, SiteOutage};
 
 /// All rounds of a run together.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -10,12 +10,12 @@ use leasehold_wire::{Entry, Outcome, Version};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::ask::OperationRequest;
-use super::choose::{Chooser, KeyGroups, KeyPool, group_of};
-use super::control::{Falsification, falsify};
+use super::chooser::{Chooser, KeyGroups, KeyPool, group_of};
+use super::falsification::{Falsification, falsify};
 use super::judge::judge;
 use super::load::versions;
 use super::record::{CompletedOperation, OperationOutcome, RoundRecord};
+use super::request::OperationRequest;
 
 /// A store that executes one operation after the other.
 #[derive(Default)]

@@ -2,8 +2,8 @@
 
 mod bars;
 pub(super) mod cdf;
-pub(super) mod course;
 mod headline;
+pub(super) mod time_series;
 pub(super) mod timeline;
 
 use super::digest::Digest;
@@ -36,7 +36,7 @@ pub(super) fn all(
         bars::local_reads(report, summary),
         bars::writes_at_minimum(report, summary),
     ];
-    figures.extend(course::figure(report));
+    figures.extend(time_series::figure(report));
     figures.extend(cdf::figures(&cdf::of_report(report, digests, summary)));
     figures.extend(report.runs.iter().flat_map(|run| of_faults(report, run)));
     figures

@@ -6,7 +6,9 @@ use super::figures::{self, Figure};
 use super::summary::ExperimentSummary;
 use super::svg::{SERIES_DARK, SERIES_LIGHT, escape};
 use super::table::Table;
-use super::{ExperimentReport, allowed, course, effort, outage, prose, switches, tables};
+use super::{
+    ExperimentReport, operation_cost, outage, placement, prose, switches, tables, time_series,
+};
 
 /// The page's own style sheet; colours are variables, so that plots follow them.
 const STYLE: &str = include_str!("page.css");
@@ -28,7 +30,7 @@ struct Section {
 
 fn sections(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<Section> {
     let mut sections = Vec::from(results(report, summary));
-    if course::is_shown(report) {
+    if time_series::is_shown(report) {
         sections.insert(1, over_time(report, summary));
     }
     sections.extend(switches::parts_table(summary).map(|table| Section {
@@ -81,10 +83,10 @@ fn results(report: &ExperimentReport, summary: &ExperimentSummary) -> [Section; 
         },
         Section {
             heading: "What true rates allow",
-            paragraphs: allowed::prose(summary),
-            tables: allowed::table(summary)
+            paragraphs: placement::prose(summary),
+            tables: placement::table(summary)
                 .into_iter()
-                .chain(allowed::optimum(report, summary))
+                .chain(placement::optimum(report, summary))
                 .collect(),
             ..Section::default()
         },
@@ -93,7 +95,7 @@ fn results(report: &ExperimentReport, summary: &ExperimentSummary) -> [Section; 
             paragraphs: prose::learning(report, summary),
             figures: vec!["local-reads".to_owned()],
             tables: (tables::learning(report, summary).into_iter())
-                .chain(effort::table(summary))
+                .chain(operation_cost::table(summary))
                 .collect(),
             ..Section::default()
         },
@@ -111,12 +113,12 @@ fn over_time(report: &ExperimentReport, summary: &ExperimentSummary) -> Section 
     Section {
         heading: "Over time",
         paragraphs: [
-            course::prose(report),
+            time_series::prose(report),
             switches::prose(report).into_iter().collect(),
         ]
         .concat(),
-        figures: vec![figures::course::NAME.to_owned()],
-        tables: course::table(summary)
+        figures: vec![figures::time_series::NAME.to_owned()],
+        tables: time_series::table(summary)
             .into_iter()
             .chain(switches::table(report))
             .collect(),

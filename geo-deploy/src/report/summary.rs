@@ -7,12 +7,12 @@ use leasehold_ycsb::measurement::path_name;
 use leasehold_ycsb::sample::{OpOutcome, Sample};
 use serde::Serialize;
 
-use super::allowed::PlacementComparison;
-use super::course::{self, Adaptation};
 use super::digest::{Class, Digest, Latencies, share};
-use super::effort::OperationCost;
+use super::operation_cost::OperationCost;
 use super::outage::{self, Outage, OutageGroup};
+use super::placement::PlacementComparison;
 use super::switches::{self, PartSummary};
+use super::time_series::{self, Adaptation};
 use super::tolerance::Tolerance;
 use super::{ExperimentReport, MeasuredInterval, StrategyRun};
 use crate::run::SwitchReads;
@@ -257,7 +257,7 @@ fn of_run(report: &ExperimentReport, run: &StrategyRun, digest: &Digest) -> RunS
         held_fraction: totals.held_fraction,
         min_latency_fraction: totals.min_latency_fraction,
         true_rates: PlacementComparison::of(report, run),
-        adapting: course::adaptations(report, run),
+        adapting: time_series::adaptations(report, run),
         switches: run.switches.clone(),
         parts: switches::parts(report, run),
         effort: OperationCost::of(report, run),

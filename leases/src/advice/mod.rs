@@ -6,15 +6,15 @@
 //! are part of it. Queues, lost messages and processors are not.
 
 mod expected;
-mod gathering;
 mod holders;
 mod profile;
+mod profile_pass;
 #[cfg(test)]
 mod tests;
 
-pub use self::gathering::ProfilePass;
 pub use self::holders::HolderPlan;
 pub use self::profile::{KEYS_MAX, KeyGroup, Profile, ProfileBuilder, ProfileError};
+pub use self::profile_pass::ProfilePass;
 
 use self::expected::ForecastSum;
 use crate::config::UnlistedHolders;

@@ -12,7 +12,7 @@
 //! observations in the place of their smoothing.
 
 mod estimate;
-mod room;
+mod memory_budget;
 mod shift;
 mod table;
 mod tally;

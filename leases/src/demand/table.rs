@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::TallyReport;
 use super::estimate::{Calibration, Estimator, Histogram};
-use super::room::MemoryBudget;
+use super::memory_budget::MemoryBudget;
 use super::shift::ShiftDetector;
 use crate::growing::GrowingIndexMap;
 use crate::time::Time;

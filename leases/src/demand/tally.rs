@@ -2,7 +2,7 @@
 
 use std::hash::BuildHasher;
 
-use super::room::MemoryBudget;
+use super::memory_budget::MemoryBudget;
 use super::{Delta, TallyReport, bytes_of};
 use crate::growing::GrowingIndexMap;
 use crate::hashing::SeededState;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::grants::Grant;
-use super::live::LiveGrants;
+use super::live_grants::LiveGrants;
 use super::message::{LeaseMessage, Promise};
 use super::peer::{LatestPromise, Peer};
 use super::rules;

@@ -22,7 +22,7 @@ mod chain;
 mod grantor;
 mod grants;
 mod holder;
-mod live;
+mod live_grants;
 mod message;
 mod peer;
 mod rules;
@@ -31,5 +31,5 @@ mod tests;
 
 pub use grantor::{Grantor, PollContext};
 pub use holder::{Holder, NoPermit, Permit};
-pub use live::LiveGrants;
+pub use live_grants::LiveGrants;
 pub use message::{LeaseMessage, Promise};

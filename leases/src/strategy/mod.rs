@@ -10,7 +10,7 @@
 mod chooser;
 mod cost;
 mod costs;
-mod listing;
+mod gathered_changes;
 mod quorum;
 mod remaining;
 mod situation;

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::chooser::HolderChange;
-use super::listing::{GatheredChanges, RoundRobin, by_gain};
+use super::gathered_changes::{GatheredChanges, RoundRobin, by_gain};
 use crate::config::{ConfigChange, Configs, RangeChange};
 use crate::types::{ConfigId, Key, ReplicaSet};
 
@@ -215,7 +215,7 @@ impl KeyBatch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::listing::{KEYS_MAX, Listing};
+    use super::super::gathered_changes::{KEYS_MAX, Listing};
     use super::*;
 
     /// Keys from here on want other holders again as soon as they have them.

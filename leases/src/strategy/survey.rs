@@ -7,7 +7,7 @@
 
 use super::chooser::{HolderChange, HolderChooser};
 use super::cost::Tables;
-use super::listing::Listing;
+use super::gathered_changes::Listing;
 use super::remaining::RemainingChanges;
 use super::situation::Situation;
 use crate::config::{ConfigChange, Configs, KeyRange, Policy, RangeChange, RangeMap};

@@ -25,7 +25,7 @@ use super::large_writes::LargeWrites;
 use leasehold_replica::action::ClientHandle;
 use leasehold_replica::cost::{self, Cost, Request, Sizes};
 use leasehold_replica::input::Input;
-use leasehold_replica::turns::RoundRobinQueue;
+use leasehold_replica::round_robin::RoundRobinQueue;
 
 /// Inputs of peers that a round takes at most, and of clients: a few ms of work.
 const INPUTS_PER_ITERATION: usize = 4096;

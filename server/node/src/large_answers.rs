@@ -8,7 +8,7 @@
 
 use leasehold_wire::{Response, outcome};
 
-use leasehold_replica::turns::RoundRobinQueue;
+use leasehold_replica::round_robin::RoundRobinQueue;
 
 /// Bytes of large answers that a round encodes. The last one may exceed it.
 const BYTES_PER_ITERATION: usize = 2 << 20;

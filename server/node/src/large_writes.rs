@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use leasehold_replica::input::Input;
-use leasehold_replica::turns::RoundRobinQueue;
+use leasehold_replica::round_robin::RoundRobinQueue;
 
 /// Bytes that the replica gets at once, if it may have as many.
 const AT_ONCE: usize = 1 << 20;

@@ -7,14 +7,14 @@
 //! machine of `results/charges`, where `benchmarks/charges.sh` compares these figures with measured
 //! processor time.
 //!
-//! `replica::weight` is another scale: bytes of memory, of messages and of disk.
+//! `replica::size_estimate` is another scale: bytes of memory, of messages and of disk.
 
 use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{Command, LeaseRequest, Outcome, Path, StatusRequest, outcome};
 
 use crate::message::{Message, Proposal, Value};
-use crate::weight::command_size_estimate;
+use crate::size_estimate::command_size_estimate;
 
 #[cfg(test)]
 mod tests;

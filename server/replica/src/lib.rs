@@ -34,11 +34,12 @@ pub mod cost;
 pub mod input;
 pub mod lease_set;
 pub mod message;
+pub mod round_robin;
 pub mod settings;
 pub mod shell;
-pub mod turns;
 
 mod consensus;
+mod context;
 mod fingerprint;
 mod flow;
 mod handles;
@@ -51,14 +52,13 @@ mod origin;
 pub mod parts;
 mod per_log;
 mod persist;
-pub mod plausible;
+pub mod sanity;
+pub mod size_estimate;
 mod start;
 mod status;
 mod step;
 mod timers;
 pub mod unavailable;
-mod us;
-pub mod weight;
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{ConfigId, Configs, ReplicaId, Slot, Time};
@@ -70,18 +70,18 @@ pub use self::joining::witnesses;
 pub use self::origin::placeholder;
 pub use self::persist::BACKLOG_BYTES_MAX;
 pub use self::settings::Settings;
+pub use self::size_estimate::record_size_estimate;
 pub use self::status::ShortTimeout;
 pub use self::timers::DueTimers;
-pub use self::weight::record_size_estimate;
 
+use self::context::ReplicaContext;
 use self::flow::Parts;
 use self::message::{Envelope, Message, PerLog};
 use self::metrics::Metrics;
 use self::persist::Persister;
-use self::plausible::{SanityBaseline, is_sane, round_of};
+use self::sanity::{SanityBaseline, is_sane, round_of};
 use self::step::{RequestNames, Step};
 use self::timers::Timers;
-use self::us::ReplicaContext;
 
 /// One replica.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ use leasehold_leases::Time;
 use super::Replica;
 use super::action::RecoveredState;
 use super::consensus::Consensus;
+use super::context::ReplicaContext;
 use super::flow::Parts;
 use super::joining::Joining;
 use super::leasing::Leasing;
@@ -15,7 +16,6 @@ use super::persist::Persister;
 use super::settings::Settings;
 use super::step::RequestNames;
 use super::timers::Timers;
-use super::us::ReplicaContext;
 
 impl Replica {
     /// A replica that continues from what an earlier run made durable, or begins.

@@ -6,12 +6,12 @@ use leasehold_leases::{Incarnation, ReplicaId, Time};
 use leasehold_wire::{Outcome, Path};
 
 use super::action::{Action, Event, Record};
+use super::context::ReplicaContext;
 use super::handles::ClientHandle;
 use super::message::{Message, RequestId};
 use super::metrics::Metrics;
 use super::persist::{Continuation, Persister};
 use super::timers::{Timer, Timers};
-use super::us::ReplicaContext;
 
 /// One step of a replica.
 pub(super) struct Step<'a> {

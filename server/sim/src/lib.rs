@@ -12,19 +12,19 @@
 //! clients saw.
 
 pub mod clock;
-pub mod control;
 pub mod disk;
-pub mod drill;
 pub mod fault;
+pub mod fault_injection;
+pub mod faulty_reporter;
 pub mod network;
 pub mod node;
-pub mod odd;
 pub mod oracle;
 #[cfg(test)]
 mod paced;
 pub mod run;
 pub mod saved;
 pub mod scenario;
+pub mod self_test;
 pub mod swarm;
 #[cfg(test)]
 mod switched;

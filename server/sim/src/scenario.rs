@@ -13,9 +13,9 @@ use leasehold_leases::{
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::control::ClockSelfTest;
 use super::fault::FaultKind;
 use super::network::Faults;
+use super::self_test::ClockSelfTest;
 use super::swarm::FaultPlan;
 use super::workload::ClientLoad;
 use super::world::WorldSettings;

@@ -6,9 +6,9 @@
 
 mod effects;
 mod events;
-mod harm;
+mod faults;
+mod iteration;
 mod queue;
-mod round;
 
 use leasehold_leases::{ReplicaId, Time};
 use leasehold_wire::{Command, Outcome, Path};
@@ -17,14 +17,14 @@ use rand_pcg::Pcg64Mcg;
 
 use self::effects::LastDelivery;
 use self::events::QueuedEvent;
-pub use self::harm::LEAVE_WITHIN_NS;
+pub use self::faults::LEAVE_WITHIN_NS;
 use self::queue::Queue;
 use super::clock::Clock;
 use super::disk::Disk;
 use super::fault::{FaultCounts, FaultKind};
+use super::faulty_reporter::FaultyReporter;
 use super::network::{Faults, Network};
 use super::node::Node;
-use super::odd::FaultyReporter;
 use super::oracle::{Oracles, Verdict, Violation};
 use super::trace::RunTrace;
 use leasehold_replica::action::{Action, ClientHandle, Event};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_leases::{ReplicaId, ReplicaSet, StrategySpec, UnlistedHolders};
 use leasehold_replica::Settings;
-use leasehold_sim::drill::{FaultImpact, FaultInjection, InjectedFault};
+use leasehold_sim::fault_injection::{FaultImpact, FaultInjection, InjectedFault};
 use leasehold_sim::network::Faults;
 
 const MS: u64 = 1_000_000;

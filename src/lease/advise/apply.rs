@@ -8,7 +8,7 @@ use leasehold_leases::advice::{Forecast, HolderPlan};
 use leasehold_wire::LeaseRequest;
 use tokio::time::sleep;
 
-use super::known::LeaderView;
+use super::leader_view::LeaderView;
 use crate::terminal::say;
 
 /// Interval at which the leader is asked whether it has listed all keys.

@@ -4,7 +4,7 @@
 //! remembers where it was set, so that an error can say so; nothing is guessed
 //! from a value that does not parse.
 
-mod known;
+mod catalog;
 mod parse;
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use known::{KNOWN, PropertyUse};
+use catalog::{KNOWN, PropertyUse};
 
 /// The workload files that ship with the program, by name.
 const EMBEDDED: [(&str, &str); 6] = [
@@ -212,7 +212,7 @@ impl Properties {
     pub fn get(&self, name: &str) -> Option<&str> {
         match self.entries.get(name) {
             Some(entry) => Some(entry.value.trim()),
-            None => match known::lookup(name)? {
+            None => match catalog::lookup(name)? {
                 PropertyUse::Default(value) => Some(value),
                 PropertyUse::Optional | PropertyUse::Ignored(_) => None,
             },
@@ -319,7 +319,7 @@ impl Properties {
     /// A warning for every property that is set and has no effect, and every file that was not
     /// found where it was looked for.
     pub fn warnings(&self) -> Vec<String> {
-        let warning = |(name, entry): (&String, &Entry)| match known::lookup(name) {
+        let warning = |(name, entry): (&String, &Entry)| match catalog::lookup(name) {
             None => Some(format!("{}: unknown property {name}", entry.origin)),
             Some(PropertyUse::Ignored(why)) => {
                 Some(format!("{}: {name} is ignored: {why}", entry.origin))

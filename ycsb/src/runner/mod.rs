@@ -13,13 +13,13 @@
 //! flight are waited for a little longer, and then abandoned. Every operation that was
 //! due before the end is in the [`Account`](crate::measurement::Account).
 
-mod cancel;
+mod cancellation_token;
 mod cores;
 mod outcome;
 mod pace;
-mod shared;
+mod run_state;
+mod run_watcher;
 mod transaction;
-mod watch;
 mod worker;
 
 use std::io;
@@ -34,13 +34,13 @@ use crate::measurement::{Interval, ReplicaName, SeriesKey};
 use crate::store::Store;
 use crate::workload::CoreWorkload;
 use pace::Pacer;
-use shared::RunState;
-use watch::{Ending, RunWatcher};
+use run_state::RunState;
+use run_watcher::{Ending, RunWatcher};
 use worker::Worker;
 
 pub use outcome::{BenchmarkOutcome, Shortfall};
 
-pub use cancel::CancellationToken;
+pub use cancellation_token::CancellationToken;
 pub use cores::{Core, Cores};
 
 /// Time that a run that was stopped waits for the operations in flight.

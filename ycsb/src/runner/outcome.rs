@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::shared::RunState;
+use super::run_state::RunState;
 use crate::measurement::{Account, Availability, Measurements};
 
 /// Results of a run.

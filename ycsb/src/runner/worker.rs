@@ -9,7 +9,7 @@ use leasehold_wire::{command::Op, outcome};
 use tokio::time::Instant;
 
 use super::pace::{Pacer, Schedule};
-use super::shared::{Book, RunState};
+use super::run_state::{Book, RunState};
 use super::transaction::{PendingStep, Step, Transaction, perform};
 use super::{Phase, RunOptions, SiteStore};
 use crate::generator::Random;

@@ -23,7 +23,7 @@ use super::super::{
 };
 use super::LocalCluster;
 use super::cluster::start_wan;
-use super::disturb::disturb;
+use super::fault_runner::fault_runner;
 use crate::wan::Wan;
 use crate::wan::alarm::TimerQueue;
 

@@ -12,9 +12,9 @@ use leasehold_client::Client;
 use leasehold_wire::StatusReply;
 
 use super::super::RunPlan;
+use super::client_access::ClientAccess;
 use super::links::WanLinks;
 use super::ports::{free_ports, row_of_ports};
-use super::reach::ClientAccess;
 use super::replica::{
     LaunchSpec, ProcessEvent, ProcessState, ProcessStatus, Replica, disk_full_file,
 };

@@ -13,8 +13,8 @@ use tokio::process::Command;
 
 use super::super::ProgressFn;
 use super::LocalSettings;
+use super::client_access::ClientAccess;
 use super::ports::free_ports;
-use super::reach::ClientAccess;
 use super::replica::{LaunchSpec, Replica};
 use crate::cluster_file::{ClusterFile, Node};
 use crate::throughput::{

@@ -7,7 +7,7 @@ use leasehold_client::{Client, ClientOptions};
 use leasehold_wire::StatusReply;
 use rand_pcg::Pcg64Mcg;
 
-use super::reach::ClientAccess;
+use super::client_access::ClientAccess;
 use crate::fault::FaultContext;
 use crate::topology::Topology;
 

@@ -7,7 +7,7 @@ use leasehold_wire::{Outcome, Path, Version};
 
 use super::{CodecError, proto};
 use crate::message::LogId;
-pub use crate::plausible::NUMBER_MAX;
+pub use crate::sanity::NUMBER_MAX;
 
 /// Replica ids are bits of a 64-bit set.
 const REPLICA_MAX: u64 = 63;

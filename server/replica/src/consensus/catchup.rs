@@ -8,9 +8,9 @@ use super::super::action::Action;
 use super::super::handles::Requester;
 use super::super::message::{LogId, Message, Value};
 use super::super::parts::Capacity;
+use super::super::size_estimate::value_size_estimate;
 use super::super::step::Step;
 use super::super::timers::Timer;
-use super::super::weight::value_size_estimate;
 use super::Consensus;
 
 /// Newest fetch request for one log: the replica that was asked, the first slot, and the time.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
 
 use super::super::message::Value;
-use super::super::weight::value_size_estimate;
+use super::super::size_estimate::value_size_estimate;
 use super::votes::Votes;
 use crate::cost;
 

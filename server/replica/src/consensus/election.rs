@@ -9,11 +9,11 @@ use super::super::message::{LogId, Message, ReportedEntry, Value};
 use super::super::parts::chunks;
 use super::super::per_log::PerLog;
 use super::super::persist::Continuation;
-use super::super::plausible::{NUMBER_MAX, nearer};
+use super::super::sanity::{NUMBER_MAX, nearer};
+use super::super::size_estimate::value_size_estimate;
 use super::super::step::Step;
 use super::super::timers::Timer;
-use super::super::weight::value_size_estimate;
-use super::candidacy::{self, CandidateState, Prepared};
+use super::candidate::{self, CandidateState, Prepared};
 use super::lead::Leadership;
 use super::recover::recover_log;
 use super::{Consensus, Role};
@@ -303,7 +303,7 @@ impl Consensus {
     fn recovered_log_time_ms(&self, candidate: &CandidateState) -> u64 {
         let own = self.logs.commands.unexecuted();
         let own = own.filter_map(|(_, cell)| cell.accepted.as_ref());
-        let own = own.map(|accepted| candidacy::time(&accepted.value)).max();
+        let own = own.map(|accepted| candidate::time(&accepted.value)).max();
         candidate.log_time_ms().max(own.unwrap_or(0))
     }
 

@@ -9,21 +9,21 @@
 //! the votes say so, and *committed* here when that is known here.
 
 mod acceptor;
-mod candidacy;
-mod canvass;
+mod candidate;
 mod catchup;
 mod cell;
+mod commits;
 mod election;
-mod hand_over;
 mod lead;
-mod learner;
 mod log;
 mod marks;
+mod pre_vote;
 mod preference;
 mod proposer;
 mod ranges;
 mod recover;
 mod restore;
+mod transfer;
 mod votes;
 
 use std::time::Duration;
@@ -39,20 +39,20 @@ use super::step::Step;
 use super::timers::Timer;
 
 pub(super) use acceptor::{Acceptances, SlotEntry, origins, vote_once_durable};
-pub(super) use candidacy::{CandidateState, Prepared};
+pub(super) use candidate::{CandidateState, Prepared};
 pub(super) use cell::Accepted;
+pub(super) use commits::EarlyAnswer;
 pub(super) use election::ElectionProgress;
 pub(super) use lead::{CommandClass, Leadership};
-pub(super) use learner::EarlyAnswer;
 pub(super) use log::Log;
 pub(super) use marks::Marks;
 pub use votes::committed;
 
 use acceptor::Vote;
-use canvass::PreVoteState;
 use catchup::FetchRequest;
-use hand_over::Succession;
+use pre_vote::PreVoteState;
 use preference::Preference;
+use transfer::Succession;
 
 /// Role of this replica in leadership.
 #[derive(Clone, Debug, Hash)]

@@ -14,8 +14,8 @@ use std::time::Duration;
 use leasehold_backoff::FlapBackoff;
 use leasehold_leases::{Ballot, ReplicaId, Time};
 
+use super::super::context::PeerContact;
 use super::super::step::Step;
-use super::super::us::PeerContact;
 use super::{Consensus, Role};
 
 /// Observations of the preferred leader by this replica.

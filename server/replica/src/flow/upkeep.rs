@@ -3,13 +3,13 @@
 use leasehold_leases::{Incarnation, ReplicaId, Time};
 
 use super::super::action::Event;
+use super::super::context::PeerContact;
 use super::super::handles::Sequence;
 use super::super::input::Input;
 use super::super::message::Message;
 use super::super::persist::{Continuation, Continuations};
 use super::super::step::Step;
 use super::super::timers::Timer;
-use super::super::us::PeerContact;
 use super::Parts;
 
 impl Parts {

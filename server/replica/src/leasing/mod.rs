@@ -4,12 +4,12 @@
 
 mod demand;
 mod durations;
+mod lease_set_requests;
 mod leave;
-mod matrix;
 mod reconfigure;
+mod rtt_matrix;
 mod suspicion;
 mod tags;
-mod wishes;
 
 use std::iter;
 use std::time::Duration;

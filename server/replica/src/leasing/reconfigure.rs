@@ -11,12 +11,12 @@ use leasehold_leases::{
     Time,
 };
 
+use super::super::context::ReplicaContext;
 use super::super::settings::AcceptReplies;
 use super::super::step::Step;
-use super::super::us::ReplicaContext;
 use super::Leasing;
+use super::lease_set_requests::LeaseSetRequests;
 use super::suspicion::{ExclusionRule, Suspicions};
-use super::wishes::LeaseSetRequests;
 
 /// When clients have turned to other keys, holders are chosen so many times as often ...
 const HURRY: u32 = 4;

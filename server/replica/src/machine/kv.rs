@@ -13,8 +13,8 @@ use leasehold_wire::{Command, Entry, ErrorCode, Outcome, ReadOp, Version};
 
 use super::super::action::{Checkpoint, StoredValue};
 use super::super::settings::SessionLimits;
+use super::super::size_estimate::command_size_estimate;
 use super::super::unavailable;
-use super::super::weight::command_size_estimate;
 use super::merge::{RECORD_BYTES_MAX, merge, work_ahead};
 use super::session::{Admission, Sessions};
 use crate::cost;

@@ -41,7 +41,7 @@
 //! A client that sends a refused command again under a new session relies on this. That there
 //! is no room is no refusal: a later copy may find some.
 
-mod kept;
+mod results;
 #[cfg(test)]
 mod tests;
 
@@ -52,7 +52,7 @@ use leasehold_leases::growing::GrowingMap;
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_wire::{Command, Outcome};
 
-use self::kept::Results;
+use self::results::Results;
 use super::super::action::SessionImage;
 use super::super::settings::{SESSION_STEP, SessionLimits};
 

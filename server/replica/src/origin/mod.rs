@@ -2,22 +2,22 @@
 //! look at the other parts through a [`View`]; nothing here changes them.
 
 mod answers;
-mod asking;
-mod indexing;
-mod leavers;
-mod logged;
+mod disconnected;
+mod forwarded_reads;
 mod many;
-mod merging;
-mod openings;
+mod merge_queues;
+mod placeholder;
+mod read_index;
 mod reads;
+mod session_opens;
 mod view;
 mod writes;
 
 pub(super) use answers::ReadRequest;
-pub(super) use leavers::DisconnectedClients;
-pub use logged::placeholder;
+pub(super) use disconnected::DisconnectedClients;
 pub(super) use many::read_many;
-pub(super) use openings::SessionOpenLimiter;
+pub use placeholder::placeholder;
 pub(super) use reads::Reads;
+pub(super) use session_opens::SessionOpenLimiter;
 pub(super) use view::View;
 pub(super) use writes::Writes;

@@ -14,9 +14,9 @@ use super::super::handles::{ClientHandle, FencedRead, ReadFrom};
 use super::super::message::{ReadAnswer, RequestId};
 use super::super::step::Step;
 use super::answers::{ReadAnswers, ReadRequest};
-use super::asking::{ForwardedReads, Target, UnroutedRead};
-use super::indexing::ReadIndex;
-use super::leavers::{DisconnectedClients, reply_disconnected};
+use super::disconnected::{DisconnectedClients, reply_disconnected};
+use super::forwarded_reads::{ForwardedReads, Target, UnroutedRead};
+use super::read_index::ReadIndex;
 use super::view::View;
 
 /// A read under a valid permit (`Path::Held`) that waits for the slots that were marked then.

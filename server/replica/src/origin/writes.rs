@@ -14,12 +14,12 @@ use super::super::handles::ClientHandle;
 use super::super::machine::version_of;
 use super::super::message::{Message, Proposal, RequestId};
 use super::super::parts::chunks;
+use super::super::size_estimate::command_size_estimate;
 use super::super::step::Step;
 use super::super::unavailable::{sent_again, too_many_merges};
-use super::super::weight::command_size_estimate;
-use super::leavers::{DisconnectedClients, reply_disconnected};
-use super::logged::placeholder;
-use super::merging::{MergeCost, MergeQueues, QueuedMerge};
+use super::disconnected::{DisconnectedClients, reply_disconnected};
+use super::merge_queues::{MergeCost, MergeQueues, QueuedMerge};
+use super::placeholder::placeholder;
 
 /// Waits between attempts grow with their number, up to this.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;

@@ -3,14 +3,14 @@
 //! to be counted on. These are rules of the protocol, so there is one code for them. The code is
 //! pure: time is handed in.
 
-mod answers;
 mod clock_watch;
 mod disk_watch;
+mod fenced_answers;
+mod iteration;
 mod perform;
-mod round;
 
-pub use answers::FencedAnswers;
 pub use clock_watch::{ClockReading, ClockWatch, Divergence, OtherClocks};
 pub use disk_watch::DiskWatch;
+pub use fenced_answers::FencedAnswers;
+pub use iteration::{IterationPart, Watches, run_iteration};
 pub use perform::{FencedReply, Host, perform};
-pub use round::{IterationPart, Watches, run_iteration};

@@ -69,7 +69,7 @@ mod tests {
     use leasehold_leases::Slot;
     use leasehold_wire::Version;
 
-    use super::super::bench::{ReplicaState, TestWorld, key, puts};
+    use super::super::test_world::{ReplicaState, TestWorld, key, puts};
     use super::*;
     use leasehold_replica::action::StoredValue;
     use leasehold_replica::message::{LogId, Value};

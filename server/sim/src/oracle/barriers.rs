@@ -184,7 +184,7 @@ mod tests {
     use leasehold_wire::Command;
     use leasehold_wire::command::Op;
 
-    use super::super::bench::{
+    use super::super::test_world::{
         BALLOT, ReplicaState, TestWorld, ack, everybody, key, lease_end, promise, puts, says,
     };
     use super::*;

@@ -229,7 +229,7 @@ fn last_of<T>(
 mod tests {
     use leasehold_leases::KeyRange;
 
-    use super::super::bench::{ReplicaState, TestWorld, everybody};
+    use super::super::test_world::{ReplicaState, TestWorld, everybody};
     use super::*;
 
     fn set(bits: u64) -> ReplicaSet {

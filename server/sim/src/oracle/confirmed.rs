@@ -184,7 +184,7 @@ mod tests {
     use leasehold_wire::Outcome;
     use leasehold_wire::command::Op;
 
-    use super::super::bench::{BALLOT, key, says};
+    use super::super::test_world::{BALLOT, key, says};
     use super::*;
     use leasehold_replica::message::ReadAnswer;
 

@@ -159,7 +159,7 @@ fn compare(
 mod tests {
     use std::time::Duration;
 
-    use super::super::bench::{LEASE, ReplicaState, TestWorld};
+    use super::super::test_world::{LEASE, ReplicaState, TestWorld};
     use super::*;
 
     /// Everybody has promised everybody.

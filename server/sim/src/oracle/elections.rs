@@ -134,7 +134,7 @@ impl ElectionOracle {
 mod tests {
     use leasehold_leases::ReplicaId;
 
-    use super::super::bench::{ReplicaState, TestWorld, says};
+    use super::super::test_world::{ReplicaState, TestWorld, says};
     use super::*;
     use leasehold_replica::action::Action;
     use leasehold_replica::message::PerLog;

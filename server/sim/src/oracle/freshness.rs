@@ -88,7 +88,7 @@ impl FreshnessOracle {
 mod tests {
     use leasehold_wire::Version as Written;
 
-    use super::super::bench::key;
+    use super::super::test_world::key;
     use super::*;
 
     fn at(slot: u64, index: u32) -> Written {

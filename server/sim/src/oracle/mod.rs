@@ -6,8 +6,6 @@
 
 mod agreement;
 mod barriers;
-#[cfg(test)]
-mod bench;
 mod chosen;
 mod configurations;
 mod confirmed;
@@ -28,7 +26,9 @@ mod reference;
 mod refusals;
 mod restart_wait;
 mod sessions;
-mod sight;
+mod snapshot;
+#[cfg(test)]
+mod test_world;
 mod unsent;
 mod unwritable;
 
@@ -54,14 +54,14 @@ pub use quorums::QuorumOracle;
 pub use refusals::RefusalOracle;
 pub use restart_wait::RestartWaitOracle;
 pub use sessions::SessionOracle;
-pub use sight::WorldSnapshot;
+pub use snapshot::WorldSnapshot;
 pub use unsent::UnsentOracle;
 pub use unwritable::UnwritableOracle;
 
 use self::chosen::ChosenValues;
 use self::progress::{Progress, Stage};
 use self::promises::Promises;
-use self::sight::{Entry, StepContext, Vote};
+use self::snapshot::{Entry, StepContext, Vote};
 use super::world::WorldSettings;
 use leasehold_replica::Replica;
 use leasehold_replica::action::{Action, ClientHandle, Event, Record};

@@ -144,7 +144,7 @@ mod tests {
     use leasehold_wire::Outcome;
     use leasehold_wire::command::Op;
 
-    use super::super::bench::{ReplicaState, TestWorld, key, puts};
+    use super::super::test_world::{ReplicaState, TestWorld, key, puts};
     use super::*;
     use leasehold_replica::action::ClientHandle;
     use leasehold_replica::input::ReadFrom;

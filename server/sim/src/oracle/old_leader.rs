@@ -73,7 +73,9 @@ impl OldLeaderOracle {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bench::{BALLOT, LEASE, ReplicaState, TestWorld, ack, promise, puts, says};
+    use super::super::test_world::{
+        BALLOT, LEASE, ReplicaState, TestWorld, ack, promise, puts, says,
+    };
     use super::*;
 
     /// Replica 1 has been promised by replica 0, up to slot 5, and slot 6 writes `a`.

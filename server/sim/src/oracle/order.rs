@@ -110,7 +110,7 @@ mod tests {
     use leasehold_leases::Time;
     use leasehold_wire::{KeyValue, Path};
 
-    use super::super::bench::{BALLOT, ReplicaState, TestWorld, batch, key, puts, says};
+    use super::super::test_world::{BALLOT, ReplicaState, TestWorld, batch, key, puts, says};
     use super::*;
     use leasehold_replica::action::ClientHandle;
     use leasehold_replica::input::{FencedRead, ReadFrom};

@@ -123,7 +123,7 @@ impl PendingOracle {
 mod tests {
     use leasehold_wire::command::Op;
 
-    use super::super::bench::{BALLOT, ReplicaState, TestWorld, batch, key, puts};
+    use super::super::test_world::{BALLOT, ReplicaState, TestWorld, batch, key, puts};
     use super::*;
     use leasehold_replica::action::Sequence;
 

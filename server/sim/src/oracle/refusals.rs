@@ -135,7 +135,7 @@ fn identity(command: &Command) -> WriteId {
 #[cfg(test)]
 mod tests {
 
-    use super::super::bench::{ReplicaState, TestWorld, key, puts};
+    use super::super::test_world::{ReplicaState, TestWorld, key, puts};
     use super::*;
     use leasehold_replica::action::StoredValue;
     use leasehold_wire::command::Op;

@@ -50,7 +50,7 @@ impl UnwritableOracle {
 mod tests {
     use leasehold_leases::LeaseMessage;
 
-    use super::super::bench::{LEASE, ReplicaState, TestWorld, promise, says};
+    use super::super::test_world::{LEASE, ReplicaState, TestWorld, promise, says};
     use super::*;
     use leasehold_replica::Input;
     use leasehold_replica::message::Message;

@@ -8,7 +8,7 @@ use rand::RngExt as _;
 
 use super::choose::{key, version_of};
 use super::operations::{Operation, Parts};
-use super::records::is_rest;
+use super::record_shape::is_rest;
 use super::{ClientWorkload, SILENT_AT_FIRST};
 use crate::fault::FaultKind;
 use crate::world::{ClientReply, World};

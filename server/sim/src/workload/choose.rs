@@ -16,7 +16,7 @@ use smallvec::smallvec;
 
 use super::load::ClientLoad;
 use super::operations::Parts;
-use super::records::{self, RecordShape};
+use super::record_shape::{self, RecordShape};
 
 /// The most keys that a run has.
 pub(super) const KEYS_MAX: u64 = 16;
@@ -86,7 +86,7 @@ impl Chooser {
     pub fn choose(&mut self, load: &ClientLoad, seen: &SeenVersions) -> (Op, Parts) {
         let (op, mut parts) = self.choose_any(load, seen);
         if self.records.is_some() {
-            records::add_rest(&op, &mut parts);
+            record_shape::add_rest(&op, &mut parts);
         }
         (op, parts)
     }

@@ -4,7 +4,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use super::choose::KEYS_MAX;
-use super::records::RecordShape;
+use super::record_shape::RecordShape;
 
 /// Amount and kind of what clients ask.
 #[derive(Clone, Copy, Debug)]

@@ -17,8 +17,8 @@ mod client;
 mod hang_up;
 mod load;
 mod operations;
-mod record;
-mod records;
+mod record_shape;
+mod recorder;
 
 use leasehold_histories::history::HistoryAction;
 use leasehold_wire::command::Op;
@@ -27,13 +27,13 @@ use rand_pcg::Pcg64Mcg;
 
 pub use self::choose::key;
 pub use self::load::ClientLoad;
-pub use self::record::HistoryRecorder;
-pub(super) use self::record::TOGETHER_MAX;
+pub use self::recorder::HistoryRecorder;
+pub(super) use self::recorder::TOGETHER_MAX;
 
 use self::choose::Chooser;
 use self::client::{Client, ClientSession};
 use self::operations::{Operation, Operations, Parts};
-use self::records::is_rest;
+use self::record_shape::is_rest;
 use super::fault::FaultKind;
 use super::world::World;
 use leasehold_replica::action::ClientHandle;

@@ -14,7 +14,7 @@ use leasehold_replica::codec::{decode_ballot, encode_ballot};
 use leasehold_replica::message::{
     Accept, Batch, Envelope, LogId, LogNews, Message, ReportedEntry, Value,
 };
-use leasehold_replica::plausible::{NUMBER_MAX, ROUNDS_AHEAD_MAX};
+use leasehold_replica::sanity::{NUMBER_MAX, ROUNDS_AHEAD_MAX};
 
 use super::cluster::{Cluster, Packet, between, heartbeat_of, put};
 

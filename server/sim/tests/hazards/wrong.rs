@@ -17,7 +17,7 @@ use leasehold_replica::message::{
     Accept, DemandReport, Envelope, LogId, LogNews, Message, ReadAnswer, ReportedEntry, RequestId,
     Value,
 };
-use leasehold_replica::plausible::NUMBER_MAX;
+use leasehold_replica::sanity::NUMBER_MAX;
 use leasehold_sim::oracle::FrameOracle;
 use leasehold_wire::command::Op;
 use leasehold_wire::{Outcome, Path, Version};

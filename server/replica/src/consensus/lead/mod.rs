@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::machine::Sessions;
 use crate::message::{Batch, Proposal, Value};
 use crate::per_log::PerLog;
-use crate::plausible::NUMBER_MAX;
+use crate::sanity::NUMBER_MAX;
 use in_flight::InFlight;
 use queue::Queue;
 pub use queue::{BatchLimits, CommandClass};

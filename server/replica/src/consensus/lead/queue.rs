@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use crate::message::RequestId;
     use crate::parts::{ITEM_OVERHEAD, PART_BYTES};
-    use crate::weight::command_size_estimate;
+    use crate::size_estimate::command_size_estimate;
 
     fn limits(commands: usize) -> BatchLimits<'static> {
         BatchLimits {

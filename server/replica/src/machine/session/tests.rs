@@ -6,7 +6,7 @@ use leasehold_wire::command::Op;
 use leasehold_wire::{UNACKNOWLEDGED_MAX, Version};
 
 use super::super::kv::not_a_record;
-use super::kept::CompactOutcome;
+use super::results::CompactOutcome;
 use super::*;
 
 fn lasting(ttl_ms: u64, stay_ms: u64) -> Sessions {

@@ -1,4 +1,4 @@
-use super::super::bench::{LEASE, TestWorld, ack, promise, says};
+use super::super::test_world::{LEASE, TestWorld, ack, promise, says};
 use super::*;
 
 /// Replica 1, which hears of replica 0, each in its first run if not said otherwise.

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::super::bench::{BALLOT, ReplicaState, TestWorld, promise, puts, says};
+use super::super::test_world::{BALLOT, ReplicaState, TestWorld, promise, puts, says};
 use super::*;
 use leasehold_replica::action::{Record, Sequence};
 use leasehold_replica::message::LogNews;

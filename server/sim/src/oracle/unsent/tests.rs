@@ -4,7 +4,7 @@ use leasehold_leases::{ReplicaId, ReplicaSet, Slot};
 use leasehold_wire::Version;
 use leasehold_wire::command::Op;
 
-use super::super::bench::{BALLOT, ReplicaState, TestWorld, says};
+use super::super::test_world::{BALLOT, ReplicaState, TestWorld, says};
 use super::*;
 use leasehold_replica::Input;
 use leasehold_replica::message::{Accept, Batch, LogId, LogNews, Proposal, Value};

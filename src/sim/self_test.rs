@@ -10,8 +10,8 @@ use leasehold_sim::tally::CampaignTally;
 
 use super::campaign::{self, CampaignEnd, CampaignProgress, Goal};
 use super::choices::ResolvedChoices;
-use super::examine::{self, SeedFailure};
-use super::meter::{CampaignClock, ProgressDisplay};
+use super::progress::{CampaignClock, ProgressDisplay};
+use super::seed::{self, SeedFailure};
 use super::single;
 use crate::terminal::{Interrupted, say};
 
@@ -65,7 +65,7 @@ fn worker(
     judges: &'static [&'static str],
     others: OtherViolations,
 ) -> impl Fn(u64) -> Result<CampaignTally, SeedFailure> + Send + Sync {
-    move |seed| match examine::seed(seed, &choices, false) {
+    move |seed| match seed::seed(seed, &choices, false) {
         Err(failure) if !judges.contains(&failure.oracle.as_str()) => {
             let mut others = others.lock().expect("no holder panics");
             *others.entry(failure.oracle).or_insert(0) += 1;

@@ -1,8 +1,8 @@
 //! Mean latency and local reads over time, a line for each strategy, with what was changed
 //! marked.
 
-use super::super::course::{ChangeMark, TimeSlice, is_shown, marks, time_slices};
 use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
+use super::super::time_series::{ChangeMark, TimeSlice, is_shown, marks, time_slices};
 use super::{
     ExperimentReport, Figure, LEFT, LegendKey, RIGHT, WIDTH, legend, looks, ms_label,
     one_two_five_above,

@@ -14,7 +14,7 @@ use leasehold_client::Client;
 
 use super::super::{RunPlan, key_name};
 use super::LocalCluster;
-use super::reach::ClientAccess;
+use super::client_access::ClientAccess;
 use crate::run::bound::SiteSet;
 
 /// With more keys than this, nobody is asked.

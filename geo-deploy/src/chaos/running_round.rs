@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::conductor::FaultInjector;
-use super::last::FinalCheck;
+use super::fault_injector::FaultInjector;
+use super::final_check::FinalCheck;
 use super::load::LoadGenerator;
 use super::record::{OutcomeCounts, RoundRecord};
 use super::round::Round;

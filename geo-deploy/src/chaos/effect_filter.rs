@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::conductor::ActiveFault;
+use super::fault_injector::ActiveFault;
 use crate::backend::local::{ProcessState, ProcessStatus};
 use crate::fault::Effect;
 

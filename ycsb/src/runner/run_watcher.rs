@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
-use super::shared::RunState;
+use super::run_state::RunState;
 use super::{CancellationToken, Observer, RunOptions, RunProgress, Tick, pass_on_panic};
 use crate::measurement::{Metric, sum_of};
 use crate::sample::OpKind;

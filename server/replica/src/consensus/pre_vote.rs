@@ -19,7 +19,7 @@ use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Time};
 use rand::RngExt as _;
 
 use super::super::message::Message;
-use super::super::plausible::NUMBER_MAX;
+use super::super::sanity::NUMBER_MAX;
 use super::super::step::Step;
 use super::super::timers::Timer;
 use super::{Consensus, Role};

@@ -14,8 +14,8 @@ use leasehold_leases::hashing::SeededState;
 use leasehold_wire::Command;
 
 use super::super::message::RequestId;
-use super::super::weight::command_size_estimate;
-use crate::turns::RoundRobinQueue;
+use super::super::size_estimate::command_size_estimate;
+use crate::round_robin::RoundRobinQueue;
 
 /// Minimum cost counted for a merge: writes on their way may make its record large.
 const WORK_MIN: usize = 64;

@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use super::campaign::CampaignProgress;
 use super::choices::ResolvedChoices;
-use super::examine::{self, SeedFailure};
-use super::meter::CampaignClock;
+use super::progress::CampaignClock;
+use super::seed::{self, SeedFailure};
 use super::single::{LINES, command, describe_scenario};
 use super::summary::CampaignSummary;
 
@@ -95,7 +95,7 @@ impl CampaignStore {
             return Ok(None);
         };
         let scenario = Scenario::draw(failure.seed, &resolved.choices());
-        let outcome = examine::run(&scenario, Some(RunTrace::keeping(LINES)));
+        let outcome = seed::run(&scenario, Some(RunTrace::keeping(LINES)));
         let mut text = format!("{}\n\n", command(failure.seed, resolved));
         for line in outcome.trace.iter().flat_map(RunTrace::lines) {
             text.push_str(line);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use rand::SeedableRng as _;
 use rand_pcg::Pcg64Mcg;
 
-use super::possible::EffectFilter;
+use super::effect_filter::EffectFilter;
 use crate::backend::local::LocalCluster;
 use crate::fault::{Effect, FaultAction, FaultSpec, FaultTarget};
 use crate::topology::Topology;

@@ -14,7 +14,7 @@ use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-use super::ask::{Belief, OperationKind, OperationRequest, Parts};
+use super::request::{Belief, OperationKind, OperationRequest, Parts};
 
 /// Keys on which everybody works.
 pub const HOT: Range<u64> = 0..48;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_leases::latency::RoundTrips;
 use leasehold_leases::{ReplicaId, ReplicaSet};
 
-use super::super::us::ReplicaContext;
+use super::super::context::ReplicaContext;
 
 /// Assumed of a way that nobody has measured, in ms, if no longer one is known.
 const UNMEASURED_MS: f64 = 1000.0;

@@ -17,8 +17,8 @@ use super::super::handles::ClientHandle;
 use super::super::message::{Message, RequestId};
 use super::super::parts::chunks;
 use super::super::step::Step;
-use super::leavers::{DisconnectedClients, reply_disconnected};
-use crate::turns::RoundRobinQueue;
+use super::disconnected::{DisconnectedClients, reply_disconnected};
+use crate::round_robin::RoundRobinQueue;
 
 /// Reads that one peer is asked at a time. Over a round trip of 100 ms these are 10,000 a second.
 pub const FORWARDED_TO_PEER_MAX: usize = 1024;

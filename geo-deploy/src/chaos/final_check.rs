@@ -10,9 +10,9 @@ use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Entry, Version};
 use tokio::time::sleep;
 
-use super::ask::{OperationKind, OperationRequest, Parts};
-use super::choose::{COLD, HOT, group_keys, group_of};
+use super::chooser::{COLD, HOT, group_keys, group_of};
 use super::record::{CompletedOperation, OperationOutcome, RoundRecord};
+use super::request::{OperationKind, OperationRequest, Parts};
 use crate::backend::key_name;
 use crate::backend::local::LocalCluster;
 use crate::topology::Topology;

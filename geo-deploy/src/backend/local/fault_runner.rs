@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::super::faults::{ClusterSnapshot, FaultTransition, LeaseHolders, RunFaults};
 use super::super::{RunPlan, key_name};
 use super::clients::SharedRunState;
-use super::holdings::{HolderAnswers, HolderQuery};
+use super::holder_query::{HolderAnswers, HolderQuery};
 use super::{DownReason, LocalCluster, ProcessEvent, changes};
 use crate::run::bound::SiteSet;
 

@@ -10,11 +10,11 @@ use leasehold_leases::{
 };
 
 use super::super::action::Event;
+use super::super::context::ReplicaContext;
 use super::super::handles::Requester;
 use super::super::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 use super::super::message::Message;
 use super::super::step::Step;
-use super::super::us::ReplicaContext;
 use super::{Leasing, durations};
 
 /// Most requests that a leader keeps at a time.
