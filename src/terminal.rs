@@ -12,8 +12,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
 
-/// Names of packages before release 0.2, which filters of the log may still have.
-const RENAMED: [(&str, &str); 7] = [
+/// Names of packages and modules before release 0.2, which filters of the log may still have. The
+/// first that fits counts.
+const RENAMED: [(&str, &str); 9] = [
+    ("server::node::storage", "leasehold_node::store"),
+    ("leasehold_node::storage", "leasehold_node::store"),
     ("server::node", "leasehold_node"),
     ("server::security", "leasehold_node::security"),
     ("server", "leasehold_node"),

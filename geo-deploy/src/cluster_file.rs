@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use leasehold_node::config::LeaseSection;
-use leasehold_node::storage::Durability;
+use leasehold_node::store::Durability;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::RunPlan;

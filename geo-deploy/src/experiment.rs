@@ -21,7 +21,7 @@ mod validate;
 use std::path::Path;
 
 use leasehold_node::config::{LeaseSection, from_toml};
-use leasehold_node::storage::Durability;
+use leasehold_node::store::Durability;
 use serde::{Deserialize, Serialize};
 
 pub use change::StrategyChange;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use leasehold_leases::StrategySpec;
 use leasehold_node::config::{ClusterConfig, ConfigError, LeaseSection, from_toml};
-use leasehold_node::storage::Durability;
+use leasehold_node::store::Durability;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster_file::{ClusterFile, Node};

@@ -1,8 +1,8 @@
 //! Data that a restart reads back: rows under a seal, and what is in them.
 
 use bytes::Bytes;
-use leasehold_node::storage::records::{Column, meta, seal, unseal};
-use leasehold_node::storage::staged;
+use leasehold_node::store::records::{Column, meta, seal, unseal};
+use leasehold_node::store::staged;
 use leasehold_replica::codec::{
     CodecError, decode_ballot, decode_entry, decode_position, decode_session, decode_stored,
     encode_ballot, encode_entry, encode_position, encode_session, encode_stored, proto,
@@ -86,8 +86,8 @@ fn assert_damage_is_noticed(column: Column, key: &[u8], mut sealed: Vec<u8>, los
 
 pub mod seeds {
     use leasehold_leases::{Ballot, ConfigId, ReplicaId, Slot};
-    use leasehold_node::storage::records::{Column, meta, seal};
-    use leasehold_node::storage::staged;
+    use leasehold_node::store::records::{Column, meta, seal};
+    use leasehold_node::store::staged;
     use leasehold_replica::action::{SessionImage, StoredValue};
     use leasehold_replica::codec::{
         Position, encode_ballot, encode_entry, encode_position, encode_session, encode_stored,

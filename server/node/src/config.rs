@@ -25,7 +25,7 @@ pub use self::lease::{LeaseSection, RangeSection, UnlistedName};
 pub use self::limits::Limits;
 pub use self::security::{Identity, Security};
 
-use super::storage::Durability;
+use crate::store::Durability;
 use leasehold_replica::settings::{
     AcceptReplies, ElectionSettings, SessionLimits, Settings, Timing,
 };

@@ -19,17 +19,17 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep};
 
 use super::clock;
-use super::demand_passes::DemandPasses;
-use super::ending::LEAVE_TIMEOUT;
 use super::events::Events;
-use super::inbox::Inbox;
-use super::lease_wishes::LeaseChanges;
-use super::listener::Clients;
-use super::moves::LeadershipTransfers;
-use super::step_watch::{self, StepWatch, WorkKind};
-use super::storage::{Durability, PersistOutcome, StorageError, StorageReport, Writer};
-use super::timeout_watch::{self, TimeoutWatch};
-use super::transport::Peers;
+use crate::admin::demand::DemandPasses;
+use crate::admin::lease_changes::LeaseChanges;
+use crate::admin::transfers::LeadershipTransfers;
+use crate::front::inbox::Inbox;
+use crate::front::listener::Clients;
+use crate::peers::transport::Peers;
+use crate::shutdown::LEAVE_TIMEOUT;
+use crate::store::{Durability, PersistOutcome, StorageError, StorageReport, Writer};
+use crate::watch::step::{self, StepWatch, WorkKind};
+use crate::watch::timeouts::{self, TimeoutWatch};
 use leasehold_replica::Replica;
 use leasehold_replica::action::{Action, ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::input::{Input, ReadFrom};
@@ -188,14 +188,14 @@ impl Driver {
         self.answer_demand(now);
         let (watch, replica) = (&mut self.timeout_watch, &self.replica);
         if let Some(short) = watch.look(now, || replica.short_timeout()) {
-            timeout_watch::warn(short);
+            timeouts::warn(short);
         }
         self.clients.set_log_time(self.replica.log_time_ms());
         self.enter(WorkKind::Writing);
         self.peers.flush();
         self.clients.flush();
         if let Some(long) = self.step_watch.end(std::time::Instant::now()) {
-            step_watch::warn(&long);
+            step::warn(&long);
         }
         Ok(())
     }

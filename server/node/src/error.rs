@@ -3,10 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::access::AccessError;
 use super::config::ConfigError;
-use super::storage::StorageError;
+use crate::front::access::AccessError;
 use crate::security::SecurityError;
+use crate::store::StorageError;
 
 /// Reason why a node did not start, or why it stopped.
 #[derive(Debug, thiserror::Error)]

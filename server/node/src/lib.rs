@@ -2,9 +2,19 @@
 //!
 //! Sockets and the replica share one thread (`driver`), so a local read takes
 //! no lock and wakes nobody: a connection's task leaves what arrived in the
-//! `inbox`, the driver steps the replica through all of it, and writes the
+//! [inbox](front::inbox), the driver steps the replica through all of it, and writes the
 //! answers itself, once per connection. Only the disk, which may block, has a
-//! thread of its own ([`storage`]).
+//! thread of its own ([`store`]).
+//!
+//! | module | part |
+//! |---|---|
+//! | `serve`, `driver`, `shutdown` | a process, its one loop, and its end |
+//! | `front` | clients: port, connections, tokens, and `admission`, every bound on one page |
+//! | `peers` | connections to the other replicas |
+//! | `admin` | requests of operators, and the registry of metrics |
+//! | `store` | the disk |
+//! | `security` | certificates, handshakes, and halves of a connection, plain or over TLS |
+//! | `watch` | observers of the node itself |
 
 #![allow(
     clippy::disallowed_methods,
@@ -13,45 +23,25 @@
     reason = "the shell: the one room that touches sockets, disk and clock"
 )]
 
-pub mod access;
-mod addresses;
+mod admin;
 pub mod clock;
 pub mod config;
-mod connection;
-mod demand_passes;
-mod descriptors;
 mod driver;
-mod ending;
-mod ends;
 mod error;
 mod events;
-pub mod frames;
-mod handshakes;
-mod inbound;
-mod inbox;
-mod large_answers;
-mod large_writes;
-mod lease_wishes;
-mod limits;
-mod listener;
-mod moves;
-mod operators;
-mod outbox;
-mod places;
-mod renewal;
-mod reread;
+mod front;
+mod peers;
 pub mod security;
-mod seldom;
 mod serve;
+mod shutdown;
 mod sockets;
-mod step_watch;
-pub mod storage;
+pub mod store;
 #[cfg(test)]
 mod tests;
-mod timeout_watch;
-mod transport;
+mod watch;
 
 pub use config::{ClusterConfig, ConfigError};
 pub use error::NodeError;
+pub use front::{access, frames};
+pub use peers::transport::MAGIC as PEER_MAGIC;
 pub use serve::{ServeOptions, serve, serve_until, terminated};
-pub use transport::MAGIC as PEER_MAGIC;

@@ -21,7 +21,7 @@ use super::*;
 
 mod identity;
 mod limits;
-mod patience;
+mod timeouts;
 mod tokens;
 
 /// A node on a thread of its own.

@@ -9,7 +9,7 @@ use leasehold_wire::{NAME_BYTES_MAX, NODES_MAX};
 
 use super::{ClusterConfig, ConfigError, LeaseSection, NodeConfig, raw};
 use crate::security::{AUTHORITY, AUTHORITY_KEY, key_file};
-use crate::storage::Durability;
+use crate::store::Durability;
 use leasehold_replica::codec::BATCH_COMMANDS_MAX;
 use leasehold_replica::lease_set::Durations;
 use leasehold_replica::settings::{AcceptReplies, Settings, Timing};

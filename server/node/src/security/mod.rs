@@ -12,10 +12,13 @@
 )]
 
 mod authority;
+pub(crate) mod cert_rotation;
 mod credentials;
 mod directory;
 mod error;
 mod files;
+pub(crate) mod halves;
+pub(crate) mod handshakes;
 #[cfg(test)]
 mod tests;
 

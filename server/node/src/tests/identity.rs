@@ -18,18 +18,18 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::config::Limits;
-use crate::connection;
-use crate::connection::Budget;
-use crate::ends::{self, ByteSource as _};
-use crate::frames::Frames;
-use crate::handshakes::{EstablishedStream, Handshakes, Side};
-use crate::inbox::{Inbox, UNITS_PER_ITERATION};
-use crate::outbox::Outbox;
-use crate::places::EvictingSlots;
+use crate::front::admission::evicting_slots::EvictingSlots;
+use crate::front::connection;
+use crate::front::connection::Budget;
+use crate::front::frames::Frames;
+use crate::front::inbox::{Inbox, UNITS_PER_ITERATION};
+use crate::front::outbox::Outbox;
+use crate::peers::transport::{MAGIC as PEER_MAGIC, Member, PeerAdmission, Peers};
+use crate::security::halves::{self, ByteSource as _};
+use crate::security::handshakes::{EstablishedStream, Handshakes, Side};
 use crate::security::{
     AUTHORITY, Authority, NodeCredentials, Validity, certificate_file, key_file, write_new,
 };
-use crate::transport::{MAGIC as PEER_MAGIC, Member, PeerAdmission, Peers};
 use leasehold_replica::codec::{encode_envelope, proto};
 use leasehold_replica::input::Input;
 use leasehold_replica::message::{Envelope, Message};
@@ -157,7 +157,7 @@ struct Line {
 
 impl Line {
     fn new(stream: TcpStream, connection: Option<Connection>) -> Line {
-        let (reader, writer) = ends::split(EstablishedStream {
+        let (reader, writer) = halves::split(EstablishedStream {
             stream,
             channel: connection.map(Channel::new),
             verified_members: None,
@@ -512,7 +512,7 @@ fn a_first_message_is_bounded_over_tls_too() {
 }
 
 /// The two ends of a TLS connection: the sender, and the reader.
-async fn linked(pki: &Pki) -> (Connection, TcpStream, (ends::ReadHalf, ends::WriteHalf)) {
+async fn linked(pki: &Pki) -> (Connection, TcpStream, (halves::ReadHalf, halves::WriteHalf)) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stream, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
@@ -526,7 +526,7 @@ async fn linked(pki: &Pki) -> (Connection, TcpStream, (ends::ReadHalf, ends::Wri
     );
     let mut sender = sender.unwrap();
     sender.set_buffer_limit(None);
-    let halves = ends::split(EstablishedStream {
+    let halves = halves::split(EstablishedStream {
         stream: accepted,
         channel: Some(Channel::new(receiver.unwrap())),
         verified_members: None,
@@ -601,7 +601,7 @@ fn many_small_records_keep_nobody_waiting() {
 }
 
 /// Reads until a round is to be waited for, although nobody has asked anything.
-async fn until_a_round_is_due(mut reader: ends::ReadHalf, inbox: &Inbox) {
+async fn until_a_round_is_due(mut reader: halves::ReadHalf, inbox: &Inbox) {
     let read = async {
         let mut plain = BytesMut::new();
         while reader.fill(&mut plain, 1 << 10).await.unwrap() > 0 {}

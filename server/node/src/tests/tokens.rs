@@ -10,8 +10,10 @@ use leasehold_transport::Secret;
 use leasehold_wire::{Hello, StatusRequest};
 
 use super::*;
-use crate::access::tests::matrix::{Oracle, Role, Standing, bodies_about, keys, scans, words};
-use crate::access::tokens::{TokenEntry, write};
+use crate::front::access::tests::matrix::{
+    Oracle, Role, Standing, bodies_about, keys, scans, words,
+};
+use crate::front::access::tokens::{TokenEntry, write};
 
 /// In 2100: later than any test.
 const LATE: i64 = 4_102_444_800;

@@ -1,0 +1,447 @@
+//! Changes of leases that clients asked for and that are not answered yet. Any replica takes
+//! one, passes it on to the leader, and answers once it is in force and executed here.
+
+use std::time::Duration;
+
+use leasehold_leases::{
+    Configs, CostSettings, Key, KeyRange, ReplicaId, ReplicaSet, StrategySpec, Time,
+    UnlistedHolders,
+};
+use leasehold_wire::{Error, ErrorCode, LeaseRequest};
+
+use leasehold_replica::action::ClientHandle;
+use leasehold_replica::input::OperatorRequest;
+use leasehold_replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
+
+/// Time until the leader is asked again: the request or the answer may be lost, and another
+/// replica may lead.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Longest duration that may be asked for: a day, far from any overflow.
+const DURATION_MS_MAX: u64 = 24 * 3600 * 1000;
+
+/// Most changes that wait for an answer at a time.
+const WAITING_MAX: usize = 64;
+
+/// A change that is asked for.
+#[derive(Debug)]
+struct PendingLeaseChange {
+    /// Its number, for the answer.
+    ask: u64,
+    client: ClientHandle,
+    set: LeaseSet,
+    /// Answer of the leader.
+    in_force: Option<InForce>,
+    /// Reason why the leader could not take it yet.
+    busy: Option<String>,
+    retry_at: Time,
+    deadline: Time,
+}
+
+/// Changes of leases that clients asked for and that are not answered yet.
+#[derive(Debug, Default)]
+pub(crate) struct LeaseChanges {
+    /// Number of changes that were asked for.
+    submitted: u64,
+    waiting: Vec<PendingLeaseChange>,
+    /// The last [`Self::take_ended`] reached its limit: more changes may have ended, and are taken
+    /// without waiting.
+    more: bool,
+}
+
+/// Context in which a replica looks at admin requests for leases.
+pub(crate) struct LeaseChangeContext<'a> {
+    pub now: Time,
+    /// Names of all replicas.
+    pub names: &'a [String],
+    pub configs: &'a Configs,
+    pub leader: Option<ReplicaId>,
+    /// Time until a request is abandoned.
+    pub timeout: Duration,
+}
+
+impl LeaseChanges {
+    /// A client asks.
+    ///
+    /// # Errors
+    /// Why it can never be, with what would do; or that too many wait.
+    pub(crate) fn submit(
+        &mut self,
+        client: ClientHandle,
+        request: &LeaseRequest,
+        context: &LeaseChangeContext<'_>,
+    ) -> Result<(), Error> {
+        let set = parse(request, context)?;
+        if self.waiting.len() >= WAITING_MAX {
+            let problem =
+                format!("{WAITING_MAX} changes of leases wait for an answer here: ask again");
+            return Err(Error::new(ErrorCode::Unavailable, problem));
+        }
+        self.submitted += 1;
+        self.waiting.push(PendingLeaseChange {
+            ask: self.submitted,
+            client,
+            set,
+            in_force: None,
+            busy: None,
+            retry_at: context.now,
+            deadline: context.now + context.timeout,
+        });
+        Ok(())
+    }
+
+    /// Takes the leader's answer. Returns the client to notify, if the leader refuses for good.
+    /// A leader that is busy is asked again.
+    pub(crate) fn note_answer(
+        &mut self,
+        ask: u64,
+        answer: &LeaseAnswer,
+    ) -> Option<(ClientHandle, Error)> {
+        let index = self.waiting.iter().position(|change| change.ask == ask)?;
+        match answer {
+            Ok(in_force) => {
+                self.waiting[index].in_force = Some(*in_force);
+                None
+            }
+            Err(Refusal::Busy(reason)) => {
+                self.waiting[index].busy = Some(reason.clone());
+                None
+            }
+            Err(Refusal::Invalid(reason)) => {
+                let change = self.waiting.remove(index);
+                Some((change.client, bad_request(reason)))
+            }
+        }
+    }
+
+    /// Requests to be made of the replica now.
+    pub(crate) fn due(&mut self, now: Time) -> Vec<OperatorRequest> {
+        let due = |change: &PendingLeaseChange| change.in_force.is_none() && now >= change.retry_at;
+        let waiting = self.waiting.iter_mut().filter(|change| due(change));
+        waiting
+            .map(|change| {
+                change.retry_at = now + RETRY_INTERVAL;
+                OperatorRequest::Lease {
+                    ask: change.ask,
+                    set: change.set.clone(),
+                }
+            })
+            .collect()
+    }
+
+    /// Takes at most `most` clients of requests that have ended, each with what is in force, or
+    /// why nothing was heard.
+    pub(crate) fn take_ended(
+        &mut self,
+        context: &LeaseChangeContext<'_>,
+        most: usize,
+    ) -> Vec<(ClientHandle, Result<InForce, Error>)> {
+        let executed = context.configs.newest();
+        let ended = self.waiting.extract_if(.., |change| {
+            change.in_force.is_some_and(|it| it.config <= executed)
+                || context.now >= change.deadline
+        });
+        let ended: Vec<PendingLeaseChange> = ended.take(most).collect();
+        self.more = ended.len() == most;
+        ended
+            .into_iter()
+            .map(|change| {
+                let answer = change.in_force.filter(|it| it.config <= executed);
+                (
+                    change.client,
+                    answer.ok_or_else(|| context.timeout_error(change.busy)),
+                )
+            })
+            .collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The next time at which something is to be done.
+    pub(crate) fn next_deadline(&self) -> Time {
+        if self.more && !self.is_empty() {
+            return Time::ZERO;
+        }
+        let due = |change: &PendingLeaseChange| match change.in_force {
+            None => change.deadline.min(change.retry_at),
+            Some(_) => change.deadline,
+        };
+        self.waiting.iter().map(due).min().unwrap_or(Time::MAX)
+    }
+}
+
+impl LeaseChangeContext<'_> {
+    fn timeout_error(&self, busy: Option<String>) -> Error {
+        let leader = self
+            .leader
+            .and_then(|leader| self.names.get(leader.index()));
+        let silent = leader.map_or("nobody leads", |_| "the leader did not answer");
+        let reason = busy.as_deref().unwrap_or(silent);
+        let problem = format!(
+            "not in force within {:.1} s: {reason}. It may still come into force; `leasehold lease show` says what is, \
+             and asking again does no harm",
+            self.timeout.as_secs_f64()
+        );
+        Error::new(ErrorCode::Unavailable, problem)
+    }
+}
+
+fn bad_request(problem: impl Into<String>) -> Error {
+    Error::new(ErrorCode::BadRequest, problem)
+}
+
+fn parse(request: &LeaseRequest, context: &LeaseChangeContext<'_>) -> Result<LeaseSet, Error> {
+    let range = range(request)?;
+    let spec = strategy(request, &range, context)?;
+    let ms = |field: &str, found: Option<u64>| match found {
+        Some(ms) if !(1..=DURATION_MS_MAX).contains(&ms) => Err(bad_request(format!(
+            "{field}: {ms} ms; accepted are 1 to {DURATION_MS_MAX}"
+        ))),
+        found => Ok(found.map(Duration::from_millis)),
+    };
+    let durations = Durations {
+        t_lease: ms("t_lease_ms", request.t_lease_ms)?,
+        t_guard: ms("t_guard_ms", request.t_guard_ms)?,
+        renew: ms("renew_ms", request.renew_ms)?,
+        t_grace: ms("grace_ms", request.grace_ms)?,
+    };
+    if spec.is_none() && durations == Durations::default() {
+        return Err(bad_request(
+            "nothing to change: give a strategy, holders, weights or durations",
+        ));
+    }
+    if !range.is_all() && durations != Durations::default() {
+        return Err(bad_request(
+            "range: durations are the same for all keys; change them without a range",
+        ));
+    }
+    Ok(LeaseSet {
+        strategies: spec.map(|spec| (range, spec)).into_iter().collect(),
+        durations,
+        force: request.force,
+    })
+}
+
+/// Reads the range of keys that a request is about.
+pub(crate) fn range(request: &LeaseRequest) -> Result<KeyRange, Error> {
+    let key = |key: &Key| Key::copy_from_slice(key);
+    let (from, to) = (key(&request.from), key(&request.to));
+    KeyRange::new(from, (!to.is_empty()).then_some(to)).ok_or_else(|| {
+        bad_request(format!(
+            "range: it ends at {:?}, which is not after its start, {:?}",
+            String::from_utf8_lossy(&request.to),
+            String::from_utf8_lossy(&request.from)
+        ))
+    })
+}
+
+/// The strategy that is asked for, with its settings; `None`: durations alone.
+fn strategy(
+    request: &LeaseRequest,
+    range: &KeyRange,
+    context: &LeaseChangeContext<'_>,
+) -> Result<Option<StrategySpec>, Error> {
+    let holders = !request.holders.is_empty();
+    let unlisted = !request.unlisted.is_empty();
+    let weighs = request.read_weight.is_some() || request.spare.is_some();
+    let name = match request.strategy.as_str() {
+        "" if holders => "fixed",
+        "" if unlisted => "quorum",
+        "" if weighs => "cost",
+        "" => return Ok(None),
+        name => name,
+    };
+    let for_another = |given: bool, field: &str, strategy: &str| match given && name != strategy {
+        true => Err(bad_request(format!(
+            "{field}: only the strategy {strategy} looks at it; leave it out, or ask for {strategy}"
+        ))),
+        false => Ok(()),
+    };
+    for_another(holders, "holders", "fixed")?;
+    for_another(unlisted, "unlisted", "quorum")?;
+    for_another(request.read_weight.is_some(), "read_weight", "cost")?;
+    for_another(request.spare.is_some(), "spare", "cost")?;
+    Ok(Some(match name {
+        "none" => StrategySpec::None,
+        "leader" => StrategySpec::Leader,
+        "all" => StrategySpec::All,
+        "quorum" => StrategySpec::Quorum {
+            unlisted: match request.unlisted.as_str() {
+                "" => present_unlisted(context.configs.strategy_of(range.from())),
+                "nearest" => UnlistedHolders::Nearest,
+                "leader" => UnlistedHolders::Leader,
+                other => {
+                    let problem = format!("unlisted: {other:?}; accepted are nearest, leader");
+                    return Err(bad_request(problem));
+                }
+            },
+        },
+        "fixed" if holders => StrategySpec::Fixed {
+            holders: Some(replica_ids(&request.holders, context.names)?),
+        },
+        "fixed" => {
+            let problem =
+                "holders: the strategy fixed needs at least one node, as in --holders CA,JP";
+            return Err(bad_request(problem));
+        }
+        "cost" => StrategySpec::Cost(cost(request, range, context)?),
+        other => {
+            let names = StrategySpec::NAMES.join(", ");
+            return Err(bad_request(format!(
+                "strategy: {other:?}; accepted are {names}"
+            )));
+        }
+    }))
+}
+
+/// Settings of `cost`; those that are not asked for stay as they are.
+fn cost(
+    request: &LeaseRequest,
+    range: &KeyRange,
+    context: &LeaseChangeContext<'_>,
+) -> Result<CostSettings, Error> {
+    let present = match context.configs.strategy_of(range.from()) {
+        StrategySpec::Cost(settings) => *settings,
+        _ => CostSettings::default(),
+    };
+    let most = context.names.len() as u32 - 1;
+    let spare = request.spare.unwrap_or(present.spare.into());
+    if spare > most {
+        return Err(bad_request(format!(
+            "spare: {spare}; accepted are 0 to {most}: one less than there are nodes"
+        )));
+    }
+    let weight = request.read_weight.unwrap_or(present.read_weight());
+    let settings = CostSettings::new(weight, spare as u8, present.prior);
+    settings.ok_or_else(|| {
+        bad_request(format!(
+            "read_weight: {weight}; accepted are 0 (only writes count) to 1 (only reads count)"
+        ))
+    })
+}
+
+fn present_unlisted(spec: &StrategySpec) -> UnlistedHolders {
+    match spec {
+        StrategySpec::Quorum { unlisted } => *unlisted,
+        _ => UnlistedHolders::default(),
+    }
+}
+
+fn replica_ids(holders: &[String], names: &[String]) -> Result<ReplicaSet, Error> {
+    let index = |holder: &String| names.iter().position(|name| name == holder);
+    let id = |holder| {
+        index(holder)
+            .map(|index| ReplicaId(index as u8))
+            .ok_or_else(|| {
+                bad_request(format!(
+                    "holders: there is no node {holder:?}; the cluster has {}",
+                    names.join(", ")
+                ))
+            })
+    };
+    holders.iter().map(id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(5);
+
+    fn client(request: u64) -> ClientHandle {
+        ClientHandle {
+            connection: 1,
+            request,
+        }
+    }
+
+    fn all() -> LeaseRequest {
+        LeaseRequest {
+            strategy: "all".to_owned(),
+            ..LeaseRequest::default()
+        }
+    }
+
+    /// Runs a check at several times, in seconds.
+    fn with_context<T>(at_s: u64, check: impl FnOnce(&LeaseChangeContext<'_>) -> T) -> T {
+        let names = ["CA", "JP", "DE"].map(str::to_owned);
+        check(&LeaseChangeContext {
+            now: Time::ZERO + Duration::from_secs(at_s),
+            names: &names,
+            configs: &Configs::new(3),
+            leader: Some(ReplicaId(0)),
+            timeout: TIMEOUT,
+        })
+    }
+
+    #[test]
+    fn no_more_wait_than_may_and_who_is_too_many_may_ask_again() {
+        let mut changes = LeaseChanges::default();
+        with_context(0, |context| {
+            for request in 0..WAITING_MAX as u64 {
+                assert_eq!(changes.submit(client(request), &all(), context), Ok(()));
+            }
+            let refusal = changes
+                .submit(client(64), &all(), context)
+                .expect_err("too many");
+            assert_eq!(refusal.code(), ErrorCode::Unavailable);
+            assert!(refusal.message.contains("64 changes"), "{refusal:?}");
+            // What can never be is refused as such all the same.
+            let refusal = changes.submit(client(64), &LeaseRequest::default(), context);
+            assert_eq!(refusal.expect_err("nothing").code(), ErrorCode::BadRequest);
+        });
+        // Once one has ended there is room.
+        let refusal = Err(Refusal::Invalid("no".to_owned()));
+        assert!(changes.note_answer(1, &refusal).is_some());
+        with_context(1, |context| {
+            assert_eq!(changes.submit(client(65), &all(), context), Ok(()))
+        });
+    }
+
+    /// The answer to each change holds all ranges, up to a mebibyte.
+    #[test]
+    fn some_of_many_that_end_at_once_are_answered_now_and_the_others_soon() {
+        let mut changes = LeaseChanges::default();
+        with_context(0, |context| {
+            for request in 1..=5 {
+                let taken = changes.submit(client(request), &all(), context);
+                taken.expect("there is room");
+            }
+        });
+        let answered = with_context(9, |context| {
+            let mut answered = Vec::new();
+            for expected in [2, 2, 1] {
+                let ended = changes.take_ended(context, 2);
+                assert_eq!(ended.len(), expected);
+                assert_eq!(changes.next_deadline() == Time::ZERO, expected == 2);
+                answered.extend(ended.into_iter().map(|(client, _)| client.request));
+            }
+            answered
+        });
+        assert_eq!(answered, [1, 2, 3, 4, 5]);
+        assert!(changes.is_empty());
+    }
+
+    #[test]
+    fn a_busy_leader_is_asked_again_and_its_reason_told_when_patience_ends() {
+        let mut changes = LeaseChanges::default();
+        with_context(0, |context| {
+            changes
+                .submit(client(1), &all(), context)
+                .expect("there is room");
+            assert_eq!(changes.due(context.now).len(), 1);
+        });
+        let busy = Err(Refusal::Busy("full".to_owned()));
+        assert_eq!(changes.note_answer(1, &busy), None);
+        let again = with_context(1, |context| changes.due(context.now));
+        assert!(matches!(again[..], [OperatorRequest::Lease { ask: 1, .. }]));
+        let ended = with_context(5, |context| changes.take_ended(context, 64));
+        let [(to, Err(refusal))] = &ended[..] else {
+            panic!("one ends: {ended:?}");
+        };
+        assert_eq!((*to, refusal.code()), (client(1), ErrorCode::Unavailable));
+        assert!(refusal.message.contains("full"), "{refusal:?}");
+    }
+}

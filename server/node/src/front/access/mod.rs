@@ -1,0 +1,21 @@
+//! Access control for clients: tokens, and the rights that they carry.
+//!
+//! A client sends a token in the first message of its connection. The rights of the token are
+//! looked up then. They are looked up again for all connections when the token file has changed
+//! or a token has expired. So a request costs no look at the file, the clock or a table.
+//!
+//! The replica that a client asks checks the client's rights. A request that one replica
+//! forwards to another is not checked again.
+
+mod clients;
+mod reload;
+pub mod rights;
+mod table;
+#[cfg(test)]
+pub(crate) mod tests;
+pub mod tokens;
+
+pub(crate) use reload::Access;
+pub(crate) use table::AuthState;
+pub use table::TokenTable;
+pub use tokens::AccessError;

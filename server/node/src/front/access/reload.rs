@@ -1,0 +1,215 @@
+//! The table of tokens in force, and how it follows its file.
+//!
+//! The file is read every second by another thread, and compared with what was read before:
+//! no change can hide behind a time stamp. If it cannot be read, or not be understood, the
+//! tokens known before stay in force, and the log says so again and again: a token that was
+//! meant to be revoked may be among them. Tokens expire all the same.
+
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use leasehold_transport::read_private;
+use leasehold_wire::Error;
+use leasehold_wire::request::Body;
+use tokio::time::sleep;
+
+use super::table::{AuthState, TokenTable};
+use super::tokens::{self, AccessError, FILE_BYTES_MAX};
+use crate::watch::files::{CHECK_INTERVAL, FileWatcher};
+
+/// The table of tokens in force, which follows its file.
+#[derive(Debug)]
+pub(crate) struct Access {
+    file: PathBuf,
+    table: RefCell<TokenTable>,
+    /// When rights were last looked up for all connections, in seconds since 1970.
+    renewed_s: Cell<i64>,
+    /// The file cannot be used as it is.
+    outdated: Cell<bool>,
+    /// Connections that were refused, for want of a token that counts.
+    unauthenticated: Cell<u64>,
+    /// Requests that were refused, for want of a right.
+    denied: Cell<u64>,
+    /// Connections that were closed, for their token was revoked or expired.
+    revoked: Cell<u64>,
+}
+
+impl Access {
+    /// With the tokens in a file.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub(crate) fn load(file: &Path) -> Result<Access, AccessError> {
+        let entries = tokens::load(file)?;
+        tracing::info!(file = %file.display(), tokens = entries.len(), "clients need a token");
+        Ok(Access {
+            file: file.to_owned(),
+            table: RefCell::new(TokenTable::new(&entries)),
+            renewed_s: Cell::new(unix_s()),
+            outdated: Cell::default(),
+            unauthenticated: Cell::default(),
+            denied: Cell::default(),
+            revoked: Cell::default(),
+        })
+    }
+
+    /// Takes the token with which a connection begins.
+    ///
+    /// # Errors
+    /// As [`AuthState::authenticate`].
+    pub(crate) fn admit(&self, auth: &AuthState, token: &[u8]) -> Result<(), Error> {
+        let outcome = auth.authenticate(token, &self.table.borrow(), unix_s());
+        outcome.inspect_err(|_| count(&self.unauthenticated))
+    }
+
+    /// Whether a connection may ask for this.
+    ///
+    /// # Errors
+    /// As [`AuthState::check`].
+    pub(crate) fn check(&self, auth: &AuthState, body: &Body) -> Result<(), Error> {
+        auth.check(body).inspect_err(|_| count(&self.denied))
+    }
+
+    /// Looks the rights of a connection up again. False if it has lost them.
+    pub(crate) fn renew(&self, auth: &AuthState) -> bool {
+        let keeps = auth.renew(&self.table.borrow(), self.renewed_s.get());
+        if !keeps {
+            count(&self.revoked);
+        }
+        keeps
+    }
+
+    /// Follows the file for as long as it is polled. Calls `renew_all` when connections may
+    /// have other rights than before.
+    pub(crate) async fn follow(self: Rc<Self>, renew_all: impl Fn()) {
+        let mut watch = TokenFileWatcher::default();
+        loop {
+            sleep(CHECK_INTERVAL).await;
+            let found = watch.check(&self.file).await;
+            self.outdated.set(watch.watcher.is_unusable());
+            let now = unix_s();
+            if self.has_changed(found, now) || self.has_expired(now) {
+                self.renewed_s.set(now);
+                renew_all();
+            }
+        }
+    }
+
+    fn has_changed(&self, found: Option<TokenTable>, now: i64) -> bool {
+        let Some(table) = found.filter(|found| *found != *self.table.borrow()) else {
+            return false;
+        };
+        let tokens = table.in_force(now);
+        tracing::info!(file = %self.file.display(), tokens, "tokens have changed");
+        *self.table.borrow_mut() = table;
+        true
+    }
+
+    /// Whether a token has expired since rights were last looked up, or the clock was set back.
+    fn has_expired(&self, now: i64) -> bool {
+        let last = self.renewed_s.get();
+        let next = self.table.borrow().next_expiry(last);
+        next.is_some_and(|next| next <= now) || now < last
+    }
+
+    /// By name.
+    pub(crate) fn counters(&self) -> [(&'static str, u64); 5] {
+        let in_force = self.table.borrow().in_force(unix_s());
+        [
+            ("tokens", in_force as u64),
+            ("tokens_outdated", self.outdated.get().into()),
+            ("clients_unauthenticated", self.unauthenticated.get()),
+            ("clients_revoked", self.revoked.get()),
+            ("requests_denied", self.denied.get()),
+        ]
+    }
+}
+
+fn count(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}
+
+/// Seconds since 1970 began, UTC, as the machine's calendar clock says.
+fn unix_s() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() as i64)
+}
+
+/// Result of another thread's look at the file.
+enum TokenFileCheck {
+    Same,
+    Other(Arc<str>, Result<TokenTable, AccessError>),
+    Unreadable(AccessError),
+}
+
+/// Last known state of the file.
+#[derive(Default)]
+struct TokenFileWatcher {
+    /// Text that the file held when it was last read.
+    text: Option<Arc<str>>,
+    /// Reason why that text cannot be used.
+    refusal: Option<String>,
+    watcher: FileWatcher<TokenFileCheck>,
+}
+
+impl TokenFileWatcher {
+    /// Reads the file. Returns what it says, if it is not what was read before.
+    async fn check(&mut self, file: &Path) -> Option<TokenTable> {
+        match self.read(file).await {
+            Ok(table) => {
+                self.watcher.mark_usable();
+                table
+            }
+            Err(problem) => {
+                self.report(file, &problem);
+                None
+            }
+        }
+    }
+
+    async fn read(&mut self, file: &Path) -> Result<Option<TokenTable>, String> {
+        let (path, known) = (file.to_owned(), self.text.clone());
+        let found = self
+            .watcher
+            .check(move || check_file(&path, known.as_deref()));
+        match found.await? {
+            TokenFileCheck::Same => self.refusal.clone().map_or(Ok(None), Err),
+            TokenFileCheck::Other(text, parsed) => {
+                self.text = Some(text);
+                let parsed = parsed.map_err(|error| error.to_string());
+                self.refusal = parsed.as_ref().err().cloned();
+                parsed.map(Some)
+            }
+            TokenFileCheck::Unreadable(error) => {
+                // Whatever is read next is new.
+                self.text = None;
+                Err(error.to_string())
+            }
+        }
+    }
+
+    fn report(&mut self, file: &Path, problem: &str) {
+        if !self.watcher.mark_unusable(problem) {
+            return;
+        }
+        tracing::error!(
+            file = %file.display(),
+            problem,
+            "the file of tokens cannot be used: the tokens read before stay in force, and what \
+             was to be REVOKED since then IS NOT; mend the file, it is read every second"
+        );
+    }
+}
+
+fn check_file(file: &Path, known: Option<&str>) -> TokenFileCheck {
+    let text = match read_private(file, FILE_BYTES_MAX) {
+        Ok(text) if known == Some(text.as_str()) => return TokenFileCheck::Same,
+        Ok(text) => text,
+        Err(error) => return TokenFileCheck::Unreadable(error.into()),
+    };
+    let parsed = tokens::parse(&text, file).map(|entries| TokenTable::new(&entries));
+    TokenFileCheck::Other(text.into(), parsed)
+}

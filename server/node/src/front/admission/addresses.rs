@@ -1,0 +1,130 @@
+//! Number of connections from each address, and its bound.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::rc::Rc;
+
+/// A bounded number of connections for each address. All others together keep what is left
+/// of the slots, so one machine cannot keep everybody else out.
+#[derive(Debug)]
+pub(crate) struct AddressLimiter {
+    max: usize,
+    taken: Rc<RefCell<HashMap<IpAddr, usize>>>,
+    refused: Cell<u64>,
+    /// Refusals follow each other: only the first is worth a line in the log.
+    refusing: Cell<bool>,
+}
+
+/// A slot of an address, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct AddressSlot {
+    prefix: IpAddr,
+    taken: Rc<RefCell<HashMap<IpAddr, usize>>>,
+}
+
+impl Drop for AddressSlot {
+    fn drop(&mut self) {
+        let mut taken = self.taken.borrow_mut();
+        let left = taken.get_mut(&self.prefix).map(|count| {
+            *count -= 1;
+            *count
+        });
+        if left == Some(0) {
+            taken.remove(&self.prefix);
+        }
+    }
+}
+
+impl AddressLimiter {
+    pub(crate) fn new(max: usize) -> AddressLimiter {
+        AddressLimiter {
+            max,
+            taken: Rc::default(),
+            refused: Cell::new(0),
+            refusing: Cell::new(false),
+        }
+    }
+
+    /// A slot for a connection from there, if the address has one left.
+    pub(crate) fn take(&self, address: IpAddr) -> Option<AddressSlot> {
+        let prefix = network_prefix(address);
+        let mut all = self.taken.borrow_mut();
+        let count = all.entry(prefix).or_insert(0);
+        if *count >= self.max {
+            return None;
+        }
+        if *count < self.max - self.max / 8 {
+            self.refusing.set(false);
+        }
+        *count += 1;
+        let taken = self.taken.clone();
+        Some(AddressSlot { prefix, taken })
+    }
+
+    /// Counts a refusal; whether it is worth a line.
+    pub(crate) fn count_refusal(&self) -> bool {
+        self.refused.set(self.refused.get() + 1);
+        !self.refusing.replace(true)
+    }
+
+    /// Slots of one address.
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Number of times that an address had no connection left.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.get()
+    }
+}
+
+/// Network prefix of an address: an IPv4 address itself, or the first 64 bits of an IPv6 address. A
+/// machine that has one IPv6 address usually has all that begin with the same 64 bits.
+pub(crate) fn network_prefix(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn each_address_has_places_of_its_own_and_gets_them_back() {
+        let addresses = AddressLimiter::new(2);
+        let take = |text| addresses.take(ip(text));
+        let first = take("10.0.0.1").unwrap();
+        let _second = take("10.0.0.1").unwrap();
+        assert!(take("10.0.0.1").is_none());
+        assert!(take("::ffff:10.0.0.1").is_none(), "the same in other words");
+        let other = take("10.0.0.2").unwrap();
+        drop(first);
+        assert!(take("10.0.0.1").is_some());
+        drop(other);
+        assert_eq!(
+            addresses.taken.borrow().len(),
+            1,
+            "nothing is kept of who left"
+        );
+    }
+
+    #[test]
+    fn a_network_of_one_machine_is_one_address() {
+        let addresses = AddressLimiter::new(1);
+        let _first = addresses.take(ip("2001:db8:1:2::1")).unwrap();
+        assert!(addresses.take(ip("2001:db8:1:2:ffff::9")).is_none());
+        assert!(addresses.take(ip("2001:db8:1:3::1")).is_some());
+        assert!(addresses.count_refusal() && !addresses.count_refusal());
+        assert_eq!(addresses.refused(), 2);
+    }
+}

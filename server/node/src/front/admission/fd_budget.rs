@@ -1,0 +1,198 @@
+//! File descriptors: their maximum number in this process, and how they are shared out.
+//!
+//! A connection takes one, and so does every file of the storage. A storage that cannot
+//! open its next file ends the replica, so clients get only what is left after the
+//! storage, the peers and the process itself have theirs.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Tables that the storage keeps open, at most and at least.
+const TABLES: std::ops::RangeInclusive<usize> = 32..=256;
+/// Descriptors that the storage has open next to its tables: for logs, manifests, the marker,
+/// and the tables that a flush or a compaction reads and writes.
+const STORAGE_OTHERS: usize = 64;
+/// Descriptors that the process opens for itself after it has started: for the event loop,
+/// signals, ports, and files that are open for a short time.
+const OWN: usize = 32;
+/// With fewer for clients, a node does not start.
+const CLIENTS_MIN: usize = 16;
+/// Clients that are being told why they are refused.
+pub(crate) const REJECTIONS_MAX: usize = 16;
+/// Connections on the peers' port that have not said yet which peer they are.
+pub(crate) const UNAUTHENTICATED_MAX: usize = 48;
+/// The limit that is assumed if the system sets none.
+const UNLIMITED: usize = 1 << 20;
+
+/// Shares of the file descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FdBudget {
+    /// Tables that the storage may keep open.
+    pub(crate) tables: usize,
+    /// Connections of clients.
+    pub(crate) clients: usize,
+}
+
+/// There are too few for a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FdShortage {
+    pub(crate) limit: usize,
+    pub(crate) needed: usize,
+}
+
+impl FdBudget {
+    /// Raises this process's limit as far as it may without privileges, and shares it
+    /// out, for a cluster of `members`, each of which may have `per_peer` connections here.
+    pub(crate) fn claim(members: usize, per_peer: usize) -> Result<FdBudget, FdShortage> {
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        let raised = Rlimit {
+            current: maximum,
+            maximum,
+        };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            tracing::warn!(%error, ?current, ?maximum, "the limit of open files stays as it is");
+        }
+        let limit = getrlimit(Resource::Nofile).current;
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok());
+        let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        FdBudget::share(
+            limit.unwrap_or(UNLIMITED).min(UNLIMITED),
+            open,
+            (members, per_peer),
+        )
+    }
+
+    /// Shares `limit` out, of which `open` are in use already.
+    fn share(
+        limit: usize,
+        open: usize,
+        (members, per_peer): (usize, usize),
+    ) -> Result<FdBudget, FdShortage> {
+        // A peer that connects has a few seconds to identify itself. The handshakes' thread may
+        // still have as many connections that have lost their places to others already.
+        let accepted = per_peer * members + 2 * UNAUTHENTICATED_MAX;
+        let fixed = open + OWN + STORAGE_OTHERS + REJECTIONS_MAX + 2 * members + accepted;
+        let needed = fixed + TABLES.start() + CLIENTS_MIN;
+        if limit < needed {
+            return Err(FdShortage { limit, needed });
+        }
+        let left = limit - fixed;
+        let tables = (left / 4).clamp(*TABLES.start(), *TABLES.end());
+        Ok(FdBudget {
+            tables,
+            clients: left - tables,
+        })
+    }
+}
+
+/// A bounded number of slots, each for one connection.
+#[derive(Debug)]
+pub(crate) struct ConnectionSlots {
+    max: usize,
+    taken: Rc<Cell<usize>>,
+    refused: Cell<u64>,
+    /// Refusals follow each other: only the first is worth a line in the log.
+    refusing: Cell<bool>,
+}
+
+/// A slot, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ConnectionSlot(Rc<Cell<usize>>);
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl ConnectionSlots {
+    pub(crate) fn new(max: usize) -> ConnectionSlots {
+        ConnectionSlots {
+            max,
+            taken: Rc::default(),
+            refused: Cell::new(0),
+            refusing: Cell::new(false),
+        }
+    }
+
+    /// A slot, if one is free.
+    pub(crate) fn take(&self) -> Option<ConnectionSlot> {
+        let taken = self.taken.get();
+        if taken >= self.max {
+            return None;
+        }
+        if taken < self.max - self.max / 8 {
+            self.refusing.set(false);
+        }
+        self.taken.set(taken + 1);
+        Some(ConnectionSlot(self.taken.clone()))
+    }
+
+    /// Counts a refusal; whether it is the first since an eighth of the slots was free.
+    pub(crate) fn count_refusal(&self) -> bool {
+        self.refused.set(self.refused.get() + 1);
+        !self.refusing.replace(true)
+    }
+
+    /// Slots there are.
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Number of times that no descriptor was free.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_storage_and_the_peers_come_first() {
+        for members in [1, 3, 5, 9] {
+            for limit in (200..2000).chain([20_000, UNLIMITED]) {
+                let Ok(shares) = FdBudget::share(limit, 20, (members, 2)) else {
+                    assert!(limit < 320, "{limit} are enough");
+                    continue;
+                };
+                assert!(TABLES.contains(&shares.tables) && shares.clients >= CLIENTS_MIN);
+                let peers = 2 * members + 2 * UNAUTHENTICATED_MAX + 2 * members;
+                let storage = shares.tables + STORAGE_OTHERS;
+                let all = 20 + OWN + REJECTIONS_MAX + storage + peers + shares.clients;
+                assert_eq!(all, limit, "every one is given to somebody, and none twice");
+            }
+        }
+        let usual = FdBudget::share(1024, 10, (5, 2)).unwrap();
+        assert!(usual.clients > 500, "{usual:?}");
+    }
+
+    #[test]
+    fn too_few_are_refused_with_how_many_are_needed() {
+        let FdShortage { limit, needed } = FdBudget::share(100, 10, (3, 2)).unwrap_err();
+        assert_eq!(limit, 100);
+        assert!(FdBudget::share(needed, 10, (3, 2)).is_ok());
+        assert!(FdBudget::share(needed - 1, 10, (3, 2)).is_err());
+    }
+
+    #[test]
+    fn a_burst_of_refusals_is_told_once() {
+        let slots = ConnectionSlots::new(8);
+        let mut taken: Vec<ConnectionSlot> = std::iter::from_fn(|| slots.take()).collect();
+        assert_eq!(taken.len(), 8);
+        assert!(slots.count_refusal());
+        taken.pop();
+        taken.push(slots.take().unwrap());
+        assert!(
+            slots.take().is_none() && !slots.count_refusal(),
+            "the same burst"
+        );
+        taken.truncate(5);
+        taken.extend(std::iter::from_fn(|| slots.take()));
+        assert!(slots.count_refusal(), "another");
+        assert_eq!((taken.len(), slots.refused()), (8, 3));
+    }
+}

@@ -1,0 +1,338 @@
+//! Large writes of clients, which the replica gets round-robin by connection.
+//!
+//! A log is a queue. A client that writes a hundred values of 1 MiB at once would make all
+//! others wait for all of them. Renewals of leases behind them on the same sockets would wait,
+//! too. So the replica gets only some bytes of large writes at a time, and more as it answers.
+//! The others wait here, where small commands pass them.
+//!
+//! The right number of bytes depends on what an answer waits for. Near the other replicas it
+//! waits for disks, where each further write only makes the queue longer. Far from them it waits
+//! for messages, and writes may be on their way together. Time distinguishes the two cases: a
+//! write that is answered soon is followed by the next, and only one that is not is joined by
+//! it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use leasehold_replica::input::Input;
+use leasehold_replica::round_robin::RoundRobinQueue;
+
+/// Bytes that the replica gets at once, if it may have as many.
+const AT_ONCE: usize = 1 << 20;
+/// It gets as much again once it has neither got nor answered any for so long: disks are faster,
+/// most round trips between sites are not.
+const JOINED_AFTER: Duration = Duration::from_millis(20);
+/// The next waits for as long as an answer took: what was written is written once more, with a
+/// checkpoint. But no longer than this.
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// Writes of connections, and how many bytes of such writes the replica has.
+#[derive(Debug)]
+pub(crate) struct LargeWrites {
+    /// With the bytes of each.
+    waiting: RoundRobinQueue<(Input, usize)>,
+    /// Bytes that wait.
+    queued_bytes: usize,
+    /// Bytes that the replica has not answered yet.
+    in_flight_bytes: usize,
+    /// Bytes that it may have now. One write may exceed it.
+    allowed: usize,
+    /// The most that it may have at any time, likewise.
+    max: usize,
+    /// When it last got or answered one.
+    changed: Instant,
+    /// When it may get the next.
+    resume_at: Instant,
+    /// Writes that had to wait, so far.
+    delayed: u64,
+}
+
+/// The replica may have as many as there are, a part after the other.
+impl Default for LargeWrites {
+    fn default() -> LargeWrites {
+        LargeWrites::new(usize::MAX)
+    }
+}
+
+impl LargeWrites {
+    pub(crate) fn new(max: usize) -> LargeWrites {
+        let now = Instant::now();
+        LargeWrites {
+            waiting: RoundRobinQueue::default(),
+            queued_bytes: 0,
+            in_flight_bytes: 0,
+            allowed: AT_ONCE.min(max),
+            max,
+            changed: now,
+            resume_at: now,
+            delayed: 0,
+        }
+    }
+
+    fn at_once(&self) -> usize {
+        AT_ONCE.min(self.max)
+    }
+
+    pub(crate) fn push(&mut self, connection: u64, input: Input, bytes: usize) {
+        let may_go = self.in_flight_bytes + self.queued_bytes < self.allowed
+            && self.resume_at <= Instant::now();
+        self.delayed += u64::from(!may_go);
+        self.queued_bytes += bytes;
+        self.waiting.push(connection, (input, bytes));
+    }
+
+    /// When [`LargeWrites::pop`] has something, unless an answer changes that; `None` if it takes
+    /// an answer, or nothing waits.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        if self.waiting.is_empty() || self.in_flight_bytes >= self.max {
+            return None;
+        }
+        match self.in_flight_bytes < self.allowed {
+            true => Some(self.resume_at),
+            false => Some(self.changed + JOINED_AFTER),
+        }
+    }
+
+    /// Whether [`LargeWrites::pop`] has something.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due().is_some_and(|due| due <= Instant::now())
+    }
+
+    /// The next write that the replica may have.
+    pub(crate) fn pop(&mut self) -> Option<Input> {
+        if !self.is_due() {
+            return None;
+        }
+        let (_, (input, bytes)) = self.waiting.pop()?;
+        if self.in_flight_bytes >= self.allowed {
+            self.allowed = self.allowed.saturating_add(AT_ONCE).min(self.max);
+        }
+        self.queued_bytes -= bytes;
+        self.in_flight_bytes += bytes;
+        self.changed = Instant::now();
+        Some(input)
+    }
+
+    /// Gives up what waits of a connection that has gone. Returns which requests they were.
+    pub(crate) fn forget(&mut self, connection: u64) -> Vec<u64> {
+        let forgotten = self.waiting.take(connection);
+        self.queued_bytes -= forgotten.iter().map(|(_, bytes)| bytes).sum::<usize>();
+        let request = |(input, _)| match input {
+            Input::Client { from, .. } => Some(from.request),
+            _ => None,
+        };
+        forgotten.into_iter().filter_map(request).collect()
+    }
+
+    /// Bytes that the replica has not answered yet.
+    pub(crate) fn in_flight_bytes(&self) -> usize {
+        self.in_flight_bytes
+    }
+
+    /// Writes that had to wait, so far.
+    pub(crate) fn delayed(&self) -> u64 {
+        self.delayed
+    }
+
+    /// The replica has answered so many bytes of them.
+    ///
+    /// # Panics
+    /// If it never had them.
+    pub(crate) fn answered(&mut self, bytes: usize) {
+        assert!(bytes <= self.in_flight_bytes, "what is answered was given");
+        let now = Instant::now();
+        // Where less is written than could be at once, nothing rests.
+        if self.in_flight_bytes >= self.at_once() {
+            let pause = now.duration_since(self.changed);
+            // What is answered together with another took as long.
+            self.resume_at = self.resume_at.max(now + pause.min(PAUSE_MAX));
+        }
+        self.in_flight_bytes -= bytes;
+        self.allowed = self.at_once();
+        self.changed = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_wire::Command;
+    use leasehold_wire::command::Op;
+    use tokio::time::advance;
+
+    use super::*;
+    use leasehold_replica::action::ClientHandle;
+
+    const MIB: usize = 1 << 20;
+    const MS: Duration = Duration::from_millis(1);
+
+    fn write(connection: u64, request: u64) -> Input {
+        Input::Client {
+            from: ClientHandle {
+                connection,
+                request,
+            },
+            command: Command::from(Op::put("k", "v")),
+        }
+    }
+
+    /// All that the replica may have now: connection and request.
+    fn given(writes: &mut LargeWrites) -> Vec<(u64, u64)> {
+        let popped = std::iter::from_fn(|| writes.pop());
+        let shown = popped.filter_map(|input| match input {
+            Input::Client { from, .. } => Some((from.connection, from.request)),
+            _ => None,
+        });
+        shown.collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_have_turns_and_keep_their_order() {
+        let mut writes = LargeWrites::new(100 * MIB);
+        for request in 1..=3 {
+            writes.push(1, write(1, request), MIB / 8);
+        }
+        writes.push(2, write(2, 1), MIB / 8);
+        writes.push(3, write(3, 1), MIB / 8);
+        let expected = [(1, 1), (2, 1), (3, 1), (1, 2), (1, 3)];
+        assert_eq!(given(&mut writes), expected);
+        assert_eq!(
+            (writes.delayed(), writes.in_flight_bytes()),
+            (0, 5 * MIB / 8)
+        );
+        assert!(writes.waiting.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_of_a_connection_that_has_gone_is_given_up() {
+        let mut writes = LargeWrites::new(MIB);
+        for request in 1..=4 {
+            writes.push(1, write(1, request), MIB / 2);
+            writes.push(2, write(2, request), MIB / 2);
+        }
+        assert_eq!(given(&mut writes), [(1, 1), (2, 1)]);
+        assert_eq!(writes.forget(1), [2, 3, 4]);
+        assert!(writes.forget(1).is_empty() && writes.forget(3).is_empty());
+        assert_eq!(
+            (writes.in_flight_bytes(), writes.queued_bytes),
+            (MIB, 3 * MIB / 2)
+        );
+        writes.answered(MIB);
+        assert_eq!(given(&mut writes), [(2, 2), (2, 3)]);
+    }
+
+    /// A write that the replica answers soon is followed by as much.
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_waits_for_disks_is_joined_by_none() {
+        let mut writes = LargeWrites::new(2 * MIB);
+        for request in 1..=10 {
+            writes.push(1, write(1, request), MIB);
+        }
+        assert_eq!(writes.delayed(), 9);
+        for request in 1..=3 {
+            assert_eq!(given(&mut writes), [(1, request)]);
+            advance(JOINED_AFTER - MS).await;
+            assert!(!writes.is_due());
+            writes.answered(MIB);
+            advance(PAUSE_MAX).await;
+        }
+    }
+
+    /// The longer the way, the more are on it, up to the limit.
+    #[tokio::test(start_paused = true)]
+    async fn writes_that_wait_for_messages_join_each_other() {
+        let mut writes = LargeWrites::new(3 * MIB);
+        for request in 1..=10 {
+            writes.push(1, write(1, request), MIB);
+        }
+        for request in 1..=3 {
+            assert_eq!(given(&mut writes), [(1, request)]);
+            assert_eq!(writes.in_flight_bytes(), request as usize * MIB);
+            advance(JOINED_AFTER).await;
+        }
+        assert_eq!((given(&mut writes), writes.due()), (vec![], None));
+        writes.answered(MIB);
+        assert!(!writes.is_due(), "an answer counts as a write");
+        advance(JOINED_AFTER).await;
+        assert_eq!(given(&mut writes), [(1, 4)]);
+    }
+
+    /// However short they are.
+    #[tokio::test(start_paused = true)]
+    async fn as_many_bytes_join_each_time_as_went_at_once() {
+        let mut writes = LargeWrites::new(2 * MIB);
+        for request in 1..=400 {
+            writes.push(1, write(1, request), 8 << 10);
+        }
+        assert_eq!(given(&mut writes).len(), 128);
+        advance(JOINED_AFTER).await;
+        assert_eq!(given(&mut writes).len(), 128);
+        advance(JOINED_AFTER).await;
+        assert_eq!((given(&mut writes), writes.due()), (vec![], None));
+        writes.answered(8 << 10);
+        assert!(!writes.is_due());
+        writes.answered(MIB);
+        advance(PAUSE_MAX).await;
+        assert_eq!(given(&mut writes).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_come_together_end_no_rest() {
+        let mut writes = LargeWrites::new(2 * MIB);
+        for request in 1..=3 {
+            writes.push(1, write(1, request), MIB);
+        }
+        given(&mut writes);
+        advance(JOINED_AFTER).await;
+        given(&mut writes);
+        advance(100 * MS).await;
+        writes.answered(MIB);
+        writes.answered(MIB);
+        assert_eq!(writes.due(), Some(Instant::now() + PAUSE_MAX));
+    }
+
+    /// So that what follows an answer has the disk for a while.
+    #[tokio::test(start_paused = true)]
+    async fn the_next_write_waits_for_as_long_as_an_answer_took() {
+        let mut writes = LargeWrites::new(MIB);
+        for request in 1..=4 {
+            writes.push(1, write(1, request), MIB);
+        }
+        for (request, took, pause) in [(1, 8 * MS, 8 * MS), (2, 100 * MS, PAUSE_MAX)] {
+            assert_eq!(given(&mut writes), [(1, request)]);
+            advance(took).await;
+            writes.answered(MIB);
+            assert_eq!(writes.due(), Some(Instant::now() + pause));
+            advance(pause - MS).await;
+            assert!(!writes.is_due());
+            advance(MS).await;
+        }
+        assert_eq!(given(&mut writes), [(1, 3)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_rests_while_less_is_written_than_could_be_at_once() {
+        let mut writes = LargeWrites::new(2 * MIB);
+        for request in 1..=100 {
+            writes.push(1, write(1, request), MIB / 4);
+            writes.push(2, write(2, request), MIB / 4);
+            assert_eq!(given(&mut writes), [(1, request), (2, request)]);
+            advance(MS).await;
+            writes.answered(MIB / 2);
+        }
+        assert_eq!(writes.delayed(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_write_that_is_larger_than_all_may_be_is_given() {
+        let mut writes = LargeWrites::new(MIB / 2);
+        writes.push(1, write(1, 1), 3 * MIB);
+        writes.push(1, write(1, 2), MIB);
+        assert_eq!(given(&mut writes), [(1, 1)]);
+        advance(JOINED_AFTER).await;
+        assert!(!writes.is_due());
+        writes.answered(3 * MIB);
+        advance(PAUSE_MAX).await;
+        assert_eq!(given(&mut writes), [(1, 2)]);
+    }
+}

@@ -1,0 +1,122 @@
+//! The reading half of a connection, in frames. All that arrived together is
+//! handed on together.
+
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use leasehold_wire::{FrameError, split_frame, split_frame_at_most};
+
+use crate::security::halves::{ByteSource, ReadHalf};
+
+/// Reads frames, without copying what is in them.
+#[derive(Debug)]
+pub struct Frames<R = ReadHalf> {
+    reader: R,
+    buffer: BytesMut,
+    chunk_bytes: usize,
+}
+
+impl<R: ByteSource> Frames<R> {
+    /// Asks the socket for about `chunk_bytes` at a time, which is also what an
+    /// idle connection holds.
+    pub fn new(reader: R, chunk_bytes: usize) -> Self {
+        Frames {
+            reader,
+            buffer: BytesMut::new(),
+            chunk_bytes,
+        }
+    }
+
+    /// Waits for more bytes, and returns how many came; 0 at the end of the connection. May
+    /// be dropped and called again without losing anything.
+    ///
+    /// # Errors
+    /// If the connection failed.
+    pub async fn fill(&mut self) -> io::Result<usize> {
+        self.reader.fill(&mut self.buffer, self.chunk_bytes).await
+    }
+
+    /// The next frame that has arrived whole.
+    ///
+    /// # Errors
+    /// `TooLong` as soon as its length has arrived.
+    #[allow(clippy::should_implement_trait, reason = "an error is not an item")]
+    pub fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
+        let frame = split_frame(&mut self.buffer)?;
+        if frame.as_ref().is_some_and(|f| f.len() > self.chunk_bytes) {
+            self.detach_buffer();
+        }
+        Ok(frame)
+    }
+
+    /// Leaves its memory to a large frame: the small ones behind it would keep all of it.
+    fn detach_buffer(&mut self) {
+        let mut rest = BytesMut::new();
+        rest.extend_from_slice(&self.buffer);
+        self.buffer = rest;
+    }
+
+    /// Bytes of a frame that is not whole yet, after [`Frames::next`] has found none.
+    pub(crate) fn partial_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Waits for one frame; `None` at the end of the connection.
+    ///
+    /// # Errors
+    /// `TooLong`, `Io`.
+    pub async fn wait(&mut self) -> Result<Option<Bytes>, FrameError> {
+        loop {
+            if let Some(frame) = self.next()? {
+                return Ok(Some(frame));
+            }
+            if self.fill().await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// As [`Frames::wait`], but refuses a frame of more than `bytes` as soon as its length has
+    /// arrived: for connections that have not identified themselves yet.
+    ///
+    /// # Errors
+    /// `TooLong`, `Io`.
+    pub(crate) async fn wait_at_most(&mut self, bytes: usize) -> Result<Option<Bytes>, FrameError> {
+        loop {
+            if let Some(frame) = split_frame_at_most(&mut self.buffer, bytes)? {
+                return Ok(Some(frame));
+            }
+            if self.fill().await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads to the end of the connection and forgets it.
+    pub(crate) async fn discard(&mut self) {
+        self.buffer = BytesMut::new();
+        while let Ok(1..) = self.fill().await {
+            self.buffer.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_small_frame_does_not_keep_the_memory_of_a_large_one_before_it() {
+        let mut sent = Vec::new();
+        for bytes in [1 << 20, 100] {
+            sent.extend_from_slice(&(bytes as u32).to_be_bytes());
+            sent.resize(sent.len() + bytes, 7);
+        }
+        let mut frames = Frames::new(&sent[..], 16 << 10);
+        let large = frames.wait().await.unwrap().unwrap();
+        let small = frames.wait().await.unwrap().unwrap();
+        assert_eq!((large.len(), small.len()), (1 << 20, 100));
+        let behind = large.as_ptr_range().end.wrapping_add(4);
+        assert_ne!(small.as_ptr(), behind, "it is where it was read");
+    }
+}

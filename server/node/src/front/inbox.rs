@@ -1,0 +1,638 @@
+//! Inputs that have arrived and were not yet given to the replica.
+//!
+//! An event-loop iteration takes only a bounded part of them: heartbeats and renewals of leases
+//! leave between iterations. Inputs that are left keep their order. The node's own inputs come
+//! first, and peers' messages before commands of clients. Both get a share of each iteration, so
+//! neither can keep the other out. Large writes of clients wait for their turns
+//! ([`large_writes`]).
+//!
+//! Connections read for as many units of [`leasehold_replica::cost`] as an iteration takes, and
+//! then let the driver have one ([`Inbox::acquire_read_units`]): a hundred connections that all have megabytes
+//! to read take longer than others wait for a heartbeat. Those that wait have their turns in the
+//! order in which they came, so one with little to read waits for one read of each other
+//! connection.
+//!
+//! [`large_writes`]: crate::front::admission::large_writes
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+use leasehold_wire::{LeaseRequest, MoveRequest, StatusRequest};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::timeout_at;
+
+use crate::front::admission::large_writes::LargeWrites;
+use leasehold_replica::action::ClientHandle;
+use leasehold_replica::cost::{self, Cost, Request, Sizes};
+use leasehold_replica::input::Input;
+use leasehold_replica::round_robin::RoundRobinQueue;
+
+/// Inputs of peers that a round takes at most, and of clients: a few ms of work.
+const INPUTS_PER_ITERATION: usize = 4096;
+/// Work that a round takes at most of peers, and of clients, in units of [`leasehold_replica::cost`]: some 3 ms.
+/// The last input taken may exceed it.
+pub(crate) const UNITS_PER_ITERATION: usize = 512 << 10;
+/// Work for operators' requests that a round takes at most of each kind, in units of [`leasehold_replica::cost`], in
+/// turn by connection: 16 questions about the status without more. The last one taken may exceed it.
+const OPERATORS_UNITS_PER_ITERATION: usize = 16 * 1600;
+/// With more work waiting here, in units of [`leasehold_replica::cost`] and so in bytes, peers are not read from.
+const PEER_UNITS_MAX: usize = 32 << 20;
+
+/// Inputs of one source, with the units of each.
+#[derive(Debug, Default)]
+struct InputQueue {
+    inputs: VecDeque<(Input, usize)>,
+    units: usize,
+}
+
+impl InputQueue {
+    fn push(&mut self, input: Input, units: usize) {
+        self.inputs.push_back((input, units));
+        self.units += units;
+    }
+
+    /// Moves as many as a round takes.
+    fn take(&mut self, into: &mut Vec<Input>) {
+        let mut taken = 0;
+        let mut left = INPUTS_PER_ITERATION;
+        while left > 0 && taken < UNITS_PER_ITERATION {
+            let Some((input, units)) = self.inputs.pop_front() else {
+                break;
+            };
+            into.push(input);
+            taken += units;
+            left -= 1;
+        }
+        self.units -= taken;
+    }
+}
+
+/// Filled by connections, emptied by the driver, on one thread.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    own: RefCell<Vec<Input>>,
+    peers: RefCell<InputQueue>,
+    clients: RefCell<InputQueue>,
+    statuses: RefCell<RoundRobinQueue<(ClientHandle, StatusRequest)>>,
+    transfers: RefCell<RoundRobinQueue<(ClientHandle, MoveRequest)>>,
+    leases: RefCell<RoundRobinQueue<(ClientHandle, LeaseRequest)>>,
+    large_writes: RefCell<LargeWrites>,
+    /// Units that connections of clients may still read before the next round. A connection that
+    /// waits for some has its turn before all that come later.
+    read_permits: Semaphore,
+    /// Connections that wait for a round to begin.
+    waiting_readers: Cell<usize>,
+    arrived: Notify,
+    /// There is capacity for messages of peers again.
+    peer_capacity: Notify,
+}
+
+impl Default for Inbox {
+    fn default() -> Inbox {
+        Inbox {
+            own: RefCell::default(),
+            peers: RefCell::default(),
+            clients: RefCell::default(),
+            statuses: RefCell::default(),
+            transfers: RefCell::default(),
+            leases: RefCell::default(),
+            large_writes: RefCell::default(),
+            read_permits: Semaphore::new(UNITS_PER_ITERATION),
+            waiting_readers: Cell::default(),
+            arrived: Notify::default(),
+            peer_capacity: Notify::default(),
+        }
+    }
+}
+
+impl Inbox {
+    /// With so many bytes of large writes at the replica at a time.
+    pub(crate) fn new(large_write_bytes: usize) -> Inbox {
+        Inbox {
+            large_writes: RefCell::new(LargeWrites::new(large_write_bytes)),
+            ..Inbox::default()
+        }
+    }
+
+    /// Adds an input of the node itself. Call [`Inbox::wake`] after the last one that is
+    /// available now.
+    pub(crate) fn push(&self, input: Input) {
+        self.own.borrow_mut().push(input);
+    }
+
+    /// Adds a peer's message, with its cost in units. Call [`Inbox::wake`] afterwards.
+    pub(crate) fn push_peer(&self, input: Input, units: usize) {
+        self.peers.borrow_mut().push(input, units);
+    }
+
+    /// Adds a client's command, with its cost in units. Call [`Inbox::wake`] afterwards.
+    pub(crate) fn push_client(&self, input: Input, units: usize) {
+        self.clients.borrow_mut().push(input, units);
+    }
+
+    /// Adds a client's write that is large, with its cost in units. Call [`Inbox::wake`] afterwards,
+    /// and [`Inbox::answered`] when the replica has answered it.
+    pub(crate) fn push_large_write(&self, connection: u64, input: Input, units: usize) {
+        self.large_writes
+            .borrow_mut()
+            .push(connection, input, units);
+    }
+
+    /// A connection has gone: its large writes that the replica never had are given up. Returns
+    /// which requests they were.
+    pub(crate) fn forget_large_writes(&self, connection: u64) -> Vec<u64> {
+        self.large_writes.borrow_mut().forget(connection)
+    }
+
+    /// The replica has answered large writes of so many units.
+    pub(crate) fn answered(&self, units: usize) {
+        if units > 0 {
+            self.large_writes.borrow_mut().answered(units);
+            self.wake();
+        }
+    }
+
+    /// Units of large writes that the replica has not answered, and how many writes had to
+    /// wait so far.
+    pub(crate) fn large_writes(&self) -> (usize, u64) {
+        let large_writes = self.large_writes.borrow();
+        (large_writes.in_flight_bytes(), large_writes.delayed())
+    }
+
+    /// Counts what a connection of a client has read, in units. Once all together have read as much
+    /// as a round takes, it waits for the driver to have one.
+    pub(crate) async fn acquire_read_units(&self, units: usize) {
+        let units = units.min(UNITS_PER_ITERATION) as u32;
+        // None is left over while somebody waits.
+        if let Ok(permit) = self.read_permits.try_acquire_many(units) {
+            return permit.forget();
+        }
+        let _waiting = WaitingReader::begin(&self.waiting_readers);
+        self.wake();
+        // It is never closed.
+        if let Ok(permit) = self.read_permits.acquire_many(units).await {
+            permit.forget();
+        }
+    }
+
+    /// Adds a question about the replica's status. Call [`Inbox::wake`] afterwards.
+    pub(crate) fn push_status(&self, from: ClientHandle, request: StatusRequest) {
+        push(&self.statuses, from, request);
+    }
+
+    /// Adds a request to transfer leadership. Call [`Inbox::wake`] afterwards.
+    pub(crate) fn push_transfer(&self, from: ClientHandle, request: MoveRequest) {
+        push(&self.transfers, from, request);
+    }
+
+    /// Adds a request to change leases. Call [`Inbox::wake`] afterwards.
+    pub(crate) fn push_lease(&self, from: ClientHandle, request: LeaseRequest) {
+        push(&self.leases, from, request);
+    }
+
+    /// Wakes the driver.
+    pub(crate) fn wake(&self) {
+        self.arrived.notify_one();
+    }
+
+    /// Whether a connection waits for a round, but for those that may go on since the last.
+    pub(crate) fn is_read_budget_spent(&self) -> bool {
+        self.waiting_readers.get() > 0 && self.read_permits.available_permits() == 0
+    }
+
+    /// Waits to be woken, or for a large write to be due, unless something is here already.
+    pub(crate) async fn arrival(&self) {
+        while !self.has_own() && !self.has_others() && !self.is_read_budget_spent() {
+            let due = self.large_writes.borrow().due();
+            let arrived = self.arrived.notified();
+            match due {
+                Some(due) => {
+                    // Either way something may be here now.
+                    let _ = timeout_at(due, arrived).await;
+                }
+                None => arrived.await,
+            }
+        }
+    }
+
+    /// Waits until the messages of peers that are here are not too many.
+    pub(crate) async fn wait_for_peer_capacity(&self) {
+        while self.peers.borrow().units > PEER_UNITS_MAX {
+            self.peer_capacity.notified().await;
+        }
+    }
+
+    fn has_own(&self) -> bool {
+        !self.own.borrow().is_empty()
+    }
+
+    /// Whether somebody else than the node itself has something to say.
+    pub(crate) fn has_others(&self) -> bool {
+        let inputs = |queue: &RefCell<InputQueue>| !queue.borrow().inputs.is_empty();
+        inputs(&self.peers)
+            || inputs(&self.clients)
+            || !self.statuses.borrow().is_empty()
+            || !self.transfers.borrow().is_empty()
+            || !self.leases.borrow().is_empty()
+            || self.large_writes.borrow().is_due()
+    }
+
+    /// Takes the inputs of a round.
+    pub(crate) fn take(&self, into: &mut Vec<Input>) {
+        into.append(&mut self.own.borrow_mut());
+        let mut peers = self.peers.borrow_mut();
+        let was_full = peers.units > PEER_UNITS_MAX;
+        peers.take(into);
+        if was_full && peers.units <= PEER_UNITS_MAX {
+            self.peer_capacity.notify_waiters();
+        }
+        self.clients.borrow_mut().take(into);
+        let mut large_writes = self.large_writes.borrow_mut();
+        into.extend(std::iter::from_fn(|| large_writes.pop()));
+        self.refill_read_permits();
+    }
+
+    /// Lets connections read again.
+    pub(crate) fn refill_read_permits(&self) {
+        let left = self.read_permits.available_permits();
+        self.read_permits
+            .add_permits(UNITS_PER_ITERATION.saturating_sub(left));
+    }
+
+    /// Takes requests to transfer leadership, as many as a round may.
+    pub(crate) fn take_transfers(&self) -> Vec<(ClientHandle, MoveRequest)> {
+        take_some(&self.transfers, Sizes::default, |_, _| {
+            cost::of(Request::Move)
+        })
+    }
+
+    /// Takes requests to change leases, as many as a round may of a replica of these sizes. `changes`
+    /// tells whether something of a request is not in force yet.
+    pub(crate) fn take_leases(
+        &self,
+        sizes: impl FnOnce() -> Sizes,
+        changes: impl Fn(&LeaseRequest) -> bool,
+    ) -> Vec<(ClientHandle, LeaseRequest)> {
+        take_some(&self.leases, sizes, |request, sizes| {
+            cost::of(Request::Lease {
+                request,
+                sizes,
+                changes: changes(request),
+            })
+        })
+    }
+
+    /// Takes questions about the status, as many as a round may of a replica of these sizes.
+    pub(crate) fn take_statuses(
+        &self,
+        sizes: impl FnOnce() -> Sizes,
+    ) -> Vec<(ClientHandle, StatusRequest)> {
+        take_some(&self.statuses, sizes, |request, sizes| {
+            cost::of(Request::Status(request, sizes))
+        })
+    }
+}
+
+/// Counts a connection that waits, for as long as it does: it may end meanwhile.
+struct WaitingReader<'a>(&'a Cell<usize>);
+
+impl WaitingReader<'_> {
+    fn begin(waiting: &Cell<usize>) -> WaitingReader<'_> {
+        waiting.set(waiting.get() + 1);
+        WaitingReader(waiting)
+    }
+}
+
+impl Drop for WaitingReader<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+fn push<T>(waiting: &RefCell<RoundRobinQueue<(ClientHandle, T)>>, from: ClientHandle, request: T) {
+    let mut waiting = waiting.borrow_mut();
+    waiting.push(from.connection, (from, request));
+}
+
+/// Returns how many changes of leases a round may answer where the replica has these sizes.
+pub(crate) fn lease_answers_per_iteration(sizes: Sizes) -> usize {
+    let request = &LeaseRequest::default();
+    let changes = false;
+    let answer = Request::Lease {
+        request,
+        sizes,
+        changes,
+    };
+    OPERATORS_UNITS_PER_ITERATION.div_ceil(cost::of(answer).units())
+}
+
+/// Takes as many as a round may, by what each costs where the replica has these sizes.
+fn take_some<T>(
+    waiting: &RefCell<RoundRobinQueue<(ClientHandle, T)>>,
+    sizes: impl FnOnce() -> Sizes,
+    cost: impl Fn(&T, Sizes) -> Cost,
+) -> Vec<(ClientHandle, T)> {
+    let (mut waiting, mut units, mut taken) = (waiting.borrow_mut(), 0, Vec::new());
+    if waiting.is_empty() {
+        return taken;
+    }
+    let sizes = sizes();
+    while units < OPERATORS_UNITS_PER_ITERATION
+        && let Some((_, one)) = waiting.pop()
+    {
+        units += cost(&one.1, sizes).units();
+        taken.push(one);
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_leases::{Incarnation, ReplicaId};
+    use leasehold_wire::Command;
+    use leasehold_wire::command::Op;
+
+    use super::*;
+    use leasehold_replica::message::{Envelope, Message};
+
+    /// Questions about the status, without more, that a round answers.
+    const STATUSES: usize = 16;
+
+    fn command(request: u64) -> Input {
+        let from = ClientHandle {
+            connection: 1,
+            request,
+        };
+        Input::Client {
+            from,
+            command: Command::from(Op::get("k")),
+        }
+    }
+
+    fn message(number: u64) -> Input {
+        Input::Peer(Envelope {
+            from: ReplicaId(1),
+            from_incarnation: Incarnation(number),
+            to_incarnation: Incarnation(1),
+            message: Message::TransferRequest,
+        })
+    }
+
+    /// Inputs that an iteration takes: whether each is a peer's, and its number.
+    fn round(inbox: &Inbox) -> Vec<(bool, u64)> {
+        let mut inputs = Vec::new();
+        inbox.take(&mut inputs);
+        let shown = inputs.into_iter().filter_map(|input| match input {
+            Input::Client { from, .. } => Some((false, from.request)),
+            Input::Peer(envelope) => Some((true, envelope.from_incarnation.0)),
+            _ => None,
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn what_is_left_keeps_its_order_and_both_sources_get_a_share() {
+        let inbox = Inbox::default();
+        let all = 2 * INPUTS_PER_ITERATION as u64 + 10;
+        for number in 0..all {
+            inbox.push_client(command(number), 1);
+            inbox.push_peer(message(number), 1);
+        }
+        inbox.push(Input::Stop);
+        let mut seen = [Vec::new(), Vec::new()];
+        for _ in 0..3 {
+            let taken = round(&inbox);
+            assert!(taken.is_sorted_by_key(|(peer, _)| !peer), "peers first");
+            for of_peer in [true, false] {
+                let of_source = taken.iter().filter(|(peer, _)| *peer == of_peer);
+                let numbers: Vec<u64> = of_source.map(|(_, number)| *number).collect();
+                assert!((1..=INPUTS_PER_ITERATION).contains(&numbers.len()));
+                seen[usize::from(of_peer)].extend(numbers);
+            }
+        }
+        for numbers in seen {
+            assert!(numbers.into_iter().eq(0..all));
+        }
+        assert!(!inbox.has_own() && !inbox.has_others());
+    }
+
+    #[test]
+    fn large_inputs_make_short_rounds() {
+        let inbox = Inbox::default();
+        for number in 0..10 {
+            inbox.push_client(command(number), UNITS_PER_ITERATION / 4);
+        }
+        assert_eq!(round(&inbox).len(), 4);
+        assert_eq!(round(&inbox).len(), 4);
+        assert_eq!(round(&inbox).len(), 2);
+        inbox.push_client(command(0), usize::MAX / 2);
+        assert_eq!(round(&inbox).len(), 1, "the largest has a round of its own");
+    }
+
+    /// However much others ask before.
+    #[test]
+    fn questions_are_answered_by_turns_of_connections() {
+        let inbox = Inbox::default();
+        let ask = |connection, request| {
+            let from = ClientHandle {
+                connection,
+                request,
+            };
+            inbox.push_status(from, StatusRequest::default());
+        };
+        (1..=1000).for_each(|request| ask(1, request));
+        (1..=1000).for_each(|request| ask(2, request));
+        ask(3, 1);
+        let first: Vec<_> = inbox.take_statuses(Sizes::default);
+        assert_eq!(first.len(), STATUSES);
+        let of = |connection| first.iter().filter(move |it| it.0.connection == connection);
+        assert_eq!(of(3).count(), 1);
+        assert!(of(1).count() <= 8 && of(2).count() <= 8);
+        let more = || Some(inbox.take_statuses(Sizes::default)).filter(|it| !it.is_empty());
+        let left = std::iter::from_fn(more);
+        assert_eq!(left.flatten().count(), 2001 - STATUSES);
+        assert!(!inbox.has_others());
+    }
+
+    /// Without this rule, one round could make sixteen answers of a mebibyte each.
+    #[test]
+    fn a_round_answers_few_questions_that_cost_much() {
+        let inbox = Inbox::default();
+        let sizes = |ranges| Sizes {
+            ranges,
+            starts_bytes: ranges * 512,
+            ..Sizes::default()
+        };
+        let taken = |leases, ranges| {
+            for request in 1..=40 {
+                let from = ClientHandle {
+                    connection: 1,
+                    request,
+                };
+                let asked = StatusRequest {
+                    leases,
+                    ..StatusRequest::default()
+                };
+                inbox.push_status(from, asked);
+            }
+            let taken = inbox.take_statuses(|| sizes(ranges)).len();
+            while !inbox.take_statuses(Sizes::default).is_empty() {}
+            taken
+        };
+        assert_eq!(taken(true, 1023), 1);
+        assert_eq!(taken(false, 1023), STATUSES);
+        assert!((2..STATUSES).contains(&taken(true, 10)));
+    }
+
+    #[tokio::test]
+    async fn peers_are_not_read_from_while_too_much_waits() {
+        let inbox = Inbox::default();
+        for number in 0..40 {
+            inbox.wait_for_peer_capacity().await;
+            inbox.push_peer(message(number), 4 << 20);
+            if inbox.peers.borrow().units > PEER_UNITS_MAX {
+                let waiting = inbox.wait_for_peer_capacity();
+                tokio::pin!(waiting);
+                assert!(!is_ready(waiting.as_mut()).await, "it waits");
+                round(&inbox);
+                waiting.await;
+            }
+        }
+        assert!(inbox.peers.borrow().units <= PEER_UNITS_MAX);
+    }
+
+    #[tokio::test]
+    async fn connections_read_as_much_as_a_round_takes_and_then_wait_for_one() {
+        let inbox = Inbox::default();
+        inbox.acquire_read_units(UNITS_PER_ITERATION).await;
+        let waiting = [inbox.acquire_read_units(1), inbox.acquire_read_units(1)];
+        let mut waiting = waiting.map(Box::pin);
+        for one in &mut waiting {
+            assert!(!is_ready(one.as_mut()).await, "it waits");
+        }
+        inbox.arrival().await;
+        assert!(!inbox.has_others(), "the round has nothing else to do");
+        round(&inbox);
+        assert!(
+            !inbox.is_read_budget_spent(),
+            "no other round is due for them"
+        );
+        for one in waiting {
+            one.await;
+        }
+    }
+
+    /// However many others always have something to read.
+    #[tokio::test]
+    async fn whoever_reads_little_has_its_turn_before_others_have_two() {
+        tokio::task::unconstrained(read_much_and_little()).await;
+    }
+
+    async fn read_much_and_little() {
+        let inbox = Inbox::default();
+        let (turns_of_small, turns_of_large) = (Cell::new(0), Cell::new(0));
+        let large = async || {
+            loop {
+                inbox.acquire_read_units(UNITS_PER_ITERATION / 32).await;
+                turns_of_large.set(turns_of_large.get() + 1);
+            }
+        };
+        let small = async {
+            loop {
+                inbox.acquire_read_units(100).await;
+                turns_of_small.set(turns_of_small.get() + 1);
+                // Its next request comes later.
+                tokio::task::yield_now().await;
+            }
+        };
+        let mut large: Vec<_> = (0..64).map(|_| Box::pin(large())).collect();
+        tokio::pin!(small);
+        for _ in 0..100 {
+            for one in &mut large {
+                assert!(!is_ready(one.as_mut()).await);
+            }
+            assert!(!is_ready(small.as_mut()).await);
+            round(&inbox);
+        }
+        let (small, large) = (turns_of_small.get(), turns_of_large.get());
+        assert!((3100..=3300).contains(&large), "{large} turns");
+        assert!(small >= 30, "{small} turns");
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_turn_and_leaves_holds_up_nobody() {
+        let inbox = Inbox::default();
+        inbox.acquire_read_units(UNITS_PER_ITERATION).await;
+        {
+            let mut leaves = Box::pin(inbox.acquire_read_units(UNITS_PER_ITERATION));
+            assert!(!is_ready(leaves.as_mut()).await);
+            assert_eq!(inbox.waiting_readers.get(), 1);
+        }
+        assert_eq!(inbox.waiting_readers.get(), 0);
+        round(&inbox);
+        inbox.acquire_read_units(UNITS_PER_ITERATION).await;
+        // One that is longer than a round has all of one.
+        let mut long = Box::pin(inbox.acquire_read_units(usize::MAX));
+        assert!(!is_ready(long.as_mut()).await);
+        round(&inbox);
+        long.await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn small_commands_pass_large_writes_that_wait() {
+        let inbox = Inbox::new(2 << 20);
+        for number in 1..=4 {
+            inbox.push_large_write(1, command(number), 1 << 19);
+        }
+        inbox.push_client(command(100), 10);
+        let numbers = |taken: Vec<(bool, u64)>| -> Vec<u64> {
+            taken.into_iter().map(|(_, number)| number).collect()
+        };
+        assert_eq!(numbers(round(&inbox)), [100, 1, 2]);
+        inbox.push_client(command(101), 10);
+        assert_eq!(numbers(round(&inbox)), [101]);
+        assert!(!inbox.has_others(), "the replica has its part");
+        inbox.answered(1 << 19);
+        inbox.arrival().await;
+        assert_eq!(numbers(round(&inbox)), [3]);
+    }
+
+    /// Although nothing arrives meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn the_driver_wakes_when_a_large_write_is_due() {
+        let inbox = Inbox::new(2 << 20);
+        for number in 1..=3 {
+            inbox.push_large_write(1, command(number), 1 << 20);
+        }
+        assert_eq!(round(&inbox), [(false, 1)]);
+        let began = tokio::time::Instant::now();
+        inbox.arrival().await;
+        assert!(!began.elapsed().is_zero());
+        assert_eq!(round(&inbox), [(false, 2)]);
+        // The third takes an answer.
+        let mut arrival = Box::pin(inbox.arrival());
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        assert!(!is_ready(arrival.as_mut()).await);
+    }
+
+    async fn is_ready(mut future: std::pin::Pin<&mut impl Future>) -> bool {
+        std::future::poll_fn(|context| {
+            std::task::Poll::Ready(future.as_mut().poll(context).is_ready())
+        })
+        .await
+    }
+
+    #[test]
+    fn questions_of_operators_are_answered_some_at_a_time() {
+        let inbox = Inbox::default();
+        for request in 0..40 {
+            let from = ClientHandle {
+                connection: 1,
+                request,
+            };
+            inbox.push_status(from, StatusRequest::default());
+        }
+        let taken = || inbox.take_statuses(Sizes::default).len();
+        assert_eq!([taken(), taken(), taken(), taken()], [16, 16, 8, 0]);
+    }
+}

@@ -1,0 +1,289 @@
+//! Connections that other replicas make to this one: their identification, and their messages.
+//!
+//! Until the peer of a connection is known, a newer connection takes the place of the oldest
+//! one, of the same address if that has many. Of each peer the newest connections are kept. So
+//! neither unauthenticated peers nor left-over connections keep a peer out.
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use leasehold_leases::{ReplicaId, ReplicaSet};
+use leasehold_wire::{FrameError, encode_frame};
+use prost::Message as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::error::Elapsed;
+use tokio::time::timeout_at;
+
+use crate::front::admission::addresses::network_prefix;
+use crate::front::admission::evicting_slots::EvictableSlot;
+use crate::front::frames::Frames;
+use crate::front::outbox::Outbox;
+use crate::peers::transport::{MAGIC, Peers, set_socket_options};
+use crate::security::halves;
+use crate::security::handshakes::Side;
+use leasehold_replica::codec::{self, proto};
+use leasehold_replica::cost;
+use leasehold_replica::input::Input;
+
+/// Bytes asked of a peer's socket at a time.
+const READ_BYTES: usize = 64 << 10;
+/// Bytes of a peer that are taken before all others have a turn.
+const TURN_BYTES: usize = 1 << 20;
+/// Time after its connection within which a peer must state its identity, and prove it.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time that a refused peer has to read the reason.
+const LINGER: Duration = Duration::from_secs(1);
+/// Maximum length of a hello, in bytes: names have at most 64 bytes, and any machine may send
+/// one.
+const HELLO_BYTES_MAX: usize = 4 << 10;
+
+impl Peers {
+    /// Takes connections of peers for as long as it is polled.
+    pub(crate) async fn accept(self: Rc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, address)) => {
+                    let slot = self
+                        .admission
+                        .unauthenticated
+                        .take(network_prefix(address.ip()));
+                    tokio::task::spawn_local(self.clone().serve(stream, address, slot));
+                    // One that has lost its place closes before the next comes.
+                    tokio::task::yield_now().await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot take a peer's connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn serve(
+        self: Rc<Self>,
+        stream: TcpStream,
+        address: SocketAddr,
+        slot: EvictableSlot<IpAddr>,
+    ) {
+        let identified = tokio::select! {
+            biased;
+            () = slot.evicted() => {
+                tracing::debug!(%address, "closed for a newer one, before it said who it is");
+                return;
+            }
+            identified = self.identify(stream) => identified,
+        };
+        drop(slot);
+        let (outcome, close_log) = match identified {
+            Ok(peer) => (self.serve_peer(peer).await, &self.admission.close_log.peers),
+            Err(problem) => (Err(problem), &self.admission.close_log.unauthenticated),
+        };
+        // The driver still handles the messages that came before the end.
+        self.inbox.wake();
+        if let Err(problem) = outcome
+            && let Some(untold) = close_log.due(Instant::now())
+        {
+            tracing::warn!(%address, problem, untold, "a peer's connection is closed");
+        }
+    }
+
+    /// Identifies the peer at the other end.
+    async fn identify(&self, stream: TcpStream) -> Result<IdentifiedPeer, String> {
+        set_socket_options(&stream).map_err(|error| error.to_string())?;
+        let until = tokio::time::Instant::now() + HELLO_TIMEOUT;
+        let handshakes = &self.admission.handshakes;
+        let established = handshakes.perform(stream, Side::Peer, until).await?;
+        let verified_members = established.verified_members;
+        let (reader, writer) = halves::split(established);
+        let outbox = Outbox::new(writer, self.unread.clone());
+        let mut frames = Frames::new(reader, READ_BYTES);
+        let hello = timeout_at(until, self.read_hello(&mut frames, verified_members));
+        match self.reply_to_hello(hello.await, &outbox) {
+            Ok(from) => {
+                // The socket may not be known to take anything yet, and nothing is written later.
+                let _ = timeout_at(until, outbox.wait_until_empty()).await;
+                Ok(IdentifiedPeer {
+                    from,
+                    frames,
+                    outbox,
+                })
+            }
+            Err(problem) => {
+                send_rejection(&outbox, &mut frames).await;
+                Err(problem)
+            }
+        }
+    }
+
+    /// Serves a peer, until its connection ends or newer ones have taken its place.
+    async fn serve_peer(&self, mut peer: IdentifiedPeer) -> Result<(), String> {
+        let slot = self.admission.accepted.take(peer.from);
+        let ended = tokio::select! {
+            biased;
+            () = slot.evicted() => Err("the peer has newer connections".to_owned()),
+            ended = self.receive_messages(peer.from, &mut peer.frames) => ended,
+        };
+        // What was told last may still be under way.
+        drop(peer.outbox);
+        ended
+    }
+
+    /// The replica at the other end; `None` if it has gone. `verified_members` are those that it has
+    /// proved to be, if that is asked for.
+    async fn read_hello(
+        &self,
+        frames: &mut Frames,
+        verified_members: Option<ReplicaSet>,
+    ) -> Result<Option<ReplicaId>, HelloRejection> {
+        if verified_members.is_some_and(|verified_members| verified_members == ReplicaSet::EMPTY) {
+            let problem = "its certificate is that of no member of this cluster";
+            return Err(HelloRejection::same(problem.to_owned()));
+        }
+        let hello = match frames.wait_at_most(HELLO_BYTES_MAX).await {
+            Ok(Some(frame)) => proto::Hello::decode(frame),
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(HelloRejection::same(error.to_string())),
+        };
+        let hello =
+            hello.map_err(|error| HelloRejection::same(format!("malformed hello: {error}")))?;
+        let from = self.check(&hello)?;
+        match verified_members {
+            Some(verified_members) if !verified_members.contains(from) => {
+                let name = &hello.from_name;
+                let problem = format!("hello.from_name is {name:?}, its certificate is another's");
+                Err(HelloRejection::same(problem))
+            }
+            _ => Ok(Some(from)),
+        }
+    }
+
+    /// Answers a hello. The replica at the other end, or why it is refused, for the own log. A
+    /// refused one is told which field is wrong, and nothing that it did not say itself: it may
+    /// be anybody.
+    fn reply_to_hello(
+        &self,
+        read: Result<Result<Option<ReplicaId>, HelloRejection>, Elapsed>,
+        outbox: &Outbox,
+    ) -> Result<ReplicaId, String> {
+        let checked = match read {
+            Ok(Ok(Some(from))) => Ok(from),
+            Ok(Ok(None)) => return Err("closed before its hello".to_owned()),
+            Ok(Err(rejection)) => Err(rejection),
+            Err(_) => Err(HelloRejection::same("no hello came".to_owned())),
+        };
+        let refusal = checked.as_ref().err();
+        let refusal = refusal.map(|rejection| rejection.reply.clone());
+        let refusal = refusal.unwrap_or_default();
+        // It fits: a hello is bounded, and no other string is quoted.
+        let _ = encode_frame(&proto::Greeting { refusal }, &mut outbox.buffer());
+        outbox.flush();
+        checked.map_err(|rejection| rejection.log_message)
+    }
+
+    fn check(&self, hello: &proto::Hello) -> Result<ReplicaId, HelloRejection> {
+        let magic = |number: u32| format!("{number:#010x}");
+        expect("magic", magic(hello.magic), magic(MAGIC))?;
+        expect("cluster", &hello.cluster, &self.cluster)?;
+        expect("members", hello.members, self.members.len())?;
+        expect(
+            "to_name",
+            &hello.to_name,
+            &self.members[self.me.index()].name,
+        )?;
+        expect("to", hello.to, self.me.0)?;
+        let Some(member) = self.members.get(hello.from as usize) else {
+            let problem = format!("hello.from is {}, no such replica", hello.from);
+            return Err(HelloRejection::same(problem));
+        };
+        expect("from_name", &hello.from_name, &member.name)?;
+        let from = ReplicaId(hello.from as u8);
+        if from == self.me {
+            let problem = "hello.from is this replica itself".to_owned();
+            return Err(HelloRejection::same(problem));
+        }
+        Ok(from)
+    }
+
+    /// Passes a peer's messages to the driver, in groups that arrived together.
+    async fn receive_messages(&self, from: ReplicaId, frames: &mut Frames) -> Result<(), String> {
+        let mut turn = 0;
+        loop {
+            while let Some(frame) = frames.next().map_err(|error| error.to_string())? {
+                let bytes = frame.len();
+                turn += bytes;
+                let envelope = codec::decode_envelope(frame).map_err(|error| error.to_string())?;
+                if envelope.from != from {
+                    return Err(format!("{from:?} speaks for {:?}", envelope.from));
+                }
+                let units = cost::of_message(&envelope.message, bytes);
+                self.inbox.push_peer(Input::Peer(envelope), units);
+            }
+            self.inbox.wake();
+            self.inbox.wait_for_peer_capacity().await;
+            if turn >= TURN_BYTES {
+                turn = 0;
+                tokio::task::yield_now().await;
+            }
+            match frames.fill().await.map_err(FrameError::from) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+}
+
+/// A peer that has stated its identity, and proved it.
+struct IdentifiedPeer {
+    from: ReplicaId,
+    frames: Frames,
+    /// It is told nothing more, but the connection lives as long as this.
+    outbox: Outbox,
+}
+
+/// Why a peer is refused: in the words that it is told, and in those of the own log.
+#[derive(Debug)]
+struct HelloRejection {
+    reply: String,
+    log_message: String,
+}
+
+impl HelloRejection {
+    /// There is nothing in it that the peer does not know.
+    fn same(problem: String) -> HelloRejection {
+        HelloRejection {
+            reply: problem.clone(),
+            log_message: problem,
+        }
+    }
+}
+
+/// Refuses a hello in which `field` is not what it should be.
+fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<(), HelloRejection> {
+    let (found, wanted) = (found.to_string(), wanted.to_string());
+    if found == wanted {
+        return Ok(());
+    }
+    Err(HelloRejection {
+        reply: format!(
+            "hello.{field} is {found:?}, which is not what this replica expects: \
+             its log says more; compare the configurations of both replicas"
+        ),
+        log_message: format!(
+            "hello.{field} is {found:?}, expected was {wanted:?}; \
+             compare the configurations of both replicas"
+        ),
+    })
+}
+
+/// Gives a refused peer a moment to read why.
+async fn send_rejection(outbox: &Outbox, frames: &mut Frames) {
+    let delivered = async {
+        outbox.wait_until_empty().await;
+        outbox.shutdown_write();
+        // Closing with bytes unread would take the answer back.
+        frames.discard().await;
+    };
+    let _ = tokio::time::timeout(LINGER, delivered).await;
+}

@@ -1,0 +1,198 @@
+//! The two halves of a connection, plain or over TLS. Both are of the replica's thread.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::Context;
+use std::time::Duration;
+
+use bytes::{Buf as _, BufMut as _, BytesMut};
+use leasehold_transport::tls::{Channel, ReadProgress};
+use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncReadExt as _, Interest};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::front::inbox::Inbox;
+use crate::security::handshakes::EstablishedStream;
+
+/// Maximum number of bytes read at once, however much capacity there is: others wait meanwhile.
+const READ_BYTES_MAX: usize = 64 << 10;
+
+/// Where bytes come from.
+#[expect(async_fn_in_trait, reason = "it is called on one thread")]
+pub trait ByteSource {
+    /// Waits for more bytes and appends them; 0 at the end. May be dropped and called again
+    /// without losing anything.
+    ///
+    /// # Errors
+    /// If the connection failed.
+    async fn fill(&mut self, buffer: &mut BytesMut, chunk_bytes: usize) -> io::Result<usize>;
+}
+
+impl<R: AsyncRead + Unpin> ByteSource for R {
+    async fn fill(&mut self, buffer: &mut BytesMut, chunk_bytes: usize) -> io::Result<usize> {
+        let room = buffer.capacity() - buffer.len();
+        if room < chunk_bytes / 4 {
+            buffer.reserve(chunk_bytes);
+        }
+        self.read_buf(&mut buffer.limit(READ_BYTES_MAX)).await
+    }
+}
+
+/// The half that is read from.
+#[derive(Debug)]
+pub struct ReadHalf {
+    half: OwnedReadHalf,
+    channel: Option<Rc<RefCell<Channel>>>,
+    /// Where what is read counts, if it is a client's.
+    inbox: Option<Rc<Inbox>>,
+}
+
+/// The half that is written to.
+#[derive(Debug)]
+pub(crate) struct WriteHalf {
+    half: OwnedWriteHalf,
+    channel: Option<Rc<RefCell<Channel>>>,
+}
+
+/// Both halves of a connection.
+pub(crate) fn split(established: EstablishedStream) -> (ReadHalf, WriteHalf) {
+    let (reader, writer) = established.stream.into_split();
+    let channel = established
+        .channel
+        .map(|channel| Rc::new(RefCell::new(channel)));
+    let reader = ReadHalf {
+        half: reader,
+        channel: channel.clone(),
+        inbox: None,
+    };
+    let writer = WriteHalf {
+        half: writer,
+        channel,
+    };
+    (reader, writer)
+}
+
+impl ByteSource for ReadHalf {
+    async fn fill(&mut self, buffer: &mut BytesMut, chunk_bytes: usize) -> io::Result<usize> {
+        loop {
+            let (received, work) = self.receive(buffer, chunk_bytes).await?;
+            if let Some(inbox) = &self.inbox {
+                inbox.acquire_read_units(work).await;
+            }
+            match received {
+                ReadProgress::Bytes(0) => {}
+                ReadProgress::Bytes(count) => return Ok(count),
+                ReadProgress::End => return Ok(0),
+            }
+        }
+    }
+}
+
+impl ReadHalf {
+    /// Makes reads wait for their turns ([`Inbox::acquire_read_units`]), from the first byte on.
+    pub(crate) fn round_robin(self, inbox: Rc<Inbox>) -> ReadHalf {
+        ReadHalf {
+            inbox: Some(inbox),
+            ..self
+        }
+    }
+
+    /// Reads once. Returns what came, and how much work it was.
+    async fn receive(
+        &mut self,
+        buffer: &mut BytesMut,
+        chunk_bytes: usize,
+    ) -> io::Result<(ReadProgress, usize)> {
+        let half = &mut self.half;
+        let Some(channel) = &self.channel else {
+            return Ok(match half.fill(buffer, chunk_bytes).await? {
+                0 => (ReadProgress::End, 0),
+                count => (ReadProgress::Bytes(count), count),
+            });
+        };
+        let receive = |cx: &mut Context<'_>| {
+            let mut channel = channel.borrow_mut();
+            channel.poll_receive(cx, half, buffer)
+        };
+        let received = poll_fn(receive).await?;
+        Ok((received, channel.borrow_mut().take_work()))
+    }
+}
+
+impl WriteHalf {
+    /// Writes what the socket takes now, and removes it from `buffer`.
+    ///
+    /// # Errors
+    /// `WouldBlock` if something is left; `WriteZero` if it takes no more; or the socket's.
+    pub(crate) fn write(&self, buffer: &mut BytesMut) -> io::Result<()> {
+        if let Some(channel) = &self.channel {
+            return channel.borrow_mut().send(self.half.as_ref(), buffer);
+        }
+        while buffer.has_remaining() {
+            match self.half.try_write(buffer) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => buffer.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that were removed from the buffer, and wait for the socket in another form.
+    pub(crate) fn unsent(&self) -> usize {
+        let channel = self.channel.as_ref();
+        channel.map_or(0, |channel| channel.borrow().unsent())
+    }
+
+    /// Waits until the socket takes something.
+    ///
+    /// # Errors
+    /// If the connection failed.
+    pub(crate) async fn writable(&self) -> io::Result<()> {
+        self.half.writable().await
+    }
+
+    /// Waits until the other end has reset the connection, or it has failed otherwise. That the
+    /// other end sends no more is neither.
+    pub(crate) async fn reset(&self) {
+        let _ = self.half.ready(Interest::ERROR).await;
+    }
+
+    /// Ends the stream of bytes, so that the other side reads to its end.
+    pub(crate) fn shutdown_write(&self) {
+        self.close_notify();
+        let socket = self.half.as_ref();
+        // A connection that is gone already needs no end.
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+    }
+
+    /// Makes the kernel forget what it has taken and not sent, once the connection is closed.
+    /// Otherwise the kernel would keep it for a client that reads a byte now and then.
+    pub(crate) fn discard_unsent(&self) {
+        let _ = sockopt::set_socket_linger(self.half.as_ref(), Some(Duration::ZERO));
+    }
+
+    fn close_notify(&self) {
+        if let Some(channel) = &self.channel {
+            channel.borrow_mut().end(self.half.as_ref());
+        }
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        self.close_notify();
+    }
+}
+
+impl From<OwnedWriteHalf> for WriteHalf {
+    fn from(half: OwnedWriteHalf) -> WriteHalf {
+        WriteHalf {
+            half,
+            channel: None,
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! TLS handshakes, on a thread of their own.
+//!
+//! A handshake takes some tenths of a millisecond of a processor, and anybody may begin one.
+//! On the replica's thread, a few thousand a second would leave no time for heartbeats.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use leasehold_leases::{ReplicaId, ReplicaSet};
+use leasehold_transport::tls::{Channel, handshake, names};
+use rustls::pki_types::ServerName;
+use rustls::server::ParsedCertificate;
+use rustls::{ClientConnection, Connection, ServerConnection};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use crate::config::ClusterConfig;
+use crate::front::admission::fd_budget::UNAUTHENTICATED_MAX;
+use crate::security::cert_rotation::CertRotation;
+use crate::security::{NodeCredentials, SecurityError, day, is_named};
+
+/// Bytes that a client may send before its handshake is done: it shows no certificate.
+const CLIENT_BYTES_MAX: usize = 4 << 10;
+/// The same for a peer, which shows a chain of them.
+const PEER_BYTES_MAX: usize = 16 << 10;
+const TOO_LONG: &str = "the handshake took too long";
+/// Interval between looks at the end of the certificate.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval between reminders to the operator: of a certificate that is about to expire, and
+/// (`_EXPIRED`) of one that has expired.
+const REMIND_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+const REMIND_INTERVAL_EXPIRED: Duration = Duration::from_secs(3600);
+/// Time before its end at which the certificate is about to expire.
+const REMIND_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Peer or client at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// It has connected to the clients' port.
+    Client,
+    /// It has connected to the peers' port.
+    Peer,
+    /// This node has dialled it.
+    Dialled(ReplicaId),
+}
+
+/// A connection that has finished its handshake, or that needs none.
+#[derive(Debug)]
+pub(crate) struct EstablishedStream {
+    pub(crate) stream: TcpStream,
+    /// Without it, what is written is plain.
+    pub(crate) channel: Option<Channel>,
+    /// The members that the other end has proved to be: one, or none, by its certificate;
+    /// nothing where nobody proves anything.
+    pub(crate) verified_members: Option<ReplicaSet>,
+}
+
+/// Has handshakes done, if the cluster has certificates.
+#[derive(Debug)]
+pub(crate) struct Handshakes {
+    thread: Option<UnboundedSender<HandshakeRequest>>,
+    /// Connections on the peers' port that the thread has. Those that were abandoned are closed
+    /// there, a moment later: a flood must not fill the thread with them.
+    unauthenticated: Arc<Semaphore>,
+    done: Cell<u64>,
+    failed: Cell<u64>,
+}
+
+struct HandshakeRequest {
+    stream: std::net::TcpStream,
+    side: Side,
+    until: Instant,
+    /// The handshake is abandoned when nobody waits for it any more.
+    answer: oneshot::Sender<Result<CompletedHandshake, String>>,
+    /// Given back once the thread does not have the connection any more.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+struct CompletedHandshake {
+    stream: std::net::TcpStream,
+    connection: Connection,
+    verified_members: ReplicaSet,
+}
+
+impl Handshakes {
+    /// Nobody proves anything.
+    pub(crate) fn none() -> Handshakes {
+        Handshakes {
+            thread: None,
+            unauthenticated: Arc::new(Semaphore::new(UNAUTHENTICATED_MAX)),
+            done: Cell::new(0),
+            failed: Cell::new(0),
+        }
+    }
+
+    /// With the certificates of this node, if the configuration names some.
+    ///
+    /// # Errors
+    /// They cannot be used; or no thread can be started.
+    pub(crate) fn start(config: &ClusterConfig, name: &str) -> Result<Handshakes, SecurityError> {
+        let Some((credentials, rotation)) = CertRotation::open(config, name)? else {
+            return Ok(Handshakes::none());
+        };
+        let failed = |error: std::io::Error| SecurityError::Failed {
+            doing: "starting the handshakes' thread",
+            problem: error.to_string(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(failed)?;
+        let worker = HandshakeWorker {
+            credentials,
+            config: config.clone(),
+            reminded: None,
+        };
+        let (thread, requests) = unbounded_channel();
+        std::thread::Builder::new()
+            .name("handshakes".to_owned())
+            .spawn(move || {
+                runtime.block_on(worker.run(requests, rotation));
+                // A look at files may never end.
+                runtime.shutdown_background();
+            })
+            .map_err(failed)?;
+        Ok(Handshakes {
+            thread: Some(thread),
+            ..Handshakes::none()
+        })
+    }
+
+    /// Handshakes of this run that were done, and that failed, by name.
+    pub(crate) fn counters(&self) -> [(&'static str, u64); 2] {
+        [
+            ("tls_handshakes", self.done.get()),
+            ("tls_handshakes_failed", self.failed.get()),
+        ]
+    }
+
+    /// Shakes hands with the other end, until then at the latest. If the returned future is
+    /// dropped, the connection is closed.
+    pub(crate) async fn perform(
+        &self,
+        stream: TcpStream,
+        side: Side,
+        until: Instant,
+    ) -> Result<EstablishedStream, String> {
+        let Some(thread) = &self.thread else {
+            return Ok(EstablishedStream {
+                stream,
+                channel: None,
+                verified_members: None,
+            });
+        };
+        let performed = async {
+            let permit = self.permit(side).await;
+            submit(thread, stream, (side, until), permit).await
+        };
+        let established = timeout_at(until, performed).await;
+        let established = established.unwrap_or_else(|_| Err(TOO_LONG.to_owned()));
+        let count = match &established {
+            Ok(_) => &self.done,
+            Err(_) => &self.failed,
+        };
+        count.set(count.get() + 1);
+        established
+    }
+
+    /// Waits until the thread may have one more connection of this side.
+    async fn permit(&self, side: Side) -> Option<OwnedSemaphorePermit> {
+        if side != Side::Peer {
+            return None;
+        }
+        let permit = self.unauthenticated.clone().acquire_owned().await;
+        Some(permit.expect("the semaphore is never closed"))
+    }
+}
+
+async fn submit(
+    thread: &UnboundedSender<HandshakeRequest>,
+    stream: TcpStream,
+    (side, until): (Side, Instant),
+    permit: Option<OwnedSemaphorePermit>,
+) -> Result<EstablishedStream, String> {
+    let (answer, answered) = oneshot::channel();
+    let request = HandshakeRequest {
+        // Each thread waits for its own connections.
+        stream: stream.into_std().map_err(|error| error.to_string())?,
+        side,
+        until,
+        answer,
+        permit,
+    };
+    let sent = thread.send(request);
+    assert!(sent.is_ok(), "the handshakes' thread runs as long as this");
+    let done = answered.await;
+    let CompletedHandshake {
+        stream,
+        connection,
+        verified_members,
+    } = done.map_err(|_| "the handshake was given up".to_owned())??;
+    Ok(EstablishedStream {
+        stream: TcpStream::from_std(stream).map_err(|error| error.to_string())?,
+        channel: Some(Channel::new(connection)),
+        verified_members: Some(verified_members),
+    })
+}
+
+/// State of the handshakes' thread.
+struct HandshakeWorker {
+    config: ClusterConfig,
+    credentials: NodeCredentials,
+    /// Whether the operator was told that the certificate has expired or that it is about to,
+    /// and when.
+    reminded: Option<(bool, Instant)>,
+}
+
+impl HandshakeWorker {
+    async fn run(
+        mut self,
+        mut requests: UnboundedReceiver<HandshakeRequest>,
+        rotation: CertRotation,
+    ) {
+        let mut remind = tokio::time::interval(CHECK_INTERVAL);
+        let (taken, mut rotated) = unbounded_channel();
+        tokio::spawn(rotation.follow(taken));
+        loop {
+            tokio::select! {
+                request = requests.recv() => match request {
+                    Some(request) => self.begin(request),
+                    None => return,
+                },
+                Some(credentials) = rotated.recv() => self.rotate(credentials),
+                _ = remind.tick() => self.remind(),
+            }
+        }
+    }
+
+    fn begin(&self, request: HandshakeRequest) {
+        if request.answer.is_closed() {
+            return;
+        }
+        let HandshakeRequest {
+            stream,
+            side,
+            until,
+            mut answer,
+            permit,
+        } = request;
+        let members = match side {
+            Side::Client => Vec::new(),
+            Side::Peer | Side::Dialled(_) => self.config.names(),
+        };
+        let (cluster, connection) = (self.config.cluster.clone(), self.connection(side));
+        tokio::spawn(async move {
+            let done = async {
+                let connection = connection?;
+                let (stream, connection) =
+                    complete_handshake(stream, connection, side, until).await?;
+                Ok(CompletedHandshake {
+                    stream,
+                    verified_members: verified_members(&connection, &cluster, &members),
+                    connection,
+                })
+            };
+            let done = tokio::select! {
+                biased;
+                // This drops the other branch, and so closes the connection.
+                () = answer.closed() => None,
+                done = done => Some(done),
+            };
+            if let Some(done) = done {
+                // The task that asked may have ended.
+                let _ = answer.send(done);
+            }
+            drop(permit);
+        });
+    }
+
+    fn connection(&self, side: Side) -> Result<Connection, String> {
+        let credentials = &self.credentials;
+        let accepting = |config: &Arc<rustls::ServerConfig>| {
+            let connection = ServerConnection::new(config.clone());
+            connection.map(Connection::from)
+        };
+        let connection = match side {
+            Side::Client => accepting(&credentials.clients),
+            Side::Peer => accepting(&credentials.peers),
+            Side::Dialled(peer) => {
+                let name = &self.config.nodes[peer.index()].name;
+                let name = ServerName::try_from(names::of_replica(&self.config.cluster, name));
+                let name = name.map_err(|error| error.to_string())?;
+                ClientConnection::new(credentials.dial.clone(), name).map(Connection::from)
+            }
+        };
+        connection.map_err(|error| error.to_string())
+    }
+
+    fn rotate(&mut self, credentials: NodeCredentials) {
+        self.credentials = credentials;
+        self.reminded = None;
+        tracing::info!("the certificates were read again");
+        self.remind();
+    }
+
+    fn remind(&mut self) {
+        let now = SystemTime::now();
+        let Some(expires) = self.credentials.expires else {
+            return;
+        };
+        if expires >= now + REMIND_BEFORE || !self.is_reminder_due(expires <= now) {
+            return;
+        }
+        let on = day(expires);
+        if expires <= now {
+            tracing::error!(
+                on,
+                "the certificate of this node has expired: nobody connects to it any more, and it to nobody; \
+                 `leasehold cert --renew` makes new ones"
+            );
+        } else {
+            tracing::warn!(
+                on,
+                "the certificate of this node is about to expire: nobody connects to it then, and it to nobody; \
+                 `leasehold cert --renew` makes new ones"
+            );
+        }
+    }
+
+    fn is_reminder_due(&mut self, expired: bool) -> bool {
+        let every = match expired {
+            true => REMIND_INTERVAL_EXPIRED,
+            false => REMIND_INTERVAL,
+        };
+        let now = Instant::now();
+        let told = self.reminded;
+        let due = told.is_none_or(|(told, at)| told != expired || now - at >= every);
+        if due {
+            self.reminded = Some((expired, now));
+        }
+        due
+    }
+}
+
+async fn complete_handshake(
+    stream: std::net::TcpStream,
+    connection: Connection,
+    side: Side,
+    until: Instant,
+) -> Result<(std::net::TcpStream, Connection), String> {
+    let stream = TcpStream::from_std(stream).map_err(|error| error.to_string())?;
+    let bytes_max = match side {
+        Side::Client => CLIENT_BYTES_MAX,
+        Side::Peer | Side::Dialled(_) => PEER_BYTES_MAX,
+    };
+    let finished = timeout_at(until, handshake(&stream, connection, bytes_max)).await;
+    let connection = match finished {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return Err(error.to_string()),
+        Err(_) => return Err(TOO_LONG.to_owned()),
+    };
+    let stream = stream.into_std().map_err(|error| error.to_string())?;
+    Ok((stream, connection))
+}
+
+/// Members as which the certificate at the other end identifies it.
+fn verified_members(connection: &Connection, cluster: &str, members: &[String]) -> ReplicaSet {
+    let shown = connection.peer_certificates().and_then(|all| all.first());
+    let Some(certificate) = shown.and_then(|shown| ParsedCertificate::try_from(shown).ok()) else {
+        return ReplicaSet::default();
+    };
+    let is_proved = |(index, name): (u8, &String)| {
+        let name = names::of_replica(cluster, name);
+        is_named(&certificate, &name).then_some(ReplicaId(index))
+    };
+    (0..).zip(members).filter_map(is_proved).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_thread_that_does_not_answer_is_waited_for_until_the_deadline() {
+        let (thread, _never_read) = unbounded_channel();
+        let handshakes = Handshakes {
+            thread: Some(thread),
+            ..Handshakes::none()
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for side in [Side::Client, Side::Peer] {
+            let stream = TcpStream::connect(listener.local_addr().unwrap());
+            let until = Instant::now() + Duration::from_millis(50);
+            let shaking = handshakes.perform(stream.await.unwrap(), side, until);
+            let ended = tokio::time::timeout(Duration::from_secs(60), shaking).await;
+            let said = ended.expect("it is given up").unwrap_err();
+            assert_eq!(said, TOO_LONG, "{side:?}");
+        }
+        assert_eq!(handshakes.counters()[1], ("tls_handshakes_failed", 2));
+    }
+}

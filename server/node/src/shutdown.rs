@@ -1,0 +1,132 @@
+//! End of a node: the order to end, and the longest time that it may take.
+//!
+//! A thread of its own waits for the order to end, from the first moment on: process 1 of a
+//! container ignores signals that nobody handles, and the replica's thread may be opening a
+//! large directory. The node then hands over, closes its directory, and what it had is
+//! dropped. None of the calls of a file system that hangs returns, nor does the thread that
+//! made it: a thread that waits for that one never ends. So the thread that waits for the order
+//! looks at the time, and ends the process when it is over.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Maximum time for a node to transfer leadership before it ends. By then it has, unless other
+/// nodes are down or cut off.
+pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum time for a node to end, in all. Closing the directory takes some ms, unless the disk
+/// is slow.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// For the log, which another thread writes.
+const LOG_FLUSH_TIME: Duration = Duration::from_millis(200);
+
+/// Watches over the end of a node. Dropped when the node has ended.
+#[derive(Debug)]
+pub(crate) struct ShutdownWatchdog {
+    /// The thread ends when this is dropped.
+    _running: oneshot::Sender<()>,
+}
+
+/// Completes when the node is to end.
+pub(crate) type ShutdownSignal = oneshot::Receiver<()>;
+
+impl ShutdownWatchdog {
+    /// Waits for `shutdown`, whose signals are handled when this returns. Ends the process if
+    /// the node is still there 5 s later.
+    ///
+    /// # Errors
+    /// The system has no thread left, or refuses to handle signals.
+    pub(crate) fn watch<F: Future<Output = ()> + Send + 'static>(
+        node: &str,
+        shutdown: impl FnOnce() -> io::Result<F>,
+    ) -> io::Result<(ShutdownWatchdog, ShutdownSignal)> {
+        let node = node.to_owned();
+        ShutdownWatchdog::watch_for(shutdown, END_TIMEOUT, move || force_exit(&node))
+    }
+
+    fn watch_for<F: Future<Output = ()> + Send + 'static>(
+        shutdown: impl FnOnce() -> io::Result<F>,
+        within: Duration,
+        late: impl FnOnce() + Send + 'static,
+    ) -> io::Result<(ShutdownWatchdog, ShutdownSignal)> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let shutdown = {
+            let _inside = runtime.enter();
+            shutdown()?
+        };
+        let (running, mut ended) = oneshot::channel::<()>();
+        let (give, stop_signal) = oneshot::channel();
+        let watch = async move {
+            tokio::select! {
+                () = shutdown => {}
+                _ = &mut ended => return,
+            }
+            tracing::info!("told to end");
+            // The node may be ending already.
+            let _ = give.send(());
+            if timeout(within, ended).await.is_err() {
+                late();
+            }
+        };
+        let thread = std::thread::Builder::new().name("ending".to_owned());
+        thread.spawn(move || runtime.block_on(watch))?;
+        Ok((ShutdownWatchdog { _running: running }, stop_signal))
+    }
+}
+
+/// By a signal that nothing delays: at an orderly exit destructors of RocksDB would wait for its
+/// threads, which wait for the file system.
+fn force_exit(node: &str) {
+    tracing::error!(
+        node,
+        after_s = END_TIMEOUT.as_secs(),
+        "not ended in time, probably because the file system of its data hangs: the process ends \
+         without closing the directory, with status 137 (SIGKILL). What was acknowledged is as safe \
+         as after any kill; find out why the disk takes so long"
+    );
+    std::thread::sleep(LOG_FLUSH_TIME);
+    if let Err(error) = kill_process(getpid(), Signal::KILL) {
+        tracing::error!(%error, "the process cannot end itself");
+    }
+    // Process 1 of a container is spared by its own signals, and ends by a fault.
+    std::process::abort();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_node_that_ends_in_time_is_left_alone_and_one_that_does_not_is_ended() {
+        let (report, reports) = channel();
+        let told = || Ok(ready(()));
+        let early = report.clone();
+        let late = move || early.send("early").unwrap();
+        let (ending, stop_signal) =
+            ShutdownWatchdog::watch_for(told, Duration::from_secs(3600), late).unwrap();
+        stop_signal.blocking_recv().unwrap();
+        drop(ending);
+        let late = move || report.send("late").unwrap();
+        let (_ending, stop_signal) =
+            ShutdownWatchdog::watch_for(told, Duration::from_millis(1), late).unwrap();
+        stop_signal.blocking_recv().unwrap();
+        assert_eq!(reports.recv(), Ok("late"));
+        assert!(reports.recv().is_err(), "the other one is over");
+    }
+
+    #[test]
+    fn a_node_that_ends_by_itself_is_told_nothing() {
+        let (ending, stop_signal) =
+            ShutdownWatchdog::watch_for(|| Ok(pending()), Duration::ZERO, || panic!("late"))
+                .unwrap();
+        drop(ending);
+        assert!(stop_signal.blocking_recv().is_err());
+    }
+}

@@ -1,0 +1,45 @@
+//! Lines of the log that unauthenticated peers may cause as fast as they connect. A log on the disk of the data
+//! would fill it, and what matters would be lost among them.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Lets one line a second through, and counts the others.
+#[derive(Debug, Default)]
+pub(crate) struct LogRateLimiter {
+    last: Cell<Option<Instant>>,
+    suppressed: Cell<u64>,
+}
+
+impl LogRateLimiter {
+    /// Number of lines that were left out since the last one, if a line may be logged now.
+    pub(crate) fn due(&self, now: Instant) -> Option<u64> {
+        let last = self.last.get();
+        if last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
+            self.suppressed.set(self.suppressed.get() + 1);
+            return None;
+        }
+        self.last.set(Some(now));
+        Some(self.suppressed.take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_is_told_and_says_how_many_were_not() {
+        let limiter = LogRateLimiter::default();
+        let begin = Instant::now();
+        let at_ms = |ms| limiter.due(begin + Duration::from_millis(ms));
+        assert_eq!(at_ms(0), Some(0));
+        assert!((1..=999).all(|ms| at_ms(ms).is_none()));
+        assert_eq!(
+            (at_ms(1000), at_ms(1500), at_ms(2500)),
+            (Some(999), None, Some(1))
+        );
+    }
+}

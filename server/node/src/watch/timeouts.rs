@@ -1,0 +1,76 @@
+//! Warns while the election timeout is too short for the round trips that are measured.
+
+use std::time::Duration;
+
+use leasehold_leases::Time;
+
+use leasehold_replica::ShortTimeout;
+
+/// Interval between looks at round trips. The first ones, of a node that starts, are not
+/// typical.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// A warning is not repeated sooner.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Warns while the election timeout is too short for the round trips that are measured.
+#[derive(Debug)]
+pub(crate) struct TimeoutWatch {
+    next: Time,
+}
+
+impl TimeoutWatch {
+    pub(crate) fn new(now: Time) -> TimeoutWatch {
+        TimeoutWatch {
+            next: now + CHECK_INTERVAL,
+        }
+    }
+
+    /// Returns the timeout to warn of now, if it is time to look.
+    pub(crate) fn look(
+        &mut self,
+        now: Time,
+        short: impl FnOnce() -> Option<ShortTimeout>,
+    ) -> Option<ShortTimeout> {
+        if now < self.next {
+            return None;
+        }
+        let found = short();
+        self.next = now + found.map_or(CHECK_INTERVAL, |_| WARN_INTERVAL);
+        found
+    }
+}
+
+/// Says which setting is too short, and the smallest value that would do.
+pub(crate) fn warn(short: ShortTimeout) {
+    let ShortTimeout { set, rtt } = short;
+    tracing::warn!(
+        election_timeout_ms = set.as_millis() as u64,
+        majority_rtt_ms = rtt.as_millis() as u64,
+        least_ms = short.least_ms(),
+        "timing.election_timeout_ms is less than two round trips to the nearest majority: a leader \
+         may be deposed without need; set least_ms or more, on all nodes"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_comes_at_most_once_a_minute() {
+        let ms = Duration::from_millis;
+        let short = ShortTimeout {
+            set: ms(250),
+            rtt: Duration::from_micros(150_400),
+        };
+        assert_eq!(short.least_ms(), 301);
+        let mut watch = TimeoutWatch::new(Time::ZERO);
+        let warned: Vec<u64> = (0..200)
+            .filter(|s| {
+                let now = Time::ZERO + Duration::from_secs(*s);
+                watch.look(now, || (*s >= 12).then_some(short)).is_some()
+            })
+            .collect();
+        assert_eq!(warned, [15, 75, 135, 195]);
+    }
+}
