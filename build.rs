@@ -6,13 +6,14 @@
 use std::path::{Path, PathBuf};
 
 /// Whatever a run depends on; the lock file has the versions of what others wrote.
-const SIMULATED: [&str; 9] = [
+const SIMULATED: [&str; 10] = [
     "Cargo.lock",
     "client/backoff/src",
     "client/histories/src",
     "client/wire/proto",
     "client/wire/src",
     "leases/src",
+    "server/kernel/src",
     "server/replica/proto",
     "server/replica/src",
     "server/sim/src",

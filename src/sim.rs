@@ -137,7 +137,7 @@ fn campaign(args: &SimArgs, resolved: &choices::ResolvedChoices) -> anyhow::Resu
         Some(hours) => Goal::Hours(hours),
         None => Goal::Seeds(args.from + args.seeds.unwrap_or(SEEDS)),
     };
-    let mut progress = CampaignProgress::new(goal, store.state.next, store.state.tally.clone());
+    let mut progress = CampaignProgress::new(goal, store.state.next, store.state.sums.clone());
     let mut display = ProgressDisplay::begin(&progress);
     let mut saved = Instant::now();
     let worker = {
@@ -214,7 +214,7 @@ fn verdict(
         return Ok(());
     }
     let missing = missing.join("; ");
-    if progress.tally().cluster_hours() < TINY && !args.strict {
+    if progress.sums().cluster_hours() < TINY && !args.strict {
         say!("Too short to meet everything, and no failure for that: {missing}.");
         return Ok(());
     }

@@ -110,10 +110,10 @@ impl ProgressDisplay {
 /// The share of a campaign that is done.
 fn share(progress: &CampaignProgress) -> f64 {
     let (seeds, virtual_ns) = progress.done();
-    let share = match progress.goal {
+    let share = match progress.goal() {
         Goal::Hours(hours) => virtual_ns as f64 / 3.6e12 / hours,
         Goal::Seeds(end) => {
-            let first = progress.next() - progress.tally().seeds.min(progress.next());
+            let first = progress.next() - progress.sums().seeds.min(progress.next());
             seeds as f64 / end.saturating_sub(first).max(1) as f64
         }
     };

@@ -3,11 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use leasehold_kernel::trace::Trace;
 use leasehold_sim::oracle::Violation;
 use leasehold_sim::run::{self, ScenarioOutcome};
 use leasehold_sim::scenario::{Choices, Scenario};
 use leasehold_sim::tally::CampaignTally;
-use leasehold_sim::trace::RunTrace;
 use serde::Serialize;
 
 thread_local! {
@@ -38,7 +38,7 @@ pub fn keep_assertions_quiet() {
 }
 
 /// Runs a scenario. A panic is a violation, and says where it came from.
-pub fn run(scenario: &Scenario, trace: Option<RunTrace>) -> ScenarioOutcome {
+pub fn run(scenario: &Scenario, trace: Option<Trace>) -> ScenarioOutcome {
     QUIET.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(|| run::run(scenario, trace)));
     QUIET.set(false);

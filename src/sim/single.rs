@@ -1,10 +1,10 @@
 //! `leasehold sim --seed`: one run in detail.
 
 use anyhow::bail;
-use leasehold_sim::network::Faults;
+use leasehold_kernel::network::Faults;
+use leasehold_kernel::trace::Trace;
 use leasehold_sim::run::ScenarioOutcome;
 use leasehold_sim::scenario::Scenario;
-use leasehold_sim::trace::RunTrace;
 
 use super::choices::ResolvedChoices;
 use super::seed;
@@ -22,8 +22,8 @@ pub fn command(seed: u64, resolved: &ResolvedChoices) -> String {
 /// Runs a seed; prints so many of its last lines (0: all), if any, and what came of it.
 pub fn run(seed: u64, resolved: &ResolvedChoices, lines: Option<usize>) -> anyhow::Result<()> {
     let scenario = Scenario::draw(seed, &resolved.choices());
-    let outcome = seed::run(&scenario, lines.map(RunTrace::keeping));
-    for line in outcome.trace.iter().flat_map(RunTrace::lines) {
+    let outcome = seed::run(&scenario, lines.map(Trace::keeping));
+    for line in outcome.trace.iter().flat_map(Trace::lines) {
         say!("{line}");
     }
     say!("{}", describe_scenario(&scenario));

@@ -7,9 +7,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use leasehold_sim::saved::CampaignState;
+use leasehold_kernel::campaign::CampaignState;
+use leasehold_kernel::trace::Trace;
 use leasehold_sim::scenario::Scenario;
-use leasehold_sim::trace::RunTrace;
+use leasehold_sim::tally::CampaignTally;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -27,7 +28,7 @@ pub const SIMULATED: &str = env!("LEASEHOLD_SIMULATED");
 /// A campaign's directory, if one was asked for.
 pub struct CampaignStore {
     dir: Option<DirLock>,
-    pub state: CampaignState,
+    pub state: CampaignState<CampaignTally>,
 }
 
 impl CampaignStore {
@@ -71,7 +72,7 @@ impl CampaignStore {
         };
         let mut state = self.state.clone();
         state.next = progress.next();
-        state.tally = progress.tally().clone();
+        state.sums = progress.sums().clone();
         state.cpu_ms = (clock.cpu_s() * 1000.0) as u64;
         state.wall_ms = (clock.wall_s() * 1000.0) as u64;
         replace(&dir.join("state.json"), &state.to_json())
@@ -95,9 +96,9 @@ impl CampaignStore {
             return Ok(None);
         };
         let scenario = Scenario::draw(failure.seed, &resolved.choices());
-        let outcome = seed::run(&scenario, Some(RunTrace::keeping(LINES)));
+        let outcome = seed::run(&scenario, Some(Trace::keeping(LINES)));
         let mut text = format!("{}\n\n", command(failure.seed, resolved));
-        for line in outcome.trace.iter().flat_map(RunTrace::lines) {
+        for line in outcome.trace.iter().flat_map(Trace::lines) {
             text.push_str(line);
             text.push('\n');
         }
@@ -144,8 +145,12 @@ impl DirLock {
     }
 }
 
-fn resume(path: &Path, bytes: &[u8], fresh: &CampaignState) -> anyhow::Result<CampaignState> {
-    let read = CampaignState::read(bytes);
+fn resume(
+    path: &Path,
+    bytes: &[u8],
+    fresh: &CampaignState<CampaignTally>,
+) -> anyhow::Result<CampaignState<CampaignTally>> {
+    let read = CampaignState::<CampaignTally>::read(bytes);
     let state = read.and_then(|state| state.check_resume(fresh).map(|()| state));
     state.with_context(|| path.display().to_string())
 }

@@ -55,7 +55,7 @@ impl CampaignSummary {
         clock: &CampaignClock,
         begun: (u64, bool),
     ) -> CampaignSummary {
-        let totals = progress.tally().clone();
+        let totals = progress.sums().clone();
         let hours = totals.cluster_hours();
         let cpu_minutes = clock.cpu_s() / 60.0;
         let asking_s = totals.asking_ns as f64 / 1e9;

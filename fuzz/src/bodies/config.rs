@@ -7,10 +7,11 @@ use std::path::Path;
 use leasehold_geo_deploy::experiment::Experiment;
 use leasehold_geo_deploy::standing::ClusterState;
 use leasehold_geo_deploy::topology::Topology;
+use leasehold_kernel::campaign::CampaignState;
 use leasehold_leases::ReplicaId;
 use leasehold_node::ClusterConfig;
-use leasehold_sim::saved::CampaignState;
 use leasehold_sim::scenario::Choices;
+use leasehold_sim::tally::CampaignTally;
 use leasehold_sim::tally::CampaignTally;
 
 use crate::memory;
@@ -112,11 +113,12 @@ pub fn cluster_state(input: &[u8]) {
 
 /// State that a campaign keeps, and to which more seeds are added.
 pub fn campaign_state(input: &[u8]) {
-    let Ok(saved) = memory::within(input.len(), JSON_PER_BYTE, || CampaignState::read(input))
-    else {
+    let Ok(saved) = memory::within(input.len(), JSON_PER_BYTE, || {
+        CampaignState::<CampaignTally>::read(input)
+    }) else {
         return;
     };
-    let again = CampaignState::read(saved.to_json().as_bytes());
+    let again = CampaignState::<CampaignTally>::read(saved.to_json().as_bytes());
     assert_eq!(again.expect("what was written is read"), saved);
     assert!(saved.check_resume(&saved).is_ok());
     let more = CampaignTally {
@@ -133,7 +135,8 @@ pub fn campaign_state(input: &[u8]) {
 pub mod seeds {
     use leasehold_geo_deploy::experiment::{self, Experiment};
     use leasehold_geo_deploy::topology::Topology;
-    use leasehold_sim::saved::CampaignState;
+    use leasehold_kernel::campaign::CampaignState;
+    use leasehold_sim::tally::CampaignTally;
     use leasehold_sim::tally::CampaignTally;
 
     const CLUSTER: &str = r#"
@@ -222,7 +225,7 @@ unused = ""#;
     pub fn campaign_state() -> Vec<Vec<u8>> {
         let choices = [("--rate", "200"), ("--strategy", "all of them")];
         let choices = choices.map(|(flag, value)| (flag.to_owned(), value.to_owned()));
-        let begun = CampaignState::begin("0123456789abcdef", choices.into(), 7);
+        let begun = CampaignState::<CampaignTally>::begin("0123456789abcdef", choices.into(), 7);
         let count = |name: &str| [(name.to_owned(), 12)].into();
         let tally = CampaignTally {
             seeds: 2,

@@ -16,9 +16,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Context as _;
+use leasehold_kernel::network::Faults;
 use leasehold_leases::ReplicaId;
 use leasehold_replica::Settings;
-use leasehold_sim::network::Faults;
 use leasehold_sim::world::{World, WorldSettings};
 
 use super::counters::sum_counters;

@@ -13,10 +13,10 @@
 
 use std::time::Duration;
 
+use leasehold_kernel::network::Faults;
 use leasehold_leases::{ClockBound, LeaseParams, ReplicaId, StrategySpec};
 use leasehold_replica::Settings;
 use leasehold_replica::action::Event;
-use leasehold_sim::network::Faults;
 use leasehold_sim::world::{World, WorldEvent, WorldSettings};
 
 const MS: u64 = 1_000_000;

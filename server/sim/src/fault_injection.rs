@@ -7,8 +7,8 @@ use leasehold_leases::{ConfigId, ReplicaId, ReplicaSet};
 use leasehold_wire::Command;
 use leasehold_wire::command::Op;
 
-use super::network::Faults;
 use super::world::{ClientReply, World, WorldEvent, WorldSettings};
+use leasehold_kernel::network::Faults;
 use leasehold_replica::action::{ClientHandle, Event};
 use leasehold_replica::{OperatorRequest, Settings};
 

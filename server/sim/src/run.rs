@@ -15,9 +15,9 @@ use super::fault::FaultCounts;
 use super::oracle::Violation;
 use super::scenario::Scenario;
 use super::swarm::{self, Swarm};
-use super::trace::RunTrace;
 use super::workload::{ClientWorkload, RETRY_TIMEOUT_GROWTH, TOGETHER_MAX};
 use super::world::{World, WorldEvent};
+use leasehold_kernel::trace::Trace;
 
 /// Interval between two checks of whether everything is answered, in virtual ns.
 const CHECK_INTERVAL_NS: u64 = 100_000_000;
@@ -54,13 +54,13 @@ pub struct ScenarioOutcome {
     /// A digest of everything that happened until then.
     pub hash: u64,
     /// The run, if a trace was asked for.
-    pub trace: Option<RunTrace>,
+    pub trace: Option<Trace>,
 }
 
 /// Runs a scenario to its end, or to the first violation. A replica that finds
 /// its own invariants broken ends the run as an oracle does, under the name
 /// `assertion`.
-pub fn run(scenario: &Scenario, trace: Option<RunTrace>) -> ScenarioOutcome {
+pub fn run(scenario: &Scenario, trace: Option<Trace>) -> ScenarioOutcome {
     let mut run = ScenarioRun::begin(scenario, trace);
     let driven = catch_unwind(AssertUnwindSafe(|| run.drive()));
     let panicked = driven.err().map(|panic| Violation {
@@ -89,7 +89,7 @@ struct ScenarioRun<'a> {
 }
 
 impl<'a> ScenarioRun<'a> {
-    fn begin(scenario: &'a Scenario, trace: Option<RunTrace>) -> ScenarioRun<'a> {
+    fn begin(scenario: &'a Scenario, trace: Option<Trace>) -> ScenarioRun<'a> {
         let seed = scenario.seed;
         let mut world = World::new(scenario.world.clone(), seed);
         world.trace = trace;

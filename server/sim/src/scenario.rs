@@ -14,11 +14,11 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use super::fault::FaultKind;
-use super::network::Faults;
 use super::self_test::ClockSelfTest;
 use super::swarm::FaultPlan;
 use super::workload::ClientLoad;
 use super::world::WorldSettings;
+use leasehold_kernel::network::Faults;
 use leasehold_replica::Settings;
 use leasehold_replica::lease_set::{Durations, LeaseSet};
 use leasehold_replica::settings::AcceptReplies;

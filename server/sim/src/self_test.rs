@@ -6,10 +6,10 @@ use std::time::Duration;
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 
-use super::network::Faults;
 use super::scenario::Scenario;
 use super::swarm::{FaultPlan, Isolation};
 use super::workload::ClientLoad;
+use leasehold_kernel::network::Faults;
 
 /// An assumption that does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

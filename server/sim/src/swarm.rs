@@ -1,29 +1,25 @@
 //! Faults of a run besides the network's habits, and their times: a plan drawn from the seed,
 //! carried out by alarms.
 
+use leasehold_kernel::network::{Partition, links};
+use leasehold_kernel::process::Trap;
+use leasehold_kernel::swarm::{ENABLED, Flap, Plan};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
 use super::fault::FaultKind;
-use super::node::Trap;
 use super::scenario::draw_lease_set;
 use super::world::World;
 use leasehold_replica::{OperatorRequest, Replica};
 
-/// Share of runs in which a planned fault is enabled.
-const ENABLED: f64 = 0.3;
 const MS: u64 = 1_000_000;
-/// The mean pause between two replicas that begin to flap, in ns.
+/// The mean time between two replicas that begin to flap, in ns.
 const FLAPS_EVERY_NS: u64 = 20_000 * MS;
 
 /// Plan of the faults of a run, drawn from the seed.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
-    /// Enabled faults, each with the mean pause between two, in ns.
-    faults: Vec<(FaultKind, u64)>,
-    /// Maximum time for which a replica stays down, cut off or still, in ns; and no longer than
-    /// half the mean pause between two such faults, or nothing would go on.
-    outage_ns: u64,
+    recurring: Plan<FaultKind>,
     /// A replica is cut off in two stages, again and again.
     isolation: Option<Isolation>,
 }
@@ -43,24 +39,16 @@ pub struct Isolation {
 impl FaultPlan {
     /// The plan of a run.
     pub fn draw(rng: &mut Pcg64Mcg) -> FaultPlan {
-        let mut faults = Vec::new();
         let drawn = |fault: &FaultKind| fault.is_planned() && *fault != FaultKind::Flap;
-        for fault in FaultKind::ALL.into_iter().filter(drawn) {
-            let enabled = rng.random::<f64>() < ENABLED;
-            let every_ms = [1500, 5000, 15_000][rng.random_range(0..3)];
-            if enabled {
-                let rare = matches!(
-                    fault,
-                    FaultKind::CrashAll | FaultKind::Corrupt | FaultKind::Wiped
-                );
-                let every_ms = if rare { 20_000 } else { every_ms };
-                faults.push((fault, every_ms * MS));
-            }
-        }
-        let outage_ns = [100, 1500, 8000][rng.random_range(0..3)] * MS;
+        let kinds = FaultKind::ALL.into_iter().filter(drawn);
+        let rare = |fault| {
+            matches!(
+                fault,
+                FaultKind::CrashAll | FaultKind::Corrupt | FaultKind::Wiped
+            )
+        };
         FaultPlan {
-            faults,
-            outage_ns,
+            recurring: Plan::draw(rng, kinds, rare),
             isolation: None,
         }
     }
@@ -69,7 +57,9 @@ impl FaultPlan {
     pub fn draw_flaps(&mut self, seed: u64) {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ FLAP_SALT);
         if rng.random::<f64>() < ENABLED {
-            self.faults.push((FaultKind::Flap, FLAPS_EVERY_NS));
+            self.recurring
+                .faults
+                .push((FaultKind::Flap, FLAPS_EVERY_NS));
         }
     }
 
@@ -85,18 +75,20 @@ impl FaultPlan {
     pub fn jumps(rng: &mut Pcg64Mcg) -> FaultPlan {
         let every_ns = rng.random_range(2000..5000) * MS;
         FaultPlan {
-            faults: vec![
-                (FaultKind::Jump, every_ns),
-                (FaultKind::Partition, every_ns),
-            ],
-            outage_ns: 1500 * MS,
+            recurring: Plan {
+                faults: vec![
+                    (FaultKind::Jump, every_ns),
+                    (FaultKind::Partition, every_ns),
+                ],
+                outage_ns: 1500 * MS,
+            },
             isolation: None,
         }
     }
 
     /// Returns the faults that are enabled.
     pub fn faults(&self) -> impl Iterator<Item = FaultKind> + '_ {
-        self.faults.iter().map(|(fault, _)| *fault)
+        self.recurring.faults.iter().map(|(fault, _)| *fault)
     }
 }
 
@@ -123,20 +115,7 @@ pub struct Swarm {
     operator_requests: u64,
     /// Replicas with damaged or wiped disks.
     lost: Vec<usize>,
-    flaps: Vec<Flap>,
-}
-
-/// A replica that fails again and again, and is well in between.
-#[derive(Clone, Copy, Debug)]
-struct Flap {
-    node: usize,
-    /// `Pause`, `Partition` or `Crash`.
-    how: FaultKind,
-    /// Failures to come.
-    left: u32,
-    /// Length of each failure, and of the time after it in which the replica is well, in ns.
-    down_ns: u64,
-    well_ns: u64,
+    flaps: Vec<Flap<FaultKind>>,
 }
 
 impl Swarm {
@@ -150,7 +129,7 @@ impl Swarm {
             lost: Vec::new(),
             flaps: Vec::new(),
         };
-        for index in 0..swarm.plan.faults.len() {
+        for index in 0..swarm.plan.recurring.faults.len() {
             swarm.next(index, world);
         }
         if let Some(isolation) = swarm.plan.isolation {
@@ -165,8 +144,8 @@ impl Swarm {
     }
 
     fn next(&mut self, index: usize, world: &mut World) {
-        let pause = self.rng.random_range(0..2 * self.plan.faults[index].1);
-        world.alarm(world.now_ns() + pause, ALARM | index as u64);
+        let interval = self.plan.recurring.draw_interval(&mut self.rng, index);
+        world.alarm(world.now_ns() + interval, ALARM | index as u64);
     }
 
     /// An alarm of the swarm went off.
@@ -185,7 +164,7 @@ impl Swarm {
             return;
         }
         let index = token as usize;
-        let (fault, every_ns) = self.plan.faults[index];
+        let (fault, every_ns) = self.plan.recurring.faults[index];
         self.next(index, world);
         self.fire(fault, every_ns, world);
     }
@@ -225,8 +204,7 @@ impl Swarm {
 
     /// Draws the duration of a fault that comes every `every_ns`, in ns.
     fn outage(&mut self, every_ns: u64) -> u64 {
-        let most = self.plan.outage_ns.min(every_ns / 2).max(2 * MS);
-        self.rng.random_range(MS..=most)
+        self.plan.recurring.draw_outage(&mut self.rng, every_ns)
     }
 
     fn fire(&mut self, fault: FaultKind, every_ns: u64, world: &mut World) {
@@ -302,14 +280,8 @@ impl Swarm {
     /// A replica, more often than not the leader, begins to flap.
     fn begin_flap(&mut self, node: usize, world: &mut World) {
         let leader = leader(world).filter(|_| self.rng.random());
-        let flap = Flap {
-            node: leader.unwrap_or(node),
-            how: [FaultKind::Pause, FaultKind::Partition, FaultKind::Crash]
-                [self.rng.random_range(0..3)],
-            left: self.rng.random_range(3..12),
-            down_ns: self.rng.random_range(200..3000) * MS,
-            well_ns: self.rng.random_range(200..3000) * MS,
-        };
+        let hows = [FaultKind::Pause, FaultKind::Partition, FaultKind::Crash];
+        let flap = Flap::draw(&mut self.rng, leader.unwrap_or(node), hows);
         world.note_fault(FaultKind::Flap);
         self.flaps.push(flap);
         self.flap(self.flaps.len() - 1, world);
@@ -317,10 +289,9 @@ impl Swarm {
 
     /// A replica that flaps fails once more.
     fn flap(&mut self, index: usize, world: &mut World) {
-        let Some(left) = self.flaps[index].left.checked_sub(1) else {
+        let Some(until_next_ns) = self.flaps[index].fail() else {
             return;
         };
-        self.flaps[index].left = left;
         let flap = self.flaps[index];
         match flap.how {
             FaultKind::Pause => world.pause(flap.node, flap.down_ns),
@@ -333,7 +304,7 @@ impl Swarm {
             }
             _ => self.crash(flap.node, flap.down_ns, world),
         }
-        let next_ns = world.now_ns() + flap.down_ns + flap.well_ns;
+        let next_ns = world.now_ns() + until_next_ns;
         world.alarm(next_ns, ALARM | FLAP | index as u64);
     }
 
@@ -394,19 +365,13 @@ impl Swarm {
     }
 
     fn cut(&mut self, fault: FaultKind, for_ns: u64, world: &mut World) {
-        let n = world.n();
-        let side: Vec<bool> = (0..n).map(|_| self.rng.random()).collect();
-        let bridge = self.rng.random_range(0..n);
-        for (from, to) in pairs(n) {
-            let apart = side[from] != side[to];
-            let cut = match fault {
-                FaultKind::Partition => apart,
-                FaultKind::OneWay => apart && side[from],
-                _ => apart && from != bridge && to != bridge,
-            };
-            if cut {
-                world.set_cut(from, to, true);
-            }
+        let partition = match fault {
+            FaultKind::Partition => Partition::TwoWay,
+            FaultKind::OneWay => Partition::OneWay,
+            _ => Partition::Bridge,
+        };
+        for (from, to) in partition.draw(&mut self.rng, world.n()) {
+            world.set_cut(from, to, true);
         }
         self.repair_after(for_ns, world);
     }
@@ -440,13 +405,8 @@ fn leader(world: &World) -> Option<usize> {
     })
 }
 
-fn pairs(n: usize) -> impl Iterator<Item = (usize, usize)> {
-    let all = (0..n).flat_map(move |a| (0..n).map(move |b| (a, b)));
-    all.filter(|(a, b)| a != b)
-}
-
 fn repair_links(world: &mut World) {
-    for (from, to) in pairs(world.n()) {
+    for (from, to) in links(world.n()) {
         world.set_cut(from, to, false);
     }
 }

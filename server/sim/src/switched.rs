@@ -14,9 +14,9 @@ use leasehold_wire::Command;
 use leasehold_wire::command::Op;
 
 use super::fault::FaultKind;
-use super::network::{Faults, LinkDegradation};
 use super::scenario::{Choices, Scenario};
 use super::world::{World, WorldEvent, WorldSettings};
+use leasehold_kernel::network::{Faults, LinkDegradation};
 use leasehold_replica::action::{ClientHandle, Event};
 use leasehold_replica::lease_set::LeaseSet;
 use leasehold_replica::{OperatorRequest, Settings};

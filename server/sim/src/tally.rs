@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use leasehold_kernel::campaign::Sums;
 use leasehold_wire::Path;
 use serde::{Deserialize, Serialize};
 
@@ -84,24 +85,6 @@ impl CampaignTally {
         }
     }
 
-    /// Adds other runs.
-    pub fn merge(&mut self, other: &CampaignTally) {
-        self.seeds += other.seeds;
-        self.virtual_ns += other.virtual_ns;
-        self.asking_ns += other.asking_ns;
-        self.asked += other.asked;
-        self.operations += other.operations;
-        self.unknown += other.unknown;
-        self.undecided += other.undecided;
-        self.near_end += other.near_end;
-        self.healing_max_ns = self.healing_max_ns.max(other.healing_max_ns);
-        add(&mut self.paths, &other.paths);
-        add(&mut self.faults, &other.faults);
-        add(&mut self.oracles, &other.oracles);
-        add(&mut self.strategies, &other.strategies);
-        self.digest = self.digest.wrapping_add(other.digest);
-    }
-
     /// Virtual time of whole clusters, in hours.
     pub fn cluster_hours(&self) -> f64 {
         self.virtual_ns as f64 / 3.6e12
@@ -134,6 +117,33 @@ impl CampaignTally {
             missing.push("no read came within 10 ms of a lease's end".to_owned());
         }
         missing
+    }
+}
+
+impl Sums for CampaignTally {
+    fn seeds(&self) -> u64 {
+        self.seeds
+    }
+
+    fn virtual_ns(&self) -> u64 {
+        self.virtual_ns
+    }
+
+    fn merge(&mut self, other: &CampaignTally) {
+        self.seeds += other.seeds;
+        self.virtual_ns += other.virtual_ns;
+        self.asking_ns += other.asking_ns;
+        self.asked += other.asked;
+        self.operations += other.operations;
+        self.unknown += other.unknown;
+        self.undecided += other.undecided;
+        self.near_end += other.near_end;
+        self.healing_max_ns = self.healing_max_ns.max(other.healing_max_ns);
+        add(&mut self.paths, &other.paths);
+        add(&mut self.faults, &other.faults);
+        add(&mut self.oracles, &other.oracles);
+        add(&mut self.strategies, &other.strategies);
+        self.digest = self.digest.wrapping_add(other.digest);
     }
 }
 

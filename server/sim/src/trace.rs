@@ -1,8 +1,8 @@
-//! A run as a person reads it: a line for each thing that happened, in true time.
+//! Lines of a trace about replicas: what reaches them, and what they do.
 
-use std::collections::VecDeque;
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 
+use leasehold_kernel::trace::Trace;
 use leasehold_leases::{LeaseMessage, Promise, ReplicaSet};
 use leasehold_wire::Command;
 use leasehold_wire::command::Op;
@@ -11,87 +11,56 @@ use leasehold_replica::Input;
 use leasehold_replica::action::{Action, Record};
 use leasehold_replica::message::{Accept, LogId, Message, ReportedEntry, Value};
 
-/// The last lines of a run.
-#[derive(Clone, Debug, Default)]
-pub struct RunTrace {
-    lines: VecDeque<String>,
-    /// Number of lines that are kept; 0: all.
-    keep: usize,
+/// Adds lines about inputs of a replica.
+pub(super) fn inputs(lines: &mut Trace, now_ns: u64, node: usize, inputs: &[Input]) {
+    for input in inputs {
+        let what = match input {
+            Input::Peer(envelope) => {
+                let message = describe(&envelope.message);
+                format!("<- {:?} {message}", envelope.from)
+            }
+            Input::Client { from, command } => {
+                let (client, request) = (from.connection, from.request);
+                format!("<- client {client}, request {request}: {}", ask(command))
+            }
+            Input::ClientDisconnected { connection } => {
+                format!("<- client {connection} has gone")
+            }
+            Input::Persisted(sequence) => format!("   durable up to {}", sequence.0),
+            Input::LogRead { log, entries, .. } => {
+                format!("   {} entries of {log:?} read", entries.len())
+            }
+            Input::FenceMissed { .. } => "   the permit had ended: reads again".into(),
+            Input::StorageWritable(writable) => format!("   storage writable: {writable}"),
+            Input::ClockTrusted(trusted) => format!("   clock trusted: {trusted}"),
+            Input::Operator(operator) => format!("<- operator: {operator:?}"),
+            Input::Stop => "<- told to end".into(),
+            Input::Tick => continue,
+        };
+        lines.line(now_ns, format_args!("r{node} {what}"));
+    }
 }
 
-impl RunTrace {
-    /// A trace that keeps its last `keep` lines; all of them, if that is 0.
-    pub fn keeping(keep: usize) -> RunTrace {
-        RunTrace {
-            lines: VecDeque::new(),
-            keep,
+/// Adds a line about an action of a replica.
+pub(super) fn action(lines: &mut Trace, now_ns: u64, node: usize, action: &Action) {
+    let what = match action {
+        Action::Send { to, envelope } => format!("-> {to:?} {}", describe(&envelope.message)),
+        Action::Persist { sequence, records } => {
+            let records: Vec<String> = records.iter().map(record).collect();
+            format!("   persists {}: {}", sequence.0, records.join(", "))
         }
-    }
-
-    /// The lines, in order.
-    pub fn lines(&self) -> impl Iterator<Item = &str> {
-        self.lines.iter().map(String::as_str)
-    }
-
-    /// Adds a line at a true time, in ns.
-    pub fn line(&mut self, now_ns: u64, what: fmt::Arguments<'_>) {
-        if self.keep > 0 && self.lines.len() == self.keep {
-            self.lines.pop_front();
+        Action::Reply { to, path, outcome } => {
+            let (client, request) = (to.connection, to.request);
+            let path = path.as_str_name();
+            format!("=> client {client}, request {request}, {path}: {outcome:?}")
         }
-        let (seconds, rest) = (now_ns / 1_000_000_000, now_ns % 1_000_000_000 / 1000);
-        self.lines
-            .push_back(format!("{seconds:4}.{rest:06}  {what}"));
-    }
-
-    pub(super) fn inputs(&mut self, now_ns: u64, node: usize, inputs: &[Input]) {
-        for input in inputs {
-            let what = match input {
-                Input::Peer(envelope) => {
-                    let message = describe(&envelope.message);
-                    format!("<- {:?} {message}", envelope.from)
-                }
-                Input::Client { from, command } => {
-                    let (client, request) = (from.connection, from.request);
-                    format!("<- client {client}, request {request}: {}", ask(command))
-                }
-                Input::ClientDisconnected { connection } => {
-                    format!("<- client {connection} has gone")
-                }
-                Input::Persisted(sequence) => format!("   durable up to {}", sequence.0),
-                Input::LogRead { log, entries, .. } => {
-                    format!("   {} entries of {log:?} read", entries.len())
-                }
-                Input::FenceMissed { .. } => "   the permit had ended: reads again".into(),
-                Input::StorageWritable(writable) => format!("   storage writable: {writable}"),
-                Input::ClockTrusted(trusted) => format!("   clock trusted: {trusted}"),
-                Input::Operator(operator) => format!("<- operator: {operator:?}"),
-                Input::Stop => "<- told to end".into(),
-                Input::Tick => continue,
-            };
-            self.line(now_ns, format_args!("r{node} {what}"));
-        }
-    }
-
-    pub(super) fn action(&mut self, now_ns: u64, node: usize, action: &Action) {
-        let what = match action {
-            Action::Send { to, envelope } => format!("-> {to:?} {}", describe(&envelope.message)),
-            Action::Persist { sequence, records } => {
-                let records: Vec<String> = records.iter().map(record).collect();
-                format!("   persists {}: {}", sequence.0, records.join(", "))
-            }
-            Action::Reply { to, path, outcome } => {
-                let (client, request) = (to.connection, to.request);
-                let path = path.as_str_name();
-                format!("=> client {client}, request {request}, {path}: {outcome:?}")
-            }
-            Action::FencedReply {
-                to, outcome, until, ..
-            } => format!("=> {to:?} until {until:?}: {outcome:?}"),
-            Action::ReadLog { from, last, .. } => format!("   reads its log, {from:?} to {last:?}"),
-            Action::Event(event) => format!("   {event:?}"),
-        };
-        self.line(now_ns, format_args!("r{node} {what}"));
-    }
+        Action::FencedReply {
+            to, outcome, until, ..
+        } => format!("=> {to:?} until {until:?}: {outcome:?}"),
+        Action::ReadLog { from, last, .. } => format!("   reads its log, {from:?} to {last:?}"),
+        Action::Event(event) => format!("   {event:?}"),
+    };
+    lines.line(now_ns, format_args!("r{node} {what}"));
 }
 
 /// A command in a few words.

@@ -1,15 +1,18 @@
 //! The world: replicas, links, disks, clocks and clients, moved event by event.
 //!
-//! `events` are what happens, in the order of `queue`; `round` is what one process does
-//! with what reaches it, and `effects` is what comes of the actions of its replica.
-//! What goes wrong is done to the world by the methods in `harm`.
+//! `events` has what can happen, in the order of the queue. `iteration` is one iteration of a
+//! process's loop, and `effects` performs the actions of its replica. `faults` has the methods by
+//! which things go wrong.
 
 mod effects;
 mod events;
 mod faults;
 mod iteration;
-mod queue;
 
+use leasehold_kernel::clock::Clock;
+use leasehold_kernel::network::{Faults, Network};
+use leasehold_kernel::queue::Queue;
+use leasehold_kernel::trace::Trace;
 use leasehold_leases::{ReplicaId, Time};
 use leasehold_wire::{Command, Outcome, Path};
 use rand::{RngExt as _, SeedableRng as _};
@@ -18,15 +21,11 @@ use rand_pcg::Pcg64Mcg;
 use self::effects::LastDelivery;
 use self::events::QueuedEvent;
 pub use self::faults::LEAVE_WITHIN_NS;
-use self::queue::Queue;
-use super::clock::Clock;
 use super::disk::Disk;
 use super::fault::{FaultCounts, FaultKind};
 use super::faulty_reporter::FaultyReporter;
-use super::network::{Faults, Network};
 use super::node::Node;
 use super::oracle::{Oracles, Verdict, Violation};
-use super::trace::RunTrace;
 use leasehold_replica::action::{Action, ClientHandle, Event};
 use leasehold_replica::shell::FencedAnswers;
 use leasehold_replica::{Input, OperatorRequest, Replica, Settings};
@@ -111,7 +110,7 @@ pub struct World {
     near_end: u64,
     hash: u64,
     /// Written only if it was asked for.
-    pub trace: Option<RunTrace>,
+    pub trace: Option<Trace>,
 }
 
 impl World {
@@ -191,19 +190,18 @@ impl World {
 
     /// A running replica.
     pub fn replica(&self, node: usize) -> Option<&Replica> {
-        self.nodes[node].replica.as_ref()
+        self.nodes[node].replica()
     }
 
     /// Whether a replica runs, and does not stand still.
     pub fn is_up(&self, node: usize) -> bool {
-        let node = &self.nodes[node];
-        node.replica.is_some() && node.pause.is_none()
+        self.nodes[node].process.is_up()
     }
 
     /// Whether no client gets a connection: the process is down, or has found that
     /// its disk was wiped.
     pub fn refuses(&self, node: usize) -> bool {
-        let replica = self.nodes[node].replica.as_ref();
+        let replica = self.nodes[node].replica();
         replica.is_none_or(Replica::is_wiped)
     }
 
@@ -214,7 +212,7 @@ impl World {
 
     /// Returns what a replica's clock reads now.
     pub fn clock(&self, node: usize) -> Time {
-        self.nodes[node].clock.read(self.now_ns)
+        self.nodes[node].clock().read(self.now_ns)
     }
 
     /// The first rule that was seen broken.
@@ -232,7 +230,11 @@ impl World {
     /// Returns the faults that fired so far, by the world's own doing.
     pub fn fired(&self) -> FaultCounts {
         let mut all = self.fired;
-        all.merge(&self.network.fired);
+        let network = self.network.counts();
+        all.add(FaultKind::Loss, network.lost);
+        all.add(FaultKind::Duplication, network.duplicated);
+        all.add(FaultKind::Reordering, network.reordered);
+        all.add(FaultKind::OldPacket, network.old);
         all.merge(&self.oracles.unsent.fired);
         all
     }
@@ -266,7 +268,7 @@ impl World {
     /// nothing more on it.
     pub fn hang_up(&mut self, node: usize, connection: u64, after_ns: u64) {
         let at = self.now_ns + self.settings.client_one_way_ns + after_ns;
-        let run = self.nodes[node].run;
+        let run = self.nodes[node].process.run();
         let hang_up = QueuedEvent::HangUp {
             node,
             connection,

@@ -8,10 +8,10 @@
 mod common;
 
 use common::{each, number};
+use leasehold_kernel::trace::Trace;
 use leasehold_sim::run::run;
 use leasehold_sim::scenario::{Choices, Scenario};
 use leasehold_sim::tally::CampaignTally;
-use leasehold_sim::trace::RunTrace;
 
 /// The last lines of the trace of a seed that fails.
 const LINES: usize = 300;
@@ -41,8 +41,8 @@ fn tally(seed: u64, choices: &Choices) -> CampaignTally {
     let scenario = Scenario::draw(seed, choices);
     let outcome = run(&scenario, None);
     if let Some(violation) = &outcome.violation {
-        let again = run(&scenario, Some(RunTrace::keeping(LINES)));
-        let lines = again.trace.iter().flat_map(RunTrace::lines);
+        let again = run(&scenario, Some(Trace::keeping(LINES)));
+        let lines = again.trace.iter().flat_map(Trace::lines);
         lines.for_each(|line| println!("{line}"));
         panic!("seed {seed}: {}: {}", violation.oracle, violation.what);
     }

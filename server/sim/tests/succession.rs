@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use leasehold_kernel::network::Faults;
 use leasehold_leases::{ReplicaId, ReplicaSet, StrategySpec, UnlistedHolders};
 use leasehold_replica::Settings;
 use leasehold_sim::fault_injection::{FaultImpact, FaultInjection, InjectedFault};
-use leasehold_sim::network::Faults;
 
 const MS: u64 = 1_000_000;
 /// Round trips in ms between CA, VA, IRL, OR and JP.

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leasehold_kernel::network::LinkDegradation;
 use leasehold_leases::{ConfigId, ReplicaId};
-use leasehold_sim::network::LinkDegradation;
 use leasehold_sim::world::{LEAVE_WITHIN_NS, World};
 
 use super::super::faults::{ClusterSnapshot, LeaseHolders};

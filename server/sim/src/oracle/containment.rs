@@ -5,8 +5,8 @@
 use leasehold_leases::{ConfigId, Time};
 use smallvec::SmallVec;
 
-use super::super::clock::Clock;
 use super::{Verdict, WorldSnapshot, ensure, id};
+use leasehold_kernel::clock::Clock;
 use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "containment";
@@ -162,6 +162,12 @@ mod tests {
     use super::super::test_world::{LEASE, ReplicaState, TestWorld};
     use super::*;
 
+    /// A clock runs at another rate from the beginning on.
+    fn change_rate(node: &mut crate::node::Node, rate_ppm: i32) {
+        node.process
+            .change_clock(|clock| clock.set_rate(0, rate_ppm));
+    }
+
     /// Everybody has promised everybody.
     fn promised() -> TestWorld {
         let mut world = TestWorld::new(Default::default());
@@ -185,8 +191,8 @@ mod tests {
             (0, -10_000, false),
         ] {
             let mut world = promised();
-            world.nodes[0].clock.set_rate(0, grantor);
-            world.nodes[1].clock.set_rate(0, holder);
+            change_rate(&mut world.nodes[0], grantor);
+            change_rate(&mut world.nodes[1], holder);
             assert_eq!(judge(&world).0, good, "{grantor} {holder}");
         }
         assert_eq!(judge(&promised()), (true, 4));
@@ -234,7 +240,7 @@ mod tests {
         let mut world = promised();
         let mut containment = ContainmentOracle::new(3);
         for (rate, checks) in [(0, 4), (0, 4), (1000, 6)] {
-            world.nodes[0].clock.set_rate(0, rate);
+            change_rate(&mut world.nodes[0], rate);
             assert!(containment.stepped(&world.snapshot(), 1).is_ok());
             assert_eq!(containment.checks, checks);
         }

@@ -101,7 +101,7 @@ impl ElectionOracle {
         for leader in 0..snapshot.n() {
             let replica = snapshot
                 .replica(leader)
-                .filter(|_| snapshot.node(leader).pause.is_none());
+                .filter(|_| snapshot.node(leader).process.is_up());
             let Some(ballot) = replica.and_then(|replica| replica.leads_at()) else {
                 continue;
             };
@@ -150,7 +150,7 @@ mod tests {
             ReplicaState::default(),
         ]);
         let now = world.snapshot().time(0);
-        let leader = world.nodes[0].replica.as_mut().expect("it runs");
+        let leader = world.nodes[0].process.machine_mut().expect("it runs");
         let mut out = Vec::new();
         leader.expire_election(now);
         leader.step(now, Input::Tick, &mut out);

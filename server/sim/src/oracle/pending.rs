@@ -137,7 +137,7 @@ mod tests {
     }
 
     fn replica(world: &mut TestWorld) -> &mut Replica {
-        world.nodes[0].replica.as_mut().expect("it runs")
+        world.nodes[0].process.machine_mut().expect("it runs")
     }
 
     fn persists(replica: &Replica, record: Record) -> Verdict {

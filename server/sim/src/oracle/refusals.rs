@@ -216,7 +216,7 @@ mod tests {
                 ..ReplicaState::default()
             };
             let world = TestWorld::new([has(), has(), has()]);
-            let replica = world.nodes[0].replica.as_ref().expect("it runs");
+            let replica = world.nodes[0].replica().expect("it runs");
             assert_eq!(replica.executed(), Slot(5));
             let mut refusals = RefusalOracle::new(3);
             refusals.requested(0, handle(1), &put());

@@ -2,8 +2,8 @@
 
 use leasehold_leases::{Ballot, ReplicaSet, Slot, Time};
 
-use crate::clock::Clock;
 use crate::node::Node;
+use leasehold_kernel::clock::Clock;
 use leasehold_replica::Replica;
 use leasehold_replica::action::Action;
 use leasehold_replica::message::{LogId, Message, Value};

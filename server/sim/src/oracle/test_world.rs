@@ -13,9 +13,9 @@ use leasehold_wire::Command;
 use leasehold_wire::command::Op;
 
 use super::{WorldSnapshot, id};
-use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::node::Node;
+use leasehold_kernel::clock::Clock;
 use leasehold_replica::action::{Action, Checkpoint, RecoveredState, StoredValue};
 use leasehold_replica::message::{
     Batch, Envelope, LogId, Message, Proposal, ReportedEntry, RequestId, Value,
@@ -119,8 +119,8 @@ impl TestWorld {
             (0..self.nodes.len()).map(|n| (n, Input::Tick)).collect();
         while !inbox.is_empty() {
             for (node, input) in std::mem::take(&mut inbox) {
-                let now = self.nodes[node].clock.read(self.now_ns);
-                let replica = self.nodes[node].replica.as_mut().expect("it runs");
+                let now = self.nodes[node].clock().read(self.now_ns);
+                let replica = self.nodes[node].process.machine_mut().expect("it runs");
                 let mut actions = Vec::new();
                 replica.step(now, input, &mut actions);
                 replica.flush(now, &mut actions);
@@ -173,7 +173,9 @@ fn start(node: usize, state: ReplicaState) -> Node {
         ..RecoveredState::default()
     };
     let settings = Settings::new(id(node), 3);
-    started.replica = Some(Replica::new(clock.read(0), settings, recovered, 1));
+    let replica = Replica::new(clock.read(0), settings, recovered, 1);
+    started.process.begin_run();
+    started.process.boot(replica);
     started
 }
 

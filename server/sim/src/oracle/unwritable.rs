@@ -64,7 +64,7 @@ mod tests {
         ]);
         let now = world.snapshot().time(1);
         let node = &mut world.nodes[1];
-        let replica = node.replica.as_mut().expect("it runs");
+        let replica = node.process.machine_mut().expect("it runs");
         let guard = Message::Lease(LeaseMessage::Guard { sequence: 1 });
         for message in [guard, promise(2, 5)] {
             let (_, _, envelope) = says((0, 1), (1, 1), message);
@@ -88,7 +88,7 @@ mod tests {
         let mut world = believing(true);
         assert_eq!(judge(&world), (false, 1));
         let now = world.snapshot().time(1);
-        let replica = world.nodes[1].replica.as_mut().expect("it runs");
+        let replica = world.nodes[1].process.machine_mut().expect("it runs");
         replica.step(now, Input::StorageWritable(false), &mut Vec::new());
         assert_eq!(judge(&world), (true, 1));
     }
@@ -99,7 +99,7 @@ mod tests {
         world.nodes[1].clock_untrusted = true;
         assert_eq!(judge(&world), (false, 1));
         let now = world.snapshot().time(1);
-        let replica = world.nodes[1].replica.as_mut().expect("it runs");
+        let replica = world.nodes[1].process.machine_mut().expect("it runs");
         replica.step(now, Input::ClockTrusted(false), &mut Vec::new());
         assert_eq!(judge(&world), (true, 1));
     }

@@ -29,15 +29,15 @@ pub(super) struct LastDelivery {
 }
 
 /// The process of one replica, which performs what the replica asks for.
-pub(super) struct Process<'a>(pub &'a mut World, pub usize);
+pub(super) struct ReplicaHost<'a>(pub &'a mut World, pub usize);
 
-impl Host for Process<'_> {
+impl Host for ReplicaHost<'_> {
     fn send(&mut self, to: ReplicaId, envelope: Envelope) {
         self.0.transmit(self.1, to, envelope);
     }
 
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
-        let Process(world, node) = self;
+        let ReplicaHost(world, node) = self;
         let now = world.clock(*node);
         let target = &mut world.nodes[*node];
         target.watches.disk.requested(sequence, now);
@@ -55,7 +55,7 @@ impl Host for Process<'_> {
 
     /// The clock is read now: the process may have stood still since the read.
     fn fenced_reply(&mut self, read: FencedReply) {
-        let Process(world, node) = self;
+        let ReplicaHost(world, node) = self;
         let sampled = world.clock(*node);
         if !read.may_leave(sampled) {
             return world.step_soon(*node, read.missed());
@@ -76,7 +76,7 @@ impl Host for Process<'_> {
     }
 
     fn read_log(&mut self, log: LogId, to: Requester, from: Slot, last: Slot) {
-        let Process(world, node) = self;
+        let ReplicaHost(world, node) = self;
         let disk = &world.nodes[*node].disk;
         let entries = disk.read_log(log, from, last);
         // A disk that stalls does so for readers, too.
@@ -85,7 +85,7 @@ impl Host for Process<'_> {
     }
 
     fn event(&mut self, note: Event) {
-        let Process(world, node) = self;
+        let ReplicaHost(world, node) = self;
         let me = ReplicaId(*node as u8);
         if note == Event::Left {
             world.left(*node);
@@ -98,7 +98,7 @@ impl World {
     pub(super) fn begin_sync(&mut self, node: usize) {
         let disk = &self.nodes[node].disk;
         let at = (self.now_ns + disk.sync_ns).max(disk.stalled_until_ns);
-        let run = self.nodes[node].run;
+        let run = self.nodes[node].process.run();
         self.queue.schedule(at, QueuedEvent::Synced { node, run });
         if let Some(down_ns) = self.nodes[node].crash_in_sync.take() {
             let at = self.rng.random_range(self.now_ns..at);
@@ -124,7 +124,7 @@ impl World {
     }
 
     pub(super) fn step_at(&mut self, at_ns: u64, node: usize, input: Input) {
-        let (input, run) = (Box::new(input), self.nodes[node].run);
+        let (input, run) = (Box::new(input), self.nodes[node].process.run());
         let step = QueuedEvent::Step { node, input, run };
         self.queue.schedule(at_ns, step);
     }
@@ -172,7 +172,7 @@ impl World {
         let deliver = QueuedEvent::Deliver {
             to,
             inputs,
-            sent: self.queue.scheduled,
+            sent: self.queue.scheduled(),
         };
         self.last_deliveries[link] = LastDelivery {
             step: self.steps,

@@ -75,7 +75,7 @@ impl World {
             }
             QueuedEvent::Deadline { node } => {
                 self.note_hash(3, node, 0);
-                self.nodes[node].deadline = None;
+                self.nodes[node].process.take_deadline();
                 self.run_due(node);
             }
             QueuedEvent::Requests { node, requests } => self.requested(node, requests),
@@ -87,7 +87,7 @@ impl World {
             QueuedEvent::Alarm(token) => return WorldEvent::Alarm(token),
             QueuedEvent::Start(node) => self.start(node),
             QueuedEvent::Kill { node, down_ns, .. } => {
-                if self.nodes[node].replica.is_none() {
+                if self.nodes[node].replica().is_none() {
                     return WorldEvent::Nothing;
                 }
                 self.crash(node);
@@ -109,8 +109,8 @@ impl World {
             | QueuedEvent::HangUp { node, run, .. }
             | QueuedEvent::Step { node, run, .. }
             | QueuedEvent::Kill { node, run, .. }
-            | QueuedEvent::Resume { node, run } => self.nodes[*node].run != *run,
-            QueuedEvent::Deadline { node } => !self.nodes[*node].is_due(self.now_ns),
+            | QueuedEvent::Resume { node, run } => self.nodes[*node].process.run() != *run,
+            QueuedEvent::Deadline { node } => !self.nodes[*node].process.is_due(self.now_ns),
             _ => false,
         }
     }
@@ -123,7 +123,7 @@ impl World {
     }
 
     fn requested(&mut self, node: usize, requests: Vec<(ClientHandle, Command)>) {
-        let watched = self.settings.watched && self.nodes[node].replica.is_some();
+        let watched = self.settings.watched && self.nodes[node].replica().is_some();
         for (from, command) in &requests {
             self.note_hash(4, node, from.request);
             if watched {

@@ -1,14 +1,16 @@
-//! Harm that is done to replicas, links, clocks and disks from outside: starts and ends, pauses,
-//! and everything that `swarm` plans.
+//! Faults of replicas, links, clocks and disks: starts and ends, pauses, and everything that `swarm`
+//! plans.
 
 use std::cell::Cell;
 
+use leasehold_kernel::clock::Clock;
+use leasehold_kernel::network::{Faults, LinkDegradation};
+use leasehold_kernel::process::{Pause, Trap};
 use leasehold_leases::ReplicaId;
 use rand::RngExt as _;
 
 use super::super::fault::FaultKind;
-use super::super::network::{Faults, LinkDegradation};
-use super::super::node::{Pause, PendingShutdown, Trap};
+use super::super::node::PendingShutdown;
 use super::super::oracle::WorldSnapshot;
 use super::{QueuedEvent, World};
 use leasehold_replica::action::Action;
@@ -51,7 +53,7 @@ impl World {
 
     /// Starts a replica from its disk, unless it runs or is lost.
     pub fn start(&mut self, node: usize) {
-        if self.nodes[node].replica.is_some() || self.nodes[node].lost {
+        if self.nodes[node].replica().is_some() || self.nodes[node].lost {
             return;
         }
         if self.nodes[node].disk.is_full() {
@@ -63,12 +65,12 @@ impl World {
         let seed = self.rng.random();
         let now = self.clock(node);
         let target = &mut self.nodes[node];
-        target.run += 1;
+        target.process.begin_run();
         target.watches = Watches::default();
         target.clock_untrusted = false;
-        target.deadline = None;
         let recovered = target.disk.recover(|| self.rng.random());
-        target.replica = Some(Replica::new(now, settings, recovered, seed));
+        let replica = Replica::new(now, settings, recovered, seed);
+        target.process.boot(replica);
         self.note_trace(node, format_args!("starts"));
         if self.settings.watched {
             let snapshot = WorldSnapshot::new(self.now_ns, &self.nodes);
@@ -86,7 +88,7 @@ impl World {
     /// Ends a replica at once; what was not synced is lost, but for a part of
     /// what was being synced.
     pub fn crash(&mut self, node: usize) {
-        if self.nodes[node].replica.is_none() {
+        if self.nodes[node].replica().is_none() {
             return;
         }
         self.oracles.crashed(node);
@@ -94,9 +96,7 @@ impl World {
         let survivors = self.rng.random_range(0..=interrupted);
         self.fired.add(FaultKind::Torn, u64::from(interrupted > 0));
         let target = &mut self.nodes[node];
-        target.replica = None;
-        target.pause = None;
-        target.trap = None;
+        target.process.kill();
         target.crash_in_sync = None;
         target.shutdown = None;
         target.disk.crash(survivors);
@@ -108,7 +108,7 @@ impl World {
     pub fn leave(&mut self, node: usize, down_ns: Option<u64>) {
         self.nodes[node].shutdown = Some(PendingShutdown { down_ns });
         self.arrive(node, |inbox| inbox.push(Input::Stop));
-        let run = self.nodes[node].run;
+        let run = self.nodes[node].process.run();
         let at = self.now_ns + LEAVE_WITHIN_NS;
         self.queue
             .schedule(at, QueuedEvent::Kill { node, run, down_ns });
@@ -117,7 +117,7 @@ impl World {
     /// A replica that was told to end has left: its process ends.
     pub(super) fn left(&mut self, node: usize) {
         if let Some(PendingShutdown { down_ns }) = self.nodes[node].shutdown {
-            let run = self.nodes[node].run;
+            let run = self.nodes[node].process.run();
             let at = self.now_ns;
             self.queue
                 .schedule(at, QueuedEvent::Kill { node, run, down_ns });
@@ -131,29 +131,31 @@ impl World {
 
     /// No trap is set any more.
     pub fn disarm(&mut self, node: usize) {
-        self.nodes[node].trap = None;
+        self.nodes[node].process.disarm();
         self.nodes[node].crash_in_sync = None;
     }
 
     /// A replica that is down comes back on a machine that started again: its
     /// clock counts from elsewhere.
     pub fn reset_clock(&mut self, node: usize) {
-        self.nodes[node].clock = self.draw_clock();
+        let clock = self.draw_clock();
+        self.nodes[node].process.change_clock(|old| *old = clock);
     }
 
     /// A clock runs at another rate within the bound.
     pub fn change_rate(&mut self, node: usize) {
         let rate = self.draw_rate();
-        self.nodes[node].clock.set_rate(self.now_ns, rate);
-        self.nodes[node].deadline = None;
+        let now_ns = self.now_ns;
+        let change = |clock: &mut Clock| clock.set_rate(now_ns, rate);
+        self.nodes[node].process.change_clock(change);
         self.reschedule(node);
     }
 
     /// A clock jumps ahead: outside what is assumed of clocks.
     pub fn jump_clock(&mut self, node: usize, by_ns: u64) {
         self.oracles.elections.excuse();
-        self.nodes[node].clock.jump(by_ns);
-        self.nodes[node].deadline = None;
+        let jump = |clock: &mut Clock| clock.jump(by_ns);
+        self.nodes[node].process.change_clock(jump);
         self.reschedule(node);
     }
 
@@ -182,25 +184,19 @@ impl World {
     }
 
     pub(super) fn stop(&mut self, node: usize, for_ns: u64, unfinished: Vec<Action>) {
-        let since = self.clock(node);
-        let inbox = Vec::new();
-        self.nodes[node].pause = Some(Pause {
-            since,
-            unfinished,
-            inbox,
-        });
+        self.nodes[node].process.stop(self.now_ns, unfinished);
         self.note_trace(
             node,
             format_args!("stands still for {} ms", for_ns / 1_000_000),
         );
-        let run = self.nodes[node].run;
+        let run = self.nodes[node].process.run();
         self.queue
             .schedule(self.now_ns + for_ns, QueuedEvent::Resume { node, run });
     }
 
     /// Ends a replica's pause before its time.
     pub fn wake(&mut self, node: usize) {
-        let Some(pause) = self.nodes[node].pause.take() else {
+        let Some(pause) = self.nodes[node].process.resume() else {
             return;
         };
         self.note_trace(node, format_args!("goes on"));
@@ -211,8 +207,8 @@ impl World {
         } = pause;
         let mut actions = unfinished;
         self.perform(node, &mut actions);
-        if let Some(again) = &mut self.nodes[node].pause {
-            again.inbox = inbox; // a trap stopped it in the same step
+        if let Some(again) = self.nodes[node].process.paused_inbox() {
+            *again = inbox; // a trap stopped it in the same step
             return;
         }
         let now = self.clock(node);
@@ -228,7 +224,7 @@ impl World {
 
     /// After `actions` more actions of its steps, a replica stops or ends.
     pub fn set_trap(&mut self, node: usize, actions: u32, trap: Trap) {
-        self.nodes[node].trap = Some((actions, trap));
+        self.nodes[node].process.set_trap(actions, trap);
     }
 
     /// No sync of a replica ends for a while.

@@ -1,11 +1,12 @@
 //! One group of inputs at one process: taken, stepped through, judged, performed.
 
-use leasehold_leases::Time;
+use leasehold_kernel::process::Trap;
 
 use super::super::fault::FaultKind;
-use super::super::node::{Node, Trap};
+use super::super::node::Node;
 use super::super::oracle::WorldSnapshot;
-use super::effects::Process;
+use super::super::trace;
+use super::effects::ReplicaHost;
 use super::{QueuedEvent, World};
 use leasehold_replica::Input;
 use leasehold_replica::action::Action;
@@ -16,8 +17,8 @@ impl World {
     /// Hands inputs to a process, together. A paused process takes them when it resumes;
     /// a process that is down never takes them.
     pub(super) fn arrive(&mut self, node: usize, take: impl FnOnce(&mut Vec<Input>)) {
-        if let Some(pause) = &mut self.nodes[node].pause {
-            return take(&mut pause.inbox);
+        if let Some(inbox) = self.nodes[node].process.paused_inbox() {
+            return take(inbox);
         }
         let now = self.clock(node);
         self.run_iteration(node, take, || ClockReading::alone(now));
@@ -62,24 +63,24 @@ impl World {
     ) -> Option<bool> {
         let now_ns = self.now_ns;
         let Node {
-            replica,
+            process,
             watches,
             clock_untrusted,
             ..
         } = &mut self.nodes[node];
         let mut leases = false;
-        let trace = &mut self.trace;
+        let lines = &mut self.trace;
         let take = |inputs: &mut Vec<Input>| {
             take(inputs);
             if let Some(trusted) = inputs.iter().filter_map(clock_trusted).next_back() {
                 *clock_untrusted = !trusted;
             }
             leases = inputs.iter().any(is_about_leases);
-            if let Some(trace) = trace {
-                trace.inputs(now_ns, node, inputs);
+            if let Some(lines) = lines {
+                trace::inputs(lines, now_ns, node, inputs);
             }
         };
-        let (replica, inputs) = (replica.as_mut()?, &mut self.inputs);
+        let (replica, inputs) = (process.machine_mut()?, &mut self.inputs);
         shell::run_iteration(replica, watches, (inputs, actions), (take, clock), |_| {});
         replica.check();
         Some(leases)
@@ -87,19 +88,13 @@ impl World {
 
     pub(super) fn reschedule(&mut self, node: usize) {
         let target = &mut self.nodes[node];
-        let Some(replica) = &target.replica else {
+        let Some(replica) = target.replica() else {
             return;
         };
         let next = replica
             .next_deadline()
             .min(target.watches.disk.next_deadline());
-        // An earlier deadline event finds nothing due, and then sets this one.
-        if next == Time::MAX || target.deadline.is_some_and(|(_, due)| due <= next) {
-            return;
-        }
-        let at = target.clock.when(next).max(self.now_ns + 1);
-        if target.deadline.is_none_or(|(pending, _)| at < pending) {
-            target.deadline = Some((at, next));
+        if let Some(at) = target.process.arm(self.now_ns, next) {
             self.queue.schedule(at, QueuedEvent::Deadline { node });
         }
     }
@@ -111,7 +106,7 @@ impl World {
         let mut rest = actions.drain(..);
         let mut trapped = None;
         while let Some(action) = rest.next() {
-            trapped = self.nodes[node].springs();
+            trapped = self.nodes[node].process.springs();
             match trapped {
                 None => self.act(node, action),
                 Some(Trap::Crash(_)) => break,
@@ -135,7 +130,7 @@ impl World {
     /// Sends the answers that the performed actions gave, to peers and to clients.
     fn answer(&mut self, node: usize) {
         for (peer, message) in self.answers.take() {
-            let replica = self.nodes[node].replica.as_ref();
+            let replica = self.nodes[node].replica();
             if let Some(envelope) = replica.map(|r| r.envelope(peer, message)) {
                 self.transmit(node, peer, envelope);
             }
@@ -148,10 +143,10 @@ impl World {
     }
 
     fn act(&mut self, node: usize, action: Action) {
-        if let Some(trace) = &mut self.trace {
-            trace.action(self.now_ns, node, &action);
+        if let Some(lines) = &mut self.trace {
+            trace::action(lines, self.now_ns, node, &action);
         }
-        shell::perform(action, &mut Process(self, node));
+        shell::perform(action, &mut ReplicaHost(self, node));
     }
 }
 

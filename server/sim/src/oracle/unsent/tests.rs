@@ -198,7 +198,7 @@ fn what_becomes_of_held_merges_is_counted() {
     };
     let (_, _, envelope) = says((0, 1), (1, 1), heartbeat);
     let now = world.snapshot().time(1);
-    let replica = world.nodes[1].replica.as_mut().expect("it runs");
+    let replica = world.nodes[1].process.machine_mut().expect("it runs");
     replica.step(now, Input::Peer(envelope), &mut Vec::new());
     let snapshot = world.snapshot();
     let replica = snapshot.replica(1).expect("it runs");

@@ -1,15 +1,15 @@
-//! State of a campaign of many seeds that is kept on disk, so that the campaign can be continued.
+//! State of a campaign that is kept on disk, so that the campaign can be continued.
 //!
-//! It is continued only as it was begun: with the same choices, and by a program that simulates the
-//! same code. Else its seeds would be of two campaigns, and say nothing of either. Reading the file
-//! does no harm, whichever program wrote it.
+//! A campaign resumes only with the same options and the same simulated code; otherwise its results
+//! would mix two different campaigns. A file of any other program is refused, and never misread.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::tally::CampaignTally;
+use super::Sums;
 
 /// Raised when older programs could no longer read it.
 const VERSION: u32 = 2;
@@ -17,10 +17,10 @@ const VERSION: u32 = 2;
 /// without a care.
 const COUNT_MAX: u64 = u64::MAX / 2;
 
-/// State of a campaign, as it is kept on disk.
+/// State of a campaign with sums `S`, as it is kept on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CampaignState {
+pub struct CampaignState<S> {
     version: u32,
     /// Names the code that is simulated.
     pub code: String,
@@ -28,25 +28,26 @@ pub struct CampaignState {
     pub choices: BTreeMap<String, String>,
     /// The first seed.
     pub from: u64,
-    /// Every seed from `from` up to here is in the tally.
+    /// The first seed that is not in the sums yet; all from `from` on are.
     pub next: u64,
     /// The sums.
-    pub tally: CampaignTally,
+    #[serde(rename = "tally")]
+    pub sums: S,
     /// Processor time taken so far, in ms.
     pub cpu_ms: u64,
     /// Time taken so far by the clock on the wall, in ms.
     pub wall_ms: u64,
 }
 
-/// Why a campaign is not gone on with.
+/// Reason why a campaign cannot be continued.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
-    /// It is something else, or damaged.
+    /// The file is something else, or damaged.
     #[error(
         "not the state of a campaign ({0}); choose another --out, or delete the file to begin anew"
     )]
     Unreadable(#[from] serde_json::Error),
-    /// It was written by an older or a newer program.
+    /// An older or a newer program wrote the file.
     #[error(
         "its format version is {found}, this program's is {expected}; choose another --out, or \
          delete the file to begin anew"
@@ -57,10 +58,10 @@ pub enum ResumeError {
         /// This program's.
         expected: u32,
     },
-    /// No campaign leaves such a state.
+    /// Its numbers contradict each other.
     #[error("it contradicts itself; choose another --out, or delete the file to begin anew")]
     Contradiction,
-    /// Its seeds ran through other code.
+    /// Its seeds ran other code.
     #[error(
         "its seeds ran through other code than this program simulates: sources {found}, not \
          {expected}; go on with the program that began it, choose another --out, or delete the \
@@ -72,7 +73,7 @@ pub enum ResumeError {
         /// This program's.
         expected: String,
     },
-    /// Something else was chosen.
+    /// An option differs.
     #[error(
         "it is a campaign with {flag} {found}, not {expected}; choose another --out, or ask for \
          the same"
@@ -89,20 +90,20 @@ pub enum ResumeError {
 
 /// All that is read of a state of another version.
 #[derive(Deserialize)]
-struct VersionHeader {
+struct Versioned {
     version: u32,
 }
 
-impl CampaignState {
+impl<S: Sums + Serialize + DeserializeOwned> CampaignState<S> {
     /// A campaign before its first seed.
-    pub fn begin(code: &str, choices: BTreeMap<String, String>, from: u64) -> CampaignState {
+    pub fn begin(code: &str, choices: BTreeMap<String, String>, from: u64) -> CampaignState<S> {
         CampaignState {
             version: VERSION,
             code: code.to_owned(),
             choices,
             from,
             next: from,
-            tally: CampaignTally::default(),
+            sums: S::default(),
             cpu_ms: 0,
             wall_ms: 0,
         }
@@ -112,15 +113,15 @@ impl CampaignState {
     ///
     /// # Errors
     /// `Unreadable`, `Version`, `Contradiction`.
-    pub fn read(json: &[u8]) -> Result<CampaignState, ResumeError> {
-        let VersionHeader { version } = serde_json::from_slice(json)?;
+    pub fn read(json: &[u8]) -> Result<CampaignState<S>, ResumeError> {
+        let Versioned { version } = serde_json::from_slice(json)?;
         if version != VERSION {
             return Err(ResumeError::Version {
                 found: version,
                 expected: VERSION,
             });
         }
-        let saved: CampaignState = serde_json::from_slice(json)?;
+        let saved: CampaignState<S> = serde_json::from_slice(json)?;
         match saved.is_possible() {
             true => Ok(saved),
             false => Err(ResumeError::Contradiction),
@@ -133,11 +134,11 @@ impl CampaignState {
         json.expect("names and numbers can be written") + "\n"
     }
 
-    /// Whether a campaign that would begin as `fresh` may go on from here.
+    /// Checks that a campaign that would begin as `fresh` may resume from here.
     ///
     /// # Errors
     /// `Code`, `Choice`.
-    pub fn check_resume(&self, fresh: &CampaignState) -> Result<(), ResumeError> {
+    pub fn check_resume(&self, fresh: &CampaignState<S>) -> Result<(), ResumeError> {
         if self.code != fresh.code {
             return Err(ResumeError::Code {
                 found: self.code.clone(),
@@ -171,16 +172,16 @@ impl CampaignState {
 
     fn is_possible(&self) -> bool {
         let own = [self.next, self.cpu_ms, self.wall_ms];
-        self.next.checked_sub(self.from) == Some(self.tally.seeds)
+        self.next.checked_sub(self.from) == Some(self.sums.seeds())
             && own.iter().all(|count| *count <= COUNT_MAX)
-            && counts(&self.tally).all(|count| count <= COUNT_MAX)
+            && counts(&self.sums).all(|count| count <= COUNT_MAX)
     }
 }
 
-/// Every count of a tally; its digest is none.
-fn counts(tally: &CampaignTally) -> impl Iterator<Item = u64> {
+/// Every count among sums. A digest is no count.
+fn counts(sums: &impl Serialize) -> impl Iterator<Item = u64> {
     let mut counts = Vec::new();
-    if let Ok(Value::Object(fields)) = serde_json::to_value(tally) {
+    if let Ok(Value::Object(fields)) = serde_json::to_value(sums) {
         for (name, value) in fields {
             match value {
                 Value::Object(by_name) => counts.extend(by_name.values().filter_map(Value::as_u64)),
@@ -196,88 +197,114 @@ fn counts(tally: &CampaignTally) -> impl Iterator<Item = u64> {
 mod tests {
     use super::*;
 
-    fn saved() -> CampaignState {
+    /// Sums as a world may have them: plain numbers, numbers by name, and a digest.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    struct Tally {
+        seeds: u64,
+        virtual_ns: u64,
+        operations: u64,
+        faults: BTreeMap<String, u64>,
+        digest: u64,
+    }
+
+    impl Sums for Tally {
+        fn seeds(&self) -> u64 {
+            self.seeds
+        }
+
+        fn virtual_ns(&self) -> u64 {
+            self.virtual_ns
+        }
+
+        fn merge(&mut self, other: &Tally) {
+            self.seeds += other.seeds;
+        }
+    }
+
+    type Saved = CampaignState<Tally>;
+
+    fn saved() -> Saved {
         let choices = [("--rate", "200"), ("--twice", "false")];
         let choices = choices.map(|(flag, value)| (flag.to_owned(), value.to_owned()));
-        let tally = CampaignTally {
+        let tally = Tally {
             seeds: 5,
             virtual_ns: 300,
             faults: [("crash".to_owned(), 7)].into(),
             digest: u64::MAX,
-            ..CampaignTally::default()
+            ..Tally::default()
         };
-        CampaignState {
+        Saved {
             next: 8,
-            tally,
+            sums: tally,
             cpu_ms: 1500,
             ..CampaignState::begin("c0de", choices.into(), 3)
         }
     }
 
-    fn fresh() -> CampaignState {
+    fn fresh() -> Saved {
         let saved = saved();
-        CampaignState::begin(&saved.code, saved.choices, saved.from)
+        Saved::begin(&saved.code, saved.choices, saved.from)
     }
 
-    fn refused(change: impl FnOnce(&mut CampaignState)) -> String {
+    fn refused(change: impl FnOnce(&mut Saved)) -> String {
         let mut saved = saved();
         change(&mut saved);
-        let read = CampaignState::read(saved.to_json().as_bytes());
+        let read = Saved::read(saved.to_json().as_bytes());
         let result = read.and_then(|saved| saved.check_resume(&fresh()));
         result.expect_err("it is changed").to_string()
     }
 
     #[test]
     fn what_is_kept_comes_back_and_is_gone_on_with() {
-        let read = CampaignState::read(saved().to_json().as_bytes()).unwrap();
+        let read = Saved::read(saved().to_json().as_bytes()).unwrap();
         assert_eq!(read, saved());
         read.check_resume(&fresh()).unwrap();
     }
 
     #[test]
     fn seeds_of_other_code_or_choices_are_not_added_to() {
-        let message = refused(|saved| saved.code = "01d".to_owned());
-        assert!(message.contains("sources 01d, not c0de"), "{message}");
-        let message = refused(|saved| {
+        let text = refused(|saved| saved.code = "01d".to_owned());
+        assert!(text.contains("sources 01d, not c0de"), "{text}");
+        let text = refused(|saved| {
             saved.choices.insert("--rate".to_owned(), "9".to_owned());
         });
-        assert!(message.contains("--rate 9, not 200"), "{message}");
-        let message = refused(|saved| {
+        assert!(text.contains("--rate 9, not 200"), "{text}");
+        let text = refused(|saved| {
             saved.choices.remove("--twice");
         });
-        assert!(message.contains("--twice unset, not false"), "{message}");
-        let message = refused(|saved| {
+        assert!(text.contains("--twice unset, not false"), "{text}");
+        let text = refused(|saved| {
             saved.choices.insert("--new".to_owned(), "1".to_owned());
         });
-        assert!(message.contains("--new 1, not unset"), "{message}");
-        let message = refused(|saved| {
+        assert!(text.contains("--new 1, not unset"), "{text}");
+        let text = refused(|saved| {
             saved.from += 1;
             saved.next += 1;
         });
-        assert!(message.contains("--from 4, not 3"), "{message}");
+        assert!(text.contains("--from 4, not 3"), "{text}");
     }
 
     #[test]
     fn another_format_is_told_by_its_version_alone() {
-        let message = CampaignState::read(b"{ \"version\": 1, \"old\": true }").unwrap_err();
-        assert!(message.to_string().contains("version is 1"), "{message}");
+        let text = Saved::read(b"{ \"version\": 1, \"old\": true }").unwrap_err();
+        assert!(text.to_string().contains("version is 1"), "{text}");
         for bad in ["", "[]", "{}", "{ \"version\": 2 }"] {
-            let message = CampaignState::read(bad.as_bytes()).unwrap_err().to_string();
-            assert!(message.contains("not the state of a campaign"), "{message}");
+            let text = Saved::read(bad.as_bytes()).unwrap_err().to_string();
+            assert!(text.contains("not the state of a campaign"), "{text}");
         }
     }
 
     #[test]
     fn what_cannot_be_or_could_not_be_added_to_is_refused() {
-        let changes: [fn(&mut CampaignState); 6] = [
+        let changes: [fn(&mut Saved); 6] = [
             |saved| saved.next += 1,
             |saved| saved.from = 9,
             |saved| saved.cpu_ms = u64::MAX,
-            |saved| saved.tally.operations = COUNT_MAX + 1,
-            |saved| saved.tally.faults.extend([("a".to_owned(), u64::MAX)]),
+            |saved| saved.sums.operations = COUNT_MAX + 1,
+            |saved| saved.sums.faults.extend([("a".to_owned(), u64::MAX)]),
             |saved| {
                 saved.next = u64::MAX;
-                saved.tally.seeds = u64::MAX - saved.from;
+                saved.sums.seeds = u64::MAX - saved.from;
             },
         ];
         for change in changes {

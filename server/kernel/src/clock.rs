@@ -1,5 +1,5 @@
-//! A replica's clock: it starts anywhere, runs at a rate of its own that changes
-//! now and then, and begins anew when its machine does.
+//! A clock that is not true time. It starts at any reading and runs at a rate of its own, which may
+//! change.
 
 use leasehold_leases::Time;
 
@@ -29,7 +29,7 @@ impl Clock {
         *self = Clock::new(now_ns, self.read(now_ns).0, rate_ppm);
     }
 
-    /// Jumps ahead by `by_ns`: what no clock that replicas are given may do.
+    /// Jumps ahead by `by_ns`, which no clock does whose drift is bounded: for negative controls.
     pub fn jump(&mut self, by_ns: u64) {
         self.since += by_ns;
     }

@@ -1,0 +1,100 @@
+//! Queue of events in order of true time. Events of the same time come in the order in which they
+//! were scheduled.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Bits of an event's place, and of the number of events that were scheduled before it.
+const PLACE_BITS: u32 = 24;
+const SCHEDULED_BITS: u32 = 40;
+
+/// Queue of events. Its heap moves one number for each event: its time, then the number of events
+/// scheduled before it, then its place.
+#[derive(Debug)]
+pub struct Queue<E> {
+    heap: BinaryHeap<Reverse<u128>>,
+    events: Vec<Option<E>>,
+    free: Vec<usize>,
+    scheduled: u64,
+}
+
+impl<E> Default for Queue<E> {
+    fn default() -> Queue<E> {
+        Queue::new()
+    }
+}
+
+impl<E> Queue<E> {
+    /// An empty queue.
+    pub fn new() -> Queue<E> {
+        Queue {
+            heap: BinaryHeap::new(),
+            events: Vec::new(),
+            free: Vec::new(),
+            scheduled: 0,
+        }
+    }
+
+    /// Number of events scheduled so far.
+    pub fn scheduled(&self) -> u64 {
+        self.scheduled
+    }
+
+    /// Schedules an event at a true time, in ns. Returns its place, which is its own until it is
+    /// taken.
+    ///
+    /// # Panics
+    /// If 2^24 events wait, or 2^40 were scheduled.
+    pub fn schedule(&mut self, at_ns: u64, event: E) -> usize {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.events.push(None);
+            self.events.len() - 1
+        });
+        self.events[place] = Some(event);
+        self.scheduled += 1;
+        assert!(place >> PLACE_BITS == 0 && self.scheduled >> SCHEDULED_BITS == 0);
+        let order = u128::from(self.scheduled << PLACE_BITS | place as u64);
+        self.heap.push(Reverse(u128::from(at_ns) << 64 | order));
+        place
+    }
+
+    /// The event in a place, as long as it waits.
+    pub fn get_mut(&mut self, place: usize) -> Option<&mut E> {
+        self.events[place].as_mut()
+    }
+
+    /// Takes the next event, and returns its true time in ns with it.
+    pub fn pop(&mut self) -> Option<(u64, E)> {
+        let Reverse(next) = self.heap.pop()?;
+        let place = next as usize & ((1 << PLACE_BITS) - 1);
+        let event = self.events[place].take().expect("a queued event exists");
+        self.free.push(place);
+        Some(((next >> 64) as u64, event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_by_time_and_then_in_the_order_in_which_they_were_scheduled() {
+        let mut queue = Queue::new();
+        for (at_ns, event) in [(5, 'c'), (1, 'a'), (5, 'd'), (1, 'b')] {
+            queue.schedule(at_ns, event);
+        }
+        let all: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(all, [(1, 'a'), (1, 'b'), (5, 'c'), (5, 'd')]);
+    }
+
+    #[test]
+    fn an_event_that_waits_can_be_changed_in_its_place() {
+        let mut queue = Queue::new();
+        let place = queue.schedule(1, 7);
+        *queue.get_mut(place).expect("it waits") += 1;
+        assert_eq!(queue.pop(), Some((1, 8)));
+        assert_eq!(queue.get_mut(place), None);
+        assert_eq!(queue.schedule(2, 9), place, "places are reused");
+        assert_eq!(queue.scheduled(), 2);
+    }
+}

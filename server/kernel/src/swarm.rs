@@ -1,0 +1,139 @@
+//! Faults that recur, with times and durations drawn from the seed. In each run only some kinds are
+//! enabled, so that one kind does not hide another (swarm testing: Groce et al., ISSTA 2012).
+
+use rand::RngExt as _;
+use rand_pcg::Pcg64Mcg;
+
+/// Share of runs in which a kind of fault is enabled.
+pub const ENABLED: f64 = 0.3;
+const MS: u64 = 1_000_000;
+/// Mean times between two faults of one kind, one of which is drawn, in ns.
+const EVERY_NS: [u64; 3] = [1500 * MS, 5000 * MS, 15_000 * MS];
+/// Mean time between two rare faults, in ns.
+const RARE_EVERY_NS: u64 = 20_000 * MS;
+/// Longest outages, one of which is drawn for a run, in ns.
+const OUTAGES_NS: [u64; 3] = [100 * MS, 1500 * MS, 8000 * MS];
+
+/// Faults of kinds `F` that are enabled in a run.
+#[derive(Clone, Debug)]
+pub struct Plan<F> {
+    /// Enabled kinds, each with the mean time between two, in ns.
+    pub faults: Vec<(F, u64)>,
+    /// The longest outage that a fault causes, in ns. An outage is also no longer than half the
+    /// mean time between two faults of its kind, so that the system can recover in between.
+    pub outage_ns: u64,
+}
+
+impl<F> Default for Plan<F> {
+    fn default() -> Plan<F> {
+        Plan {
+            faults: Vec::new(),
+            outage_ns: 0,
+        }
+    }
+}
+
+impl<F: Copy> Plan<F> {
+    /// Draws the enabled ones of these kinds. Rare faults come once in 20 s on average.
+    pub fn draw(
+        rng: &mut Pcg64Mcg,
+        kinds: impl Iterator<Item = F>,
+        is_rare: impl Fn(F) -> bool,
+    ) -> Plan<F> {
+        let mut faults = Vec::new();
+        for fault in kinds {
+            let enabled = rng.random::<f64>() < ENABLED;
+            let every_ns = EVERY_NS[rng.random_range(0..EVERY_NS.len())];
+            if enabled {
+                let every_ns = match is_rare(fault) {
+                    true => RARE_EVERY_NS,
+                    false => every_ns,
+                };
+                faults.push((fault, every_ns));
+            }
+        }
+        let outage_ns = OUTAGES_NS[rng.random_range(0..OUTAGES_NS.len())];
+        Plan { faults, outage_ns }
+    }
+
+    /// Draws the time from one fault of a kind to the next, in ns. `index` is the kind's place in
+    /// [`Plan::faults`].
+    pub fn draw_interval(&self, rng: &mut Pcg64Mcg, index: usize) -> u64 {
+        rng.random_range(0..2 * self.faults[index].1)
+    }
+
+    /// Draws the duration of a fault that comes every `every_ns` on average, in ns.
+    pub fn draw_outage(&self, rng: &mut Pcg64Mcg, every_ns: u64) -> u64 {
+        let most = self.outage_ns.min(every_ns / 2).max(2 * MS);
+        rng.random_range(MS..=most)
+    }
+}
+
+/// A process that fails again and again, and is well in between.
+#[derive(Clone, Copy, Debug)]
+pub struct Flap<F> {
+    /// The process.
+    pub node: usize,
+    /// The kind of each failure.
+    pub how: F,
+    left: u32,
+    /// Duration of each failure, in ns.
+    pub down_ns: u64,
+    /// Time after each failure in which the process is well, in ns.
+    pub well_ns: u64,
+}
+
+impl<F: Copy> Flap<F> {
+    /// Draws three to eleven failures of a process, each of one kind of `hows`.
+    pub fn draw<const N: usize>(rng: &mut Pcg64Mcg, node: usize, hows: [F; N]) -> Flap<F> {
+        Flap {
+            node,
+            how: hows[rng.random_range(0..N)],
+            left: rng.random_range(3..12),
+            down_ns: rng.random_range(200..3000) * MS,
+            well_ns: rng.random_range(200..3000) * MS,
+        }
+    }
+
+    /// The process fails once more, unless it has failed often enough. Returns the time until it
+    /// fails again, in ns.
+    pub fn fail(&mut self) -> Option<u64> {
+        self.left = self.left.checked_sub(1)?;
+        Some(self.down_ns + self.well_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng as _;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_is_enabled_in_some_runs() {
+        let mut rng = Pcg64Mcg::seed_from_u64(1);
+        let mut enabled = [0; 4];
+        for _ in 0..1000 {
+            let plan = Plan::draw(&mut rng, 0..4_usize, |kind| kind == 3);
+            for (kind, every_ns) in &plan.faults {
+                enabled[*kind] += 1;
+                assert_eq!(*kind == 3, *every_ns == RARE_EVERY_NS);
+            }
+            for (index, (_, every_ns)) in plan.faults.iter().enumerate() {
+                assert!(plan.draw_interval(&mut rng, index) < 2 * every_ns);
+                let outage_ns = plan.draw_outage(&mut rng, *every_ns);
+                assert!(outage_ns >= MS && outage_ns <= plan.outage_ns.max(2 * MS));
+                assert!(outage_ns <= every_ns / 2);
+            }
+        }
+        assert!(enabled.iter().all(|runs| (250..350).contains(runs)));
+    }
+
+    #[test]
+    fn a_process_flaps_a_few_times_and_then_no_more() {
+        let mut rng = Pcg64Mcg::seed_from_u64(1);
+        let mut flap = Flap::draw(&mut rng, 2, ['p']);
+        let failures = std::iter::from_fn(|| flap.fail()).count();
+        assert!((3..12).contains(&failures), "{failures}");
+    }
+}
