@@ -36,6 +36,7 @@
 //! Leases*, SoCC 2014). `H17` is a hazard, whose rules are in [`mutants::Rule`].
 
 pub mod advice;
+pub mod clock_watch;
 pub mod config;
 pub mod demand;
 pub mod fingerprint;

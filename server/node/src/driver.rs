@@ -7,18 +7,17 @@
 //! sample serves the whole group, and is its linearization point (protocol
 //! §3.5).
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use leasehold_clock::{Clocks, Divergence};
 use leasehold_leases::{ReplicaId, Slot, Time};
 use leasehold_wire::{Outcome, Path};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, Sleep};
 
-use super::clock;
 use super::events::Events;
 use crate::admin::demand::DemandPasses;
 use crate::admin::lease_changes::LeaseChanges;
@@ -34,9 +33,7 @@ use leasehold_replica::Replica;
 use leasehold_replica::action::{Action, ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::input::{Input, ReadFrom};
 use leasehold_replica::message::{Envelope, LogId};
-use leasehold_replica::shell::{
-    self, Divergence, FencedAnswers, FencedReply, Host, IterationPart, Watches,
-};
+use leasehold_replica::shell::{self, FencedAnswers, FencedReply, Host, IterationPart, Watches};
 
 /// The longest sleep between two rounds. The timer stands still while the machine is
 /// suspended, but leases do not: this bounds how late their deadlines are noticed.
@@ -63,8 +60,8 @@ pub(super) struct Driver {
     pub(super) timeout_watch: TimeoutWatch,
     /// Nobody waits for this replica any more: it may end.
     pub(super) may_end: bool,
-    /// When clocks were last compared.
-    pub(super) compared: Cell<clock::ClockSample>,
+    /// The clocks of the machine.
+    pub(super) clocks: Clocks,
 }
 
 /// Buffers that are reused for every group.
@@ -205,7 +202,7 @@ impl Driver {
     }
 
     fn step_all(&mut self, scratch: &mut Scratch) -> Time {
-        let (inbox, compared) = (&self.inbox, &self.compared);
+        let (inbox, clocks) = (&self.inbox, &self.clocks);
         let watch = &mut self.step_watch;
         let begins = |part: &IterationPart<'_>| {
             if let IterationPart::Begin(due) = part {
@@ -219,7 +216,7 @@ impl Driver {
             (&mut scratch.inputs, &mut scratch.actions),
             (
                 |inputs: &mut Vec<Input>| inbox.take(inputs),
-                || clock::reading(compared),
+                || clocks.reading(),
             ),
             begins,
         )
@@ -275,7 +272,7 @@ impl Driver {
 
     /// Sends the reads whose permits are still valid; the others go back.
     fn pass_fences(&self, scratch: &mut Scratch) {
-        let sampled = clock::now();
+        let sampled = leasehold_clock::now();
         for fenced in scratch.fenced.drain(..) {
             if !fenced.may_leave(sampled) {
                 self.inbox.push(fenced.missed());
@@ -313,7 +310,7 @@ impl Driver {
         // a turn.
         let at_once = !self.demand_passes.is_empty() || self.clients.has_waiting();
         let next = if at_once { Time::ZERO } else { next };
-        let wait = next.since(clock::now());
+        let wait = next.since(leasehold_clock::now());
         let due = Instant::now() + wait.min(SLEEP_MAX);
         if timer.is_elapsed() || due < timer.deadline() {
             timer.as_mut().reset(due);

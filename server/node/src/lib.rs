@@ -24,7 +24,6 @@
 )]
 
 mod admin;
-pub mod clock;
 pub mod config;
 mod driver;
 mod error;

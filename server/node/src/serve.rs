@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use leasehold_clock::Clocks;
 use leasehold_leases::{Incarnation, ReplicaId};
 use rustix::process::Signal;
 use tokio::net::TcpListener;
@@ -13,7 +14,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::spawn_local;
 
-use super::clock;
 use super::config::{ClusterConfig, Identity, NodeConfig};
 use super::driver::Driver;
 use super::error::NodeError;
@@ -254,7 +254,7 @@ impl NodeSetup<'_> {
         Ok(Driver {
             clients: Rc::new(self.clients(recovered.incarnation, inbox.clone())),
             peers: Rc::new(self.peers(inbox.clone())),
-            replica: Replica::new(clock::now(), settings, recovered, seed()),
+            replica: Replica::new(leasehold_clock::now(), settings, recovered, seed()),
             me: self.me,
             names: self.config.names(),
             durability: self.config.durability,
@@ -268,9 +268,9 @@ impl NodeSetup<'_> {
             events,
             watches: Watches::default(),
             step_watch: StepWatch::new(std::time::Instant::now()),
-            timeout_watch: TimeoutWatch::new(clock::now()),
+            timeout_watch: TimeoutWatch::new(leasehold_clock::now()),
             may_end: false,
-            compared: Default::default(),
+            clocks: Clocks::default(),
         })
     }
 

@@ -6,7 +6,6 @@ use leasehold_wire::{Counter, LeaseRequest, StatusReply, StatusRequest};
 
 use crate::admin::lease_changes;
 use crate::admin::transfers::{TransferAdmission, TransferContext};
-use crate::clock;
 use crate::driver::Driver;
 use crate::front::inbox;
 use leasehold_replica::action::ClientHandle;
@@ -179,7 +178,7 @@ impl Driver {
         });
         status.counters.push(Counter {
             name: "cpu_us".to_owned(),
-            value: clock::processor_us(),
+            value: leasehold_clock::processor_us(),
         });
         let shell = self.clients.counters().chain(self.clients.limits());
         let shell = shell.chain(self.peers.handshakes().counters());

@@ -1,9 +1,10 @@
 //! One batch of inputs: taken, dated, stepped through.
 
 use leasehold_leases::Time;
+use leasehold_leases::clock_watch::{ClockReading, ClockWatch};
 use leasehold_leases::mutants::{Rule, off};
 
-use super::{ClockReading, ClockWatch, DiskWatch};
+use super::DiskWatch;
 use crate::action::Action;
 use crate::{DueTimers, Input, Replica};
 

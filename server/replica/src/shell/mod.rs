@@ -3,13 +3,11 @@
 //! to be counted on. These are rules of the protocol, so there is one code for them. The code is
 //! pure: time is handed in.
 
-mod clock_watch;
 mod disk_watch;
 mod fenced_answers;
 mod iteration;
 mod perform;
 
-pub use clock_watch::{ClockReading, ClockWatch, Divergence, OtherClocks};
 pub use disk_watch::DiskWatch;
 pub use fenced_answers::FencedAnswers;
 pub use iteration::{IterationPart, Watches, run_iteration};

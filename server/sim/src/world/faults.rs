@@ -13,8 +13,9 @@ use super::super::fault::FaultKind;
 use super::super::node::PendingShutdown;
 use super::super::oracle::WorldSnapshot;
 use super::{QueuedEvent, World};
+use leasehold_leases::clock_watch::ClockReading;
 use leasehold_replica::action::Action;
-use leasehold_replica::shell::{ClockReading, Watches};
+use leasehold_replica::shell::Watches;
 use leasehold_replica::{Input, Replica};
 
 /// Maximum time that a replica may take to leave, in ns.

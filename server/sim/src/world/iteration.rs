@@ -8,10 +8,11 @@ use super::super::oracle::WorldSnapshot;
 use super::super::trace;
 use super::effects::ReplicaHost;
 use super::{QueuedEvent, World};
+use leasehold_leases::clock_watch::ClockReading;
 use leasehold_replica::Input;
 use leasehold_replica::action::Action;
 use leasehold_replica::message::Message;
-use leasehold_replica::shell::{self, ClockReading};
+use leasehold_replica::shell;
 
 impl World {
     /// Hands inputs to a process, together. A paused process takes them when it resumes;

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use leasehold_leases::Time;
+use crate::time::Time;
 
 /// Duration over which readings are compared, and for which clocks must agree before they are
 /// believed again. A rate that is wrong by more than `rho` and [`SLACK`] in this time is caught.

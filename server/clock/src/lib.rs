@@ -1,4 +1,20 @@
-//! The clock that leases are counted on, and those that it is compared with.
+//! The clock that leases are counted on, and those that it is compared with. A replica and a client
+//! process that holds leases use the same one.
+//!
+//! [`now`] reads the clock. [`Clocks::reading`] reads it together with other clocks of the machine, for
+//! [`ClockWatch`], which says whether the clock may be believed:
+//!
+//! ```
+//! use leasehold_clock::{ClockWatch, Clocks};
+//!
+//! let (clocks, mut watch) = (Clocks::default(), ClockWatch::default());
+//! // The greatest drift of a clock that leases allow for, in parts per million.
+//! let rho_ppm = 1000;
+//! if let Some(trusted) = watch.news(clocks.reading(), rho_ppm) {
+//!     // Without a clock that can be trusted, no lease may be used.
+//!     println!("the clock is trusted: {trusted}");
+//! }
+//! ```
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +23,7 @@ use std::time::Duration;
 use leasehold_leases::Time;
 use rustix::time::{ClockId, clock_gettime};
 
-use leasehold_replica::shell::{ClockReading, OtherClocks};
+pub use leasehold_leases::clock_watch::{ClockReading, ClockWatch, Divergence, OtherClocks};
 
 /// Readings that took longer than this were interrupted, and cannot be compared.
 const TOGETHER: Duration = Duration::from_micros(100);
@@ -30,9 +46,9 @@ pub fn now() -> Time {
     sample(&read, &SUSPENDED_NS).now
 }
 
-/// One look at the clock that leases are counted on.
+/// One sample of the clock that leases are counted on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ClockSample {
+struct ClockSample {
     now: Time,
     /// The steered clock, which was read for it.
     boot_ns: u64,
@@ -56,10 +72,18 @@ fn sample(read: &impl Fn(ClockId) -> u64, suspended_ns: &AtomicU64) -> ClockSamp
     ClockSample { now, boot_ns }
 }
 
-/// The same, and what other clocks say at that moment, unless they were compared a moment ago:
-/// at `compared`.
-pub(super) fn reading(compared: &Cell<ClockSample>) -> ClockReading {
-    reading_of(&read, &SUSPENDED_NS, compared)
+/// The machine's clocks, with the time at which they were last compared.
+#[derive(Debug, Default)]
+pub struct Clocks {
+    compared: Cell<ClockSample>,
+}
+
+impl Clocks {
+    /// Reads the clock that leases are counted on, and the others unless they were read less than
+    /// a millisecond ago.
+    pub fn reading(&self) -> ClockReading {
+        reading_of(&read, &SUSPENDED_NS, &self.compared)
+    }
 }
 
 fn reading_of(
@@ -89,7 +113,7 @@ fn reading_of(
 }
 
 /// Processor time of this process so far, all its threads together, in µs.
-pub(super) fn processor_us() -> u64 {
+pub fn processor_us() -> u64 {
     read(ClockId::ProcessCPUTime) / 1_000
 }
 
@@ -120,7 +144,7 @@ mod tests {
 
     #[test]
     fn other_clocks_are_read_with_it() {
-        let together = (0..1000).filter_map(|_| reading(&Cell::default()).others);
+        let together = (0..1000).filter_map(|_| Clocks::default().reading().others);
         assert!(together.count() > 0, "some readings are not interrupted");
     }
 
