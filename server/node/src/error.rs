@@ -101,7 +101,8 @@ impl NodeError {
             | NodeError::Security(_)
             | NodeError::Access(_)
             | NodeError::Storage(
-                StorageError::Path { .. }
+                StorageError::NotBuilt
+                | StorageError::Path { .. }
                 | StorageError::Wiped { .. }
                 | StorageError::Damaged { .. }
                 | StorageError::Format { .. }

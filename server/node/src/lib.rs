@@ -35,12 +35,15 @@ mod serve;
 mod shutdown;
 mod sockets;
 pub mod store;
-#[cfg(test)]
+#[cfg(all(test, feature = "store"))]
 mod tests;
 mod watch;
 
 pub use config::{ClusterConfig, ConfigError};
 pub use error::NodeError;
 pub use front::{access, frames};
+/// Whether this program can run replicas: it was built with the feature `store`.
+pub const HAS_STORE: bool = cfg!(feature = "store");
+
 pub use peers::transport::MAGIC as PEER_MAGIC;
 pub use serve::{ServeOptions, serve, serve_until, terminated};

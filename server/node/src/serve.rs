@@ -26,7 +26,9 @@ use crate::front::listener::{Clients, ClusterNames};
 use crate::peers::transport::{CloseLogLimiters, Member, PeerAdmission, Peers};
 use crate::security::handshakes::Handshakes;
 use crate::shutdown::{ShutdownSignal, ShutdownWatchdog};
-use crate::store::{DirectoryStamp, Storage, StorageOptions, StorageReport, Writer};
+use crate::store::{
+    self, DirectoryStamp, Durability, StorageOptions, StorageReport, Store, Writer,
+};
 use crate::watch::step::StepWatch;
 use crate::watch::timeouts::TimeoutWatch;
 use leasehold_replica::action::RecoveredState;
@@ -245,10 +247,10 @@ impl NodeSetup<'_> {
         // Before the first map is made: clients choose keys.
         leasehold_leases::hashing::seed_thread([seed(), seed()]);
         let directory = self.config.data.join(&self.configured().name);
-        let (storage, recovered) = self.open_storage(&directory)?;
+        let (store, recovered) = self.open_store(&directory)?;
         warn_of_open_directory(&directory);
         let events = self.events()?;
-        let (writer, reports) = start_writer(storage)?;
+        let (writer, reports) = start_writer(store, self.config.durability)?;
         let inbox = Rc::new(Inbox::new(self.config.limits.large_writes_bytes));
         let settings = self.config.settings(self.me);
         Ok(Driver {
@@ -274,7 +276,7 @@ impl NodeSetup<'_> {
         })
     }
 
-    fn open_storage(&self, directory: &Path) -> Result<(Storage, RecoveredState), NodeError> {
+    fn open_store(&self, directory: &Path) -> Result<(Box<dyn Store>, RecoveredState), NodeError> {
         let stamp = DirectoryStamp {
             cluster: self.config.cluster.clone(),
             name: self.configured().name.clone(),
@@ -286,7 +288,7 @@ impl NodeSetup<'_> {
             tables: self.fd_budget.tables,
             full_while: self.options.disk_full_while.clone(),
         };
-        let (storage, recovered) = Storage::open_with(directory, &stamp, options)?;
+        let (store, recovered) = store::open(directory, &stamp, options)?;
         let needed = witnesses(self.config.nodes.len());
         if !recovered.joined && needed > 0 {
             let others = self.config.nodes.len() - 1;
@@ -294,7 +296,7 @@ impl NodeSetup<'_> {
                 "new data: takes part once {needed} of the {others} others have answered"
             );
         }
-        Ok((storage, recovered))
+        Ok((store, recovered))
     }
 
     fn events(&self) -> Result<Events, NodeError> {
@@ -337,9 +339,12 @@ impl NodeSetup<'_> {
     }
 }
 
-fn start_writer(storage: Storage) -> Result<(Writer, UnboundedReceiver<StorageReport>), NodeError> {
+fn start_writer(
+    store: Box<dyn Store>,
+    durability: Durability,
+) -> Result<(Writer, UnboundedReceiver<StorageReport>), NodeError> {
     let (report, reports) = unbounded_channel();
-    let writer = Writer::start(storage, move |news| {
+    let writer = Writer::start(store, durability, move |news| {
         // Nobody listens any more once the replica has stopped.
         let _ = report.send(news);
     });

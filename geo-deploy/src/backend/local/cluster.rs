@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use leasehold_client::Client;
+use leasehold_node::store::StorageError;
 use leasehold_wire::StatusReply;
 
 use super::super::RunPlan;
@@ -74,6 +75,9 @@ impl LocalCluster {
     /// # Errors
     /// If a port, a file or a process cannot be had; the error names it.
     pub fn start(plan: &RunPlan<'_>, settings: &LocalSettings) -> anyhow::Result<LocalCluster> {
+        if !leasehold_node::HAS_STORE {
+            return Err(StorageError::NotBuilt.into());
+        }
         let topology = plan.topology();
         std::fs::create_dir_all(&settings.dir)
             .with_context(|| format!("creating {}", settings.dir.display()))?;

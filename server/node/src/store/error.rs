@@ -1,12 +1,10 @@
 //! Why a data directory cannot be used, each with what to do about it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::marker::{self, Marker};
-use super::records::Column;
-use super::{Storage, WRITE_BUFFER_BYTES};
-use crate::store::error_text::{ErrorCause, cause, culprit};
 use leasehold_replica::BACKLOG_BYTES_MAX;
+
+use super::WRITE_BUFFER_BYTES;
 
 /// Why the storage cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -138,76 +136,12 @@ pub enum StorageError {
         /// Operation that was attempted.
         doing: &'static str,
         /// Error that RocksDB reports.
-        source: rocksdb::Error,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
-}
-
-impl Storage {
-    pub(super) fn failed(&self, doing: &'static str, source: rocksdb::Error) -> StorageError {
-        match engine(&self.path, doing, source) {
-            full @ StorageError::Full { .. } => full,
-            error => self.gone_error().unwrap_or(error),
-        }
-    }
-
-    pub(super) fn unmarked(&self, source: std::io::Error) -> StorageError {
-        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-        if matches!(source.kind(), StorageFull | QuotaExceeded) {
-            let path = self.path.clone();
-            return StorageError::Full { path };
-        }
-        let path = self.path.join(marker::NAME);
-        self.gone_error()
-            .unwrap_or(StorageError::Directory { path, source })
-    }
-
-    /// Returns `Gone` if the directory is not at its path any more: that explains any other
-    /// error.
-    fn gone_error(&self) -> Option<StorageError> {
-        let found = self.marker.check_place().err()?;
-        matches!(found, StorageError::Gone { .. }).then_some(found)
-    }
-
-    pub(super) fn damaged(&self, column: Column, key: &[u8], problem: String) -> StorageError {
-        StorageError::Damaged {
-            path: self.path.clone(),
-            what: format!("{}/{}", column.name(), column.readable(key)),
-            problem,
-        }
-    }
-}
-
-/// RocksDB blames the manifest for tables that it cannot read.
-pub(super) fn unopened(path: &Path, marker: &Marker, source: rocksdb::Error) -> StorageError {
-    match engine(path, "opening", source) {
-        StorageError::Damaged {
-            path,
-            what,
-            problem,
-        } if what.starts_with("MANIFEST-") && marker.knows_manifest() => StorageError::Damaged {
-            path,
-            what: "one of the tables (the .sst files)".to_owned(),
-            problem,
-        },
-        error => error,
-    }
-}
-
-fn engine(path: &Path, doing: &'static str, source: rocksdb::Error) -> StorageError {
-    let message: &str = source.as_ref();
-    let path = path.to_owned();
-    match cause(message) {
-        ErrorCause::Full => StorageError::Full { path },
-        ErrorCause::Locked => StorageError::Locked { path },
-        ErrorCause::Damaged => StorageError::Damaged {
-            what: culprit(&path, message),
-            problem: message.to_owned(),
-            path,
-        },
-        ErrorCause::Other => StorageError::Engine {
-            path,
-            doing,
-            source,
-        },
-    }
+    /// The program has no store.
+    #[error(
+        "this program was built without its store (the feature `store`): it simulates clusters, and \
+         runs no replica. Build it with the store: `make build`"
+    )]
+    NotBuilt,
 }

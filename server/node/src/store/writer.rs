@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_leases::Slot;
 
-use super::{Durability, Storage, StorageError};
+use super::{Durability, StorageError, Store};
 use leasehold_replica::action::{Record, Requester, Sequence};
 use leasehold_replica::message::{LogId, Value};
 use leasehold_replica::record_size_estimate;
@@ -76,7 +76,7 @@ struct PersistRequest {
     durable: PersistOutcome,
 }
 
-pub(super) struct LogReadRequest {
+struct LogReadRequest {
     log: LogId,
     to: Requester,
     from: Slot,
@@ -122,15 +122,16 @@ impl Writer {
     /// # Errors
     /// The operating system has no thread left.
     pub fn start(
-        storage: Storage,
+        store: Box<dyn Store>,
+        durability: Durability,
         report: impl Fn(StorageReport) + Send + 'static,
     ) -> std::io::Result<Writer> {
-        let in_memory = storage.durability == Durability::None;
-        Writer::start_on(storage, (RETRY, in_memory), report)
+        let in_memory = durability == Durability::None;
+        Writer::start_on(store, (RETRY, in_memory), report)
     }
 
     pub(super) fn start_on(
-        disk: impl Disk,
+        store: Box<dyn Store>,
         (retry, in_memory): (Duration, bool),
         report: impl Fn(StorageReport) + Send + 'static,
     ) -> std::io::Result<Writer> {
@@ -145,7 +146,7 @@ impl Writer {
             .name("storage".to_owned())
             .spawn({
                 let closing = closing.clone();
-                move || WriterThread::new((queue, closing), (retry, written), report).run(disk)
+                move || WriterThread::new((queue, closing), (retry, written), report).run(store)
             })?;
         Ok(Writer {
             jobs,
@@ -205,32 +206,6 @@ impl Drop for Writer {
     fn drop(&mut self) {
         // What the thread met with was reported, or is a panic that it has shown.
         let _ = self.join();
-    }
-}
-
-/// Operations of the storage that the thread needs, so that tests can be the disk.
-pub(super) trait Disk: Send + 'static {
-    fn write(&mut self, records: &[Record]) -> Result<(), StorageError>;
-    fn read_log(&self, read: &LogReadRequest) -> Result<Vec<(Slot, Value)>, StorageError>;
-    fn has_room(&self) -> Result<bool, StorageError>;
-    fn close(self) -> Result<(), StorageError>;
-}
-
-impl Disk for Storage {
-    fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
-        Storage::write(self, records)
-    }
-
-    fn read_log(&self, read: &LogReadRequest) -> Result<Vec<(Slot, Value)>, StorageError> {
-        Storage::read_log(self, read.log, read.from, read.last, READ_BYTES_MAX)
-    }
-
-    fn has_room(&self) -> Result<bool, StorageError> {
-        Storage::has_room(self)
-    }
-
-    fn close(self) -> Result<(), StorageError> {
-        Storage::close(self)
     }
 }
 
@@ -308,15 +283,15 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         }
     }
 
-    fn run(mut self, mut disk: impl Disk) -> Result<(), StorageError> {
+    fn run(mut self, mut store: Box<dyn Store>) -> Result<(), StorageError> {
         while !self.closing {
             self.gather();
-            if let Err(error) = self.work(&mut disk) {
+            if let Err(error) = self.work(store.as_mut()) {
                 (self.report)(StorageReport::Failed(error));
                 return Ok(());
             }
         }
-        disk.close()
+        store.close()
     }
 
     /// Waits for a job, or for the time to try a full disk again, then takes all.
@@ -348,14 +323,14 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         }
     }
 
-    fn work(&mut self, disk: &mut impl Disk) -> Result<(), StorageError> {
+    fn work(&mut self, store: &mut dyn Store) -> Result<(), StorageError> {
         let due = self.retry_at.is_none_or(|at| Instant::now() >= at);
         while (due || self.closing) && self.fill() {
-            match disk.write(&self.group.records) {
+            match store.write(&self.group.records) {
                 Ok(()) => self.written(),
                 Err(StorageError::Full { path }) => {
                     self.set_full();
-                    if self.is_stuck(disk)? {
+                    if self.is_stuck(store)? {
                         return Err(StorageError::Stuck { path });
                     }
                     break;
@@ -375,8 +350,13 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
             return Ok(());
         }
         for read in reads {
-            let entries = disk.read_log(&read)?;
-            let LogReadRequest { log, to, .. } = read;
+            let LogReadRequest {
+                log,
+                to,
+                from,
+                last,
+            } = read;
+            let entries = store.read_log(log, from, last, READ_BYTES_MAX)?;
             (self.report)(StorageReport::LogRead { log, to, entries });
         }
         Ok(())
@@ -424,8 +404,8 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
     }
 
     /// Counts a refusal. Returns whether no room will help.
-    fn is_stuck(&mut self, disk: &impl Disk) -> Result<bool, StorageError> {
-        self.refusals = match disk.has_room()? {
+    fn is_stuck(&mut self, store: &dyn Store) -> Result<bool, StorageError> {
+        self.refusals = match store.has_room()? {
             true => self.refusals + 1,
             false => 0,
         };
@@ -441,5 +421,5 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "store"))]
 mod tests;

@@ -6,8 +6,8 @@ use std::sync::mpsc::TryRecvError;
 
 use leasehold_leases::{Incarnation, ReplicaId};
 
-use super::super::tests::accepted;
 use super::*;
+use crate::store::rocks::tests::accepted;
 
 /// Longer than any test takes.
 const NEVER: Duration = Duration::from_secs(3600);
@@ -20,7 +20,7 @@ struct Scripted {
     has_room: Arc<AtomicBool>,
 }
 
-impl Disk for Scripted {
+impl Store for Scripted {
     fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
         let slot = |record: &Record| match record {
             Record::Accepted { slot, .. } => slot.0,
@@ -33,7 +33,13 @@ impl Disk for Scripted {
         self.answers.lock().unwrap().pop_front().unwrap_or(Ok(()))
     }
 
-    fn read_log(&self, _: &LogReadRequest) -> Result<Vec<(Slot, Value)>, StorageError> {
+    fn read_log(
+        &self,
+        _: LogId,
+        _: Slot,
+        _: Slot,
+        _: usize,
+    ) -> Result<Vec<(Slot, Value)>, StorageError> {
         Ok(vec![])
     }
 
@@ -41,7 +47,7 @@ impl Disk for Scripted {
         Ok(self.has_room.load(Ordering::Acquire))
     }
 
-    fn close(self) -> Result<(), StorageError> {
+    fn close(self: Box<Self>) -> Result<(), StorageError> {
         Ok(())
     }
 }
@@ -82,7 +88,7 @@ fn harness_with(
         has_room: has_room.clone(),
     };
     let tell = move |news| report.send(news).unwrap();
-    let writer = Writer::start_on(disk, how, tell).unwrap();
+    let writer = Writer::start_on(Box::new(disk), how, tell).unwrap();
     Harness {
         writer,
         entered,
@@ -435,19 +441,25 @@ fn what_counts_as_durable_is_written_before_the_end() {
 #[test]
 fn whoever_drops_the_writer_waits_until_the_disk_is_closed() {
     struct Slow(Arc<AtomicU64>);
-    impl Disk for Slow {
+    impl Store for Slow {
         fn write(&mut self, _: &[Record]) -> Result<(), StorageError> {
             let path = PathBuf::from("disk");
             let source = std::io::ErrorKind::ReadOnlyFilesystem.into();
             Err(StorageError::Directory { path, source })
         }
-        fn read_log(&self, _: &LogReadRequest) -> Result<Vec<(Slot, Value)>, StorageError> {
+        fn read_log(
+            &self,
+            _: LogId,
+            _: Slot,
+            _: Slot,
+            _: usize,
+        ) -> Result<Vec<(Slot, Value)>, StorageError> {
             Ok(vec![])
         }
         fn has_room(&self) -> Result<bool, StorageError> {
             Ok(true)
         }
-        fn close(self) -> Result<(), StorageError> {
+        fn close(self: Box<Self>) -> Result<(), StorageError> {
             Ok(())
         }
     }
@@ -460,7 +472,8 @@ fn whoever_drops_the_writer_waits_until_the_disk_is_closed() {
     let closed = Arc::new(AtomicU64::new(0));
     let (report, reports) = channel();
     let tell = move |news| report.send(news).unwrap();
-    let mut writer = Writer::start_on(Slow(closed.clone()), (RETRY, false), tell).unwrap();
+    let mut writer =
+        Writer::start_on(Box::new(Slow(closed.clone())), (RETRY, false), tell).unwrap();
     writer.persist(Sequence(1), vec![accepted(1, "")]);
     assert!(matches!(reports.recv().unwrap(), StorageReport::Failed(_)));
     drop(writer);

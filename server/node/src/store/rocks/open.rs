@@ -13,7 +13,7 @@ use rocksdb::{
     DEFAULT_COLUMN_FAMILY_NAME, LogLevel, Options,
 };
 
-use super::error::unopened;
+use super::errors::unopened;
 use super::marker::{self, Marker, MarkerState};
 use super::records::{Column, meta};
 use super::staged::StagedValues;

@@ -1,16 +1,14 @@
-//! The replica's disk: RocksDB, one directory a replica.
+//! The store on RocksDB, one directory for each replica.
 //!
-//! What the core wants durable arrives as records and is written in groups, one
-//! write and one sync for all that is waiting ([`Writer`]). Every value carries
-//! a checksum over its column family, its key and itself: no majority corrects a vote
-//! that was read from a flipped bit. The directory is stamped with its replica's name
-//! and cannot be opened for another (`open`). It also records how much data it must
-//! hold ([`marker`]). `read` reads back what is written here.
+//! Every value carries a checksum over its column family, its key and itself: no majority corrects a
+//! vote that was read from a flipped bit. The directory is stamped with its replica's name and cannot
+//! be opened for another (`open`). It also records how much data it must hold ([`marker`]). `read`
+//! reads back what `records` writes.
 
 #[cfg(test)]
 mod damage;
-mod error;
 mod error_text;
+mod errors;
 mod marker;
 mod open;
 mod read;
@@ -19,86 +17,28 @@ pub mod records;
 mod small_disk;
 pub mod staged;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod wal;
-mod writer;
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use leasehold_leases::ReplicaId;
+use leasehold_leases::Slot;
+use leasehold_replica::action::Record;
+use leasehold_replica::message::{LogId, Value};
+use leasehold_replica::record_size_estimate;
 use rocksdb::{DB, WriteBatch, WriteOptions};
-
-pub use self::error::StorageError;
-pub use self::writer::{PersistOutcome, StorageReport, Writer};
 
 use self::marker::Marker;
 use self::records::Column;
 use self::staged::StagedValues;
-use leasehold_replica::action::Record;
-use leasehold_replica::record_size_estimate;
-
-/// Bytes that the memtables of all column families may take together.
-const WRITE_BUFFER_BYTES: usize = 64 << 20;
+use super::{DirectoryStamp, Durability, StorageError, StorageOptions, Store, WRITE_BUFFER_BYTES};
 
 /// The file by which a full disk is asked for room: its name, and its size in bytes. RocksDB writes
 /// again only with more room than its largest write buffer takes.
 const PROBE: &str = "LEASEHOLD.probe";
 const PROBE_BYTES: usize = WRITE_BUFFER_BYTES / 2;
-
-/// When a write counts as durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Durability {
-    /// After fsync: survives power loss.
-    #[default]
-    Sync,
-    /// After the write call: survives a crash of the process, not of the machine. One machine
-    /// that loses power may lose votes that others rely on, so replicas may differ for good.
-    Async,
-    /// In memory, written later: a crash loses it, and with it votes that others rely on, so
-    /// replicas may differ for good. Only for experiments.
-    None,
-}
-
-impl Durability {
-    /// The names an operator may write.
-    pub const NAMES: [&'static str; 3] = ["sync", "async", "none"];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Durability::Sync => "sync",
-            Durability::Async => "async",
-            Durability::None => "none",
-        }
-    }
-}
-
-/// Cluster and replica to which a data directory belongs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirectoryStamp {
-    /// The cluster.
-    pub cluster: String,
-    /// The replica's name.
-    pub name: String,
-    /// Its id.
-    pub replica: ReplicaId,
-    /// The names of all replicas, in the order of their ids: quorums of other
-    /// members need not meet those that were promised to.
-    pub members: Vec<String>,
-}
-
-/// Settings for the use of a data directory.
-#[derive(Clone, Debug, Default)]
-pub struct StorageOptions {
-    /// When a write counts as durable.
-    pub durability: Durability,
-    /// Tables kept open at most.
-    pub tables: usize,
-    /// While this file exists every write is refused as a full disk refuses it.
-    pub full_while: Option<PathBuf>,
-}
 
 /// An open data directory.
 pub struct Storage {
@@ -108,6 +48,30 @@ pub struct Storage {
     marker: Marker,
     full_while: Option<PathBuf>,
     staged: StagedValues,
+}
+
+impl Store for Storage {
+    fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
+        Storage::write(self, records)
+    }
+
+    fn read_log(
+        &self,
+        log: LogId,
+        from: Slot,
+        last: Slot,
+        bytes_max: usize,
+    ) -> Result<Vec<(Slot, Value)>, StorageError> {
+        Storage::read_log(self, log, from, last, bytes_max)
+    }
+
+    fn has_room(&self) -> Result<bool, StorageError> {
+        Storage::has_room(self)
+    }
+
+    fn close(self: Box<Self>) -> Result<(), StorageError> {
+        Storage::close(*self)
+    }
 }
 
 impl Storage {

@@ -1,0 +1,78 @@
+//! Errors of RocksDB as errors of the store: a full disk, a lost directory, damage.
+
+use std::path::Path;
+
+use super::error_text::{ErrorCause, cause, culprit};
+use super::marker::{self, Marker};
+use super::records::Column;
+use super::{Storage, StorageError};
+
+impl Storage {
+    pub(super) fn failed(&self, doing: &'static str, source: rocksdb::Error) -> StorageError {
+        match engine(&self.path, doing, source) {
+            full @ StorageError::Full { .. } => full,
+            error => self.gone_error().unwrap_or(error),
+        }
+    }
+
+    pub(super) fn unmarked(&self, source: std::io::Error) -> StorageError {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        if matches!(source.kind(), StorageFull | QuotaExceeded) {
+            let path = self.path.clone();
+            return StorageError::Full { path };
+        }
+        let path = self.path.join(marker::NAME);
+        self.gone_error()
+            .unwrap_or(StorageError::Directory { path, source })
+    }
+
+    /// Returns `Gone` if the directory is not at its path any more: that explains any other
+    /// error.
+    fn gone_error(&self) -> Option<StorageError> {
+        let found = self.marker.check_place().err()?;
+        matches!(found, StorageError::Gone { .. }).then_some(found)
+    }
+
+    pub(super) fn damaged(&self, column: Column, key: &[u8], problem: String) -> StorageError {
+        StorageError::Damaged {
+            path: self.path.clone(),
+            what: format!("{}/{}", column.name(), column.readable(key)),
+            problem,
+        }
+    }
+}
+
+/// RocksDB blames the manifest for tables that it cannot read.
+pub(super) fn unopened(path: &Path, marker: &Marker, source: rocksdb::Error) -> StorageError {
+    match engine(path, "opening", source) {
+        StorageError::Damaged {
+            path,
+            what,
+            problem,
+        } if what.starts_with("MANIFEST-") && marker.knows_manifest() => StorageError::Damaged {
+            path,
+            what: "one of the tables (the .sst files)".to_owned(),
+            problem,
+        },
+        error => error,
+    }
+}
+
+fn engine(path: &Path, doing: &'static str, source: rocksdb::Error) -> StorageError {
+    let message: &str = source.as_ref();
+    let path = path.to_owned();
+    match cause(message) {
+        ErrorCause::Full => StorageError::Full { path },
+        ErrorCause::Locked => StorageError::Locked { path },
+        ErrorCause::Damaged => StorageError::Damaged {
+            what: culprit(&path, message),
+            problem: message.to_owned(),
+            path,
+        },
+        ErrorCause::Other => StorageError::Engine {
+            path,
+            doing,
+            source: source.into(),
+        },
+    }
+}
