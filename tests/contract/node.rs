@@ -47,11 +47,28 @@ fn counters(address: &str) -> Vec<String> {
     })
 }
 
+/// Every metric is described for operators: `limit_idle_s` as the setting `idle_s`.
+fn assert_described(counters: &[String]) {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
+    for counter in counters {
+        let name = counter.strip_prefix("limit_").unwrap_or(counter);
+        let name = format!("`{name}`");
+        assert!(
+            rows.iter().any(|row| row.contains(&name)),
+            "docs/operating.md describes no {name}"
+        );
+    }
+}
+
 #[test]
 fn counters_events_and_properties() {
     let place = Place::new();
     let (address, replica) = start(&place, "info");
-    assert_frozen("counters.txt", &counters(&address).into_iter().collect());
+    let counters = counters(&address);
+    assert_described(&counters);
+    assert_frozen("counters.txt", &counters.into_iter().collect());
     let load = place.words(&format!(
         "ycsb load -P workloada -p recordcount=10 -p exportfile=report.json --address {address}"
     ));

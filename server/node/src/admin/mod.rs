@@ -5,5 +5,6 @@
 
 pub(crate) mod demand;
 pub(crate) mod lease_changes;
+mod metrics;
 mod status;
 pub(crate) mod transfers;

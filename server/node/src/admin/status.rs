@@ -172,23 +172,12 @@ impl Driver {
             self.name_all(&mut demand.replicas);
         }
         self.durability.name().clone_into(&mut status.durability);
-        status.counters.push(Counter {
-            name: "unsendable_messages".to_owned(),
-            value: self.peers.unsendable(),
-        });
-        status.counters.push(Counter {
-            name: "cpu_us".to_owned(),
-            value: leasehold_clock::processor_us(),
-        });
-        let shell = self.clients.counters().chain(self.clients.limits());
-        let shell = shell.chain(self.peers.handshakes().counters());
-        let shell = shell.chain(self.peers.counters());
-        let shell = shell.chain(self.step_watch.counters());
-        let shell = shell.chain(self.clients.access_counters());
-        status.counters.extend(shell.map(|(name, value)| Counter {
-            name: name.to_owned(),
-            value,
-        }));
+        status
+            .counters
+            .extend(self.metrics().map(|(name, value)| Counter {
+                name: name.to_owned(),
+                value,
+            }));
         status
     }
 
