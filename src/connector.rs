@@ -10,6 +10,7 @@ use leasehold_client::{Client, ClientOptions};
 use leasehold_geo_deploy::standing::{ClientPort, ClusterState};
 use leasehold_transport::Secret;
 use leasehold_transport::tls::Trust;
+use leasehold_wire::StatusRequest;
 
 /// Longest time that a replica may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -212,11 +213,18 @@ impl Connector {
     pub async fn connect(&self) -> anyhow::Result<ConnectedClient> {
         let client = self.connect_to_first().await?;
         let leader = match self.at_leader {
-            true => client.status().await.unwrap_or_default().leader,
+            true => {
+                client
+                    .raw()
+                    .status(StatusRequest::default())
+                    .await
+                    .unwrap_or_default()
+                    .leader
+            }
             false => String::new(),
         };
         match self.beginning_at(&leader) {
-            Some(elsewhere) if leader != client.welcome().replica => Ok(ConnectedClient {
+            Some(elsewhere) if leader != client.server().replica => Ok(ConnectedClient {
                 client: elsewhere.connect_to_first().await?,
                 before: Some(client),
             }),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use leasehold_client::{Client, OperationTrace, Reply};
+use leasehold_client::{Client, OperationTrace, RawReply};
 use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Path, Version};
@@ -119,7 +119,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
             silent(&it, &OperationTrace::default())
         });
         let started = Instant::now();
-        let (reply, trace) = client.execute_traced(op).await;
+        let (reply, trace) = client.raw().execute_traced(op).await;
         let (reply, took) = (reply?, started.elapsed());
         dead.extend(silent(&client, &trace));
         warn_dead_replicas(dead, &connector, &reply);
@@ -150,7 +150,7 @@ fn silent(client: &Client, trace: &OperationTrace) -> DeadReplicas {
     dead.collect()
 }
 
-fn warn_dead_replicas(dead: DeadReplicas, connector: &Connector, reply: &Reply) {
+fn warn_dead_replicas(dead: DeadReplicas, connector: &Connector, reply: &RawReply) {
     for (address, reason) in dead {
         let name = &reply.replica;
         let address = connector.named(&address);
@@ -159,7 +159,7 @@ fn warn_dead_replicas(dead: DeadReplicas, connector: &Connector, reply: &Reply) 
 }
 
 /// A scan that found as many entries as it may print may have left some out.
-fn warn_truncated_scan(command: &KvCommand, reply: &Reply) {
+fn warn_truncated_scan(command: &KvCommand, reply: &RawReply) {
     if let KvCommand::Scan { limit, .. } = command
         && let Some(Answer::Entries(found)) = &reply.outcome.result
         && found.entries.len() as u64 == u64::from(*limit)
@@ -234,7 +234,7 @@ fn path_name(path: Path) -> &'static str {
     }
 }
 
-fn print(reply: &Reply, verbose: bool) -> anyhow::Result<()> {
+fn print(reply: &RawReply, verbose: bool) -> anyhow::Result<()> {
     let is_terminal = std::io::stdout().is_terminal();
     let mut version = None;
     match &reply.outcome.result {

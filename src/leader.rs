@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use leasehold_client::{Client, Error};
-use leasehold_wire::StatusReply;
+use leasehold_wire::{StatusReply, StatusRequest};
 
 use crate::connector::Replicas;
 use crate::terminal::{runtime, say};
@@ -37,7 +37,7 @@ pub fn run(args: &LeaderArgs) -> anyhow::Result<()> {
     runtime()?.block_on(async {
         let client = args.replicas.connector()?.connect().await?.client;
         match &args.command {
-            LeaderCommand::Show => show(&client.status().await?),
+            LeaderCommand::Show => show(&client.raw().status(StatusRequest::default()).await?),
             LeaderCommand::Move { node } => move_to(&client, node).await?,
         }
         Ok(())
@@ -45,8 +45,8 @@ pub fn run(args: &LeaderArgs) -> anyhow::Result<()> {
 }
 
 async fn move_to(client: &Client, node: &str) -> anyhow::Result<()> {
-    let before = client.status().await?;
-    let status = match client.move_leadership(node).await {
+    let before = client.raw().status(StatusRequest::default()).await?;
+    let status = match client.raw().move_leadership(node).await {
         Err(error @ Error::Refused { .. }) => {
             return Err(error).context(format!("leadership did not move to {node}"));
         }

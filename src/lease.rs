@@ -5,7 +5,7 @@ mod advise;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use leasehold_client::{Client, Error};
-use leasehold_wire::{LeaseRange, LeaseRequest, Leases, StatusReply};
+use leasehold_wire::{LeaseRange, LeaseRequest, Leases, StatusReply, StatusRequest};
 
 use crate::connector::Replicas;
 use crate::terminal::{runtime, say};
@@ -103,7 +103,7 @@ pub fn run(args: &LeaseArgs) -> anyhow::Result<()> {
     runtime()?.block_on(async {
         let client = args.replicas.connector()?.connect().await?.client;
         let status = match wanted {
-            None => client.status_and_leases().await?,
+            None => client.raw().status(with_leases()).await?,
             Some(wanted) => set(&client, wanted).await?,
         };
         let leases = status.leases.as_ref();
@@ -161,7 +161,7 @@ fn overlaps(range: &LeaseRange, (from, to): (&str, &str)) -> bool {
 }
 
 async fn set(client: &Client, wanted: LeaseRequest) -> anyhow::Result<StatusReply> {
-    match client.set_leases(wanted).await {
+    match client.raw().set_leases(wanted).await {
         Err(error @ Error::Refused { .. }) => Err(error).context("nothing was changed"),
         answer => answer.with_context(|| {
             "nobody said whether it is in force; `leasehold lease show` says what is, and asking again does no harm"
@@ -228,6 +228,14 @@ fn strategy(range: &LeaseRange) -> String {
     match range.settings.as_str() {
         "" => range.strategy.clone(),
         settings => format!("{} ({settings})", range.strategy),
+    }
+}
+
+/// Asks for what is in force for reads under leases, too.
+fn with_leases() -> StatusRequest {
+    StatusRequest {
+        leases: true,
+        ..StatusRequest::default()
     }
 }
 

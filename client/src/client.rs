@@ -12,37 +12,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use crate::connection::Connection;
-use crate::copies::{Answer, Operation, OperationTrace, refused};
+use crate::copies::{Answer, OperationAttempts, OperationTrace, refused};
 use crate::error::Error;
 use crate::options::ClientOptions;
 use crate::replicas::{Health, Replicas, Tasks};
 use crate::session::{Sessions, Ticket};
 use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
-use leasehold_wire::{
-    Command, Entry, ErrorCode, Field, KeyValue, LeaseRequest, MoveRequest, Outcome, Path,
-    StatusReply, StatusRequest, Value, Version, Welcome, outcome, validate_op,
+use leasehold_wire::{Command, StatusReply, Welcome, validate_op};
+
+use crate::admin::Admin;
+use crate::raw::RawReply;
+use crate::status::{HoldersQuery, ServerInfo, Status, StatusQuery};
+use crate::types::{
+    CasOutcome, Operation, OperationResult, ReadPath, RefusalKind, Reply, StoredEntry, Version,
+    VersionedValue,
 };
-
-/// The result of a command, and how the replica came by it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Reply {
-    /// Never an error: those are [`Error::Refused`].
-    pub outcome: Outcome,
-    /// Path by which a read was served; `Log` or `Unspecified` for a write.
-    pub path: Path,
-    /// The name of the replica that answered.
-    pub replica: Arc<str>,
-}
-
-/// Outcome of a compare-and-swap.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum CasOutcome {
-    /// The value is written, under this version.
-    Written(Version),
-    /// Nothing is written: the key has this version, or (`None`) does not exist.
-    Mismatch(Option<Version>),
-}
 
 /// A handle to a client's connections. Dropping the last one closes them.
 #[derive(Clone)]
@@ -85,9 +70,12 @@ impl Client {
         })
     }
 
-    /// Returns the greeting that the nearest serving replica sent when its connection was last
-    /// made.
-    pub fn welcome(&self) -> Welcome {
+    /// Cluster and replica that the client is connected to: the nearest replica that serves.
+    pub fn server(&self) -> ServerInfo {
+        ServerInfo::from_wire(self.last_welcome())
+    }
+
+    pub(crate) fn last_welcome(&self) -> Welcome {
         let nearest = self.inner.replicas.nearest();
         nearest.welcome().unwrap_or_default()
     }
@@ -103,38 +91,44 @@ impl Client {
         self.inner.tasks.abort();
     }
 
-    /// Executes one command and waits for its result.
+    /// Executes one operation and waits for its result. The methods below are shorter for most
+    /// uses; this one also says how the operation was served.
     ///
     /// # Errors
     /// `Timeout`, `Connect`, `Lost`, `Refused`, `Protocol`, `Closed`; see
     /// [`Error::may_have_taken_effect`] for what a failed write leaves behind.
-    pub async fn execute(&self, op: Op) -> Result<Reply, Error> {
-        self.execute_traced(op).await.0
+    pub async fn execute(&self, operation: Operation) -> Result<Reply, Error> {
+        let reply = self.execute_op(operation.into_wire()).await.0?;
+        let RawReply {
+            outcome,
+            path,
+            replica,
+        } = reply;
+        let result = outcome.result.and_then(OperationResult::from_wire);
+        let result = result.ok_or_else(|| self.violated(&replica, NO_OUTCOME))?;
+        let path = ReadPath::from_wire(path);
+        Ok(Reply {
+            result,
+            path,
+            replica,
+        })
     }
 
-    /// As [`Client::execute`], and which replicas were asked.
-    pub async fn execute_traced(&self, op: Op) -> (Result<Reply, Error>, OperationTrace) {
-        if let Err(refusal) = validate_op(&op) {
-            return (Err(refused(&refusal, false)), OperationTrace::default());
-        }
-        let operation = Operation::new(&self.inner.replicas);
-        let result = self.execute_once(op, &operation).await;
-        (result, operation.trace())
-    }
-
-    /// The value of one key, `None` if there is no such key.
+    /// The value of one key; `None` if there is no such key.
     ///
     /// # Errors
     /// As [`Client::execute`].
-    pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<Value>, Error> {
-        match self.result(Op::get(key)).await? {
-            (outcome::Result::Value(value), _) => Ok(Some(value)),
-            (outcome::Result::Missing(_), _) => Ok(None),
-            (other, by) => Err(self.unexpected(&by, &other)),
+    pub async fn get(&self, key: impl Into<Bytes>) -> Result<Option<VersionedValue>, Error> {
+        let key = key.into();
+        let reply = self.execute(Operation::Get { key }).await?;
+        match reply.result {
+            OperationResult::Value(value) => Ok(Some(value)),
+            OperationResult::Missing => Ok(None),
+            other => Err(self.unexpected(&reply.replica, &other)),
         }
     }
 
-    /// Writes one key.
+    /// Writes one key, whatever it holds.
     ///
     /// # Errors
     /// As [`Client::execute`].
@@ -143,7 +137,8 @@ impl Client {
         key: impl Into<Bytes>,
         value: impl Into<Bytes>,
     ) -> Result<Version, Error> {
-        self.written(Op::put(key, value)).await
+        let (key, value) = (key.into(), value.into());
+        self.write(Operation::Put { key, value }).await
     }
 
     /// Removes one key, if it exists.
@@ -151,57 +146,75 @@ impl Client {
     /// # Errors
     /// As [`Client::execute`].
     pub async fn delete(&self, key: impl Into<Bytes>) -> Result<Version, Error> {
-        self.written(Op::delete(key)).await
+        let key = key.into();
+        self.write(Operation::Delete { key }).await
     }
 
-    /// Writes `value` if the key's version is `expected` (`None`: if absent).
+    /// Writes `value` if the key's version is `expected`; `None` requires the key to be absent.
     ///
     /// # Errors
     /// As [`Client::execute`].
-    pub async fn cas(
+    pub async fn compare_and_swap(
         &self,
         key: impl Into<Bytes>,
         value: impl Into<Bytes>,
         expected: Option<Version>,
     ) -> Result<CasOutcome, Error> {
-        match self.result(Op::cas(key, value, expected)).await? {
-            (outcome::Result::Written(version), _) => Ok(CasOutcome::Written(version)),
-            (outcome::Result::Mismatch(mismatch), _) => Ok(CasOutcome::Mismatch(mismatch.actual)),
-            (other, by) => Err(self.unexpected(&by, &other)),
+        let (key, value) = (key.into(), value.into());
+        let operation = Operation::CompareAndSwap {
+            key,
+            value,
+            expected,
+        };
+        let reply = self.execute(operation).await?;
+        match reply.result {
+            OperationResult::Written(version) => Ok(CasOutcome::Written(version)),
+            OperationResult::Mismatch(actual) => Ok(CasOutcome::Mismatch(actual)),
+            other => Err(self.unexpected(&reply.replica, &other)),
         }
     }
 
-    /// Merges named fields into the record at `key`, creating it if absent. Of several fields of
-    /// one name the last counts. If the stored record has several, the first is replaced.
+    /// Merges named fields into the record at `key`, which is created if it is absent. Of several
+    /// fields of one name the last counts. If the stored record has several, the first is replaced.
+    /// [`VersionedValue::fields`] reads a record.
     ///
     /// # Errors
     /// As [`Client::execute`].
-    pub async fn put_fields(
+    pub async fn put_fields<N: Into<Bytes>, V: Into<Bytes>>(
         &self,
         key: impl Into<Bytes>,
-        fields: Vec<Field>,
+        fields: impl IntoIterator<Item = (N, V)>,
     ) -> Result<Version, Error> {
-        self.written(Op::put_fields(key, fields)).await
+        let (key, fields) = (key.into(), pairs(fields));
+        self.write(Operation::PutFields { key, fields }).await
     }
 
     /// Those of `keys` that exist, in the order asked, at one moment.
     ///
     /// # Errors
     /// As [`Client::execute`].
-    pub async fn multi_get(&self, keys: Vec<Bytes>) -> Result<Vec<Entry>, Error> {
-        self.entries(Op::multi_get(keys)).await
+    pub async fn multi_get(
+        &self,
+        keys: impl IntoIterator<Item = impl Into<Bytes>>,
+    ) -> Result<Vec<StoredEntry>, Error> {
+        let keys = keys.into_iter().map(Into::into).collect();
+        self.entries(Operation::MultiGet { keys }).await
     }
 
-    /// Writes several keys at one moment.
+    /// Writes several keys at one moment: all of them or none.
     ///
     /// # Errors
     /// As [`Client::execute`].
-    pub async fn multi_put(&self, entries: Vec<KeyValue>) -> Result<Version, Error> {
-        self.written(Op::multi_put(entries)).await
+    pub async fn multi_put<K: Into<Bytes>, V: Into<Bytes>>(
+        &self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Version, Error> {
+        let entries = pairs(entries);
+        self.write(Operation::MultiPut { entries }).await
     }
 
-    /// Up to `limit` entries with `from <= key`, and `key < to` unless `to` is
-    /// empty, in key order, at one moment.
+    /// Up to `limit` entries with `from <= key`, and `key < to` unless `to` is empty, in key order,
+    /// at one moment.
     ///
     /// # Errors
     /// As [`Client::execute`].
@@ -210,84 +223,42 @@ impl Client {
         from: impl Into<Bytes>,
         to: impl Into<Bytes>,
         limit: u32,
-    ) -> Result<Vec<Entry>, Error> {
-        self.entries(Op::scan(from, to, limit)).await
+    ) -> Result<Vec<StoredEntry>, Error> {
+        let (from, to) = (from.into(), to.into());
+        self.entries(Operation::Scan { from, to, limit }).await
     }
 
-    /// Asks a replica for its status: its view of itself and of its cluster.
+    /// Asks a replica for its status: its view of itself and of its cluster, with what `query` asks
+    /// for.
     ///
     /// # Errors
     /// As [`Client::execute`].
-    pub async fn status(&self) -> Result<StatusReply, Error> {
-        self.status_about(StatusRequest::default()).await
+    pub async fn status(&self, query: StatusQuery) -> Result<Status, Error> {
+        let has_holders = query.holders != HoldersQuery::None;
+        let body = Body::Status(query.into_wire());
+        let status = self.request_status(body).await?;
+        Ok(Status::from_wire(status, has_holders))
     }
 
-    /// As [`Client::status`], and the holders of `key`, or of the hottest key that the replica
-    /// knows. The leader knows the hottest key if the strategy counts client requests.
-    ///
-    /// # Errors
-    /// As [`Client::execute`].
-    pub async fn status_and_holders(&self, key: Option<&[u8]>) -> Result<StatusReply, Error> {
-        self.status_about(StatusRequest {
-            holders: true,
-            key: Bytes::copy_from_slice(key.unwrap_or_default()),
-            ..StatusRequest::default()
-        })
-        .await
+    /// Requests of operators.
+    pub fn admin(&self) -> Admin<'_> {
+        Admin::new(self)
     }
 
-    /// As [`Client::status`], and what the leader knows of demand and distances, if it is
-    /// the leader that is asked. Takes up to a second: the leader looks at all keys.
-    ///
-    /// # Errors
-    /// As [`Client::execute`].
-    pub async fn status_and_demand(&self) -> Result<StatusReply, Error> {
-        self.status_about(StatusRequest {
-            demand: true,
-            ..StatusRequest::default()
-        })
-        .await
+    /// Executes one command, and says which replicas were asked.
+    pub(crate) async fn execute_op(&self, op: Op) -> (Result<RawReply, Error>, OperationTrace) {
+        if let Err(refusal) = validate_op(&op) {
+            return (Err(refused(&refusal, false)), OperationTrace::default());
+        }
+        let attempts = OperationAttempts::new(&self.inner.replicas);
+        let result = self.execute_once(op, &attempts).await;
+        (result, attempts.trace())
     }
 
-    /// Moves leadership to the replica called `to`, and waits until it leads. Any replica
-    /// passes this on. Returns the status of the replica that was asked.
-    ///
-    /// # Errors
-    /// As [`Client::execute`]. `Refused` says why leadership did not move.
-    pub async fn move_leadership(&self, to: &str) -> Result<StatusReply, Error> {
-        self.status_of(Body::Move(MoveRequest { to: to.to_owned() }))
-            .await
-    }
-
-    /// As [`Client::status`], with what is in force for reads under leases.
-    ///
-    /// # Errors
-    /// As [`Client::execute`].
-    pub async fn status_and_leases(&self) -> Result<StatusReply, Error> {
-        self.status_about(StatusRequest {
-            leases: true,
-            ..StatusRequest::default()
-        })
-        .await
-    }
-
-    /// Changes strategies or durations of leases, and waits until they are in force. Any
-    /// replica passes this on. To ask again for what is in force does no harm. Returns the
-    /// status of the replica that was asked, with what is in force now.
-    ///
-    /// # Errors
-    /// As [`Client::execute`]. `Refused` says why not, and what would do.
-    pub async fn set_leases(&self, request: LeaseRequest) -> Result<StatusReply, Error> {
-        self.status_of(Body::Lease(request)).await
-    }
-
-    async fn status_about(&self, request: StatusRequest) -> Result<StatusReply, Error> {
-        self.status_of(Body::Status(request)).await
-    }
-
-    async fn status_of(&self, body: Body) -> Result<StatusReply, Error> {
-        let operation = Operation::new(&self.inner.replicas);
-        let answer = operation.request(body).await?;
+    /// Makes a request that is answered with a status.
+    pub(crate) async fn request_status(&self, body: Body) -> Result<StatusReply, Error> {
+        let attempts = OperationAttempts::new(&self.inner.replicas);
+        let answer = attempts.request(body).await?;
         match answer.response.status {
             Some(status) => Ok(*status),
             None => Err(violated(answer.from, "the response holds no status")),
@@ -302,13 +273,17 @@ impl Client {
     /// later copy is executed either. After more attempts than one, through whichever
     /// replicas, an earlier attempt may have been executed, and its answer lost. The other
     /// session begins at the log time of the refusal or later, which holds at every replica.
-    async fn execute_once(&self, op: Op, operation: &Operation<'_>) -> Result<Reply, Error> {
+    async fn execute_once(
+        &self,
+        op: Op,
+        operation: &OperationAttempts<'_>,
+    ) -> Result<RawReply, Error> {
         if !op.is_write() {
             return reply(operation.request(Body::Command(op.into())).await?);
         }
         match self.attempt_write(&op, operation, 0).await {
             Err(Error::Refused {
-                code: ErrorCode::SessionExpired,
+                kind: RefusalKind::SessionExpired,
                 resent: false,
                 log_time_ms,
                 ..
@@ -325,7 +300,7 @@ impl Client {
     async fn attempt_write<'a>(
         &self,
         op: &Op,
-        operation: &'a Operation<'_>,
+        operation: &'a OperationAttempts<'_>,
         since_ms: u64,
     ) -> Result<Answer<'a>, Error> {
         let issued = self.issue(since_ms);
@@ -339,7 +314,7 @@ impl Client {
         let command = command.opened(opened_ms);
         let result = operation.request(Body::Command(command)).await;
         if let Err(Error::Refused {
-            code: ErrorCode::SessionExpired,
+            kind: RefusalKind::SessionExpired,
             log_time_ms,
             ..
         }) = &result
@@ -362,39 +337,29 @@ impl Client {
         }
     }
 
-    async fn written(&self, op: Op) -> Result<Version, Error> {
-        match self.result(op).await? {
-            (outcome::Result::Written(version), _) => Ok(version),
-            (other, by) => Err(self.unexpected(&by, &other)),
+    async fn write(&self, operation: Operation) -> Result<Version, Error> {
+        let reply = self.execute(operation).await?;
+        match reply.result {
+            OperationResult::Written(version) => Ok(version),
+            other => Err(self.unexpected(&reply.replica, &other)),
         }
     }
 
-    async fn entries(&self, op: Op) -> Result<Vec<Entry>, Error> {
-        match self.result(op).await? {
-            (outcome::Result::Entries(entries), _) => Ok(entries.entries),
-            (other, by) => Err(self.unexpected(&by, &other)),
+    async fn entries(&self, operation: Operation) -> Result<Vec<StoredEntry>, Error> {
+        let reply = self.execute(operation).await?;
+        match reply.result {
+            OperationResult::Entries(entries) => Ok(entries),
+            other => Err(self.unexpected(&reply.replica, &other)),
         }
     }
 
-    /// Returns the result of a command and the name of the replica that answered.
-    async fn result(&self, op: Op) -> Result<(outcome::Result, Arc<str>), Error> {
-        let Reply {
-            outcome, replica, ..
-        } = self.execute(op).await?;
-        match outcome.result {
-            Some(result) => Ok((result, replica)),
-            None => Err(self.violated(&replica, NO_OUTCOME)),
-        }
-    }
-
-    fn unexpected(&self, by: &str, result: &outcome::Result) -> Error {
+    fn unexpected(&self, by: &str, result: &OperationResult) -> Error {
         let kind = match result {
-            outcome::Result::Written(_) => "written",
-            outcome::Result::Value(_) => "value",
-            outcome::Result::Missing(_) => "missing",
-            outcome::Result::Mismatch(_) => "mismatch",
-            outcome::Result::Entries(_) => "entries",
-            outcome::Result::Error(_) => "error",
+            OperationResult::Written(_) => "written",
+            OperationResult::Value(_) => "value",
+            OperationResult::Missing => "missing",
+            OperationResult::Mismatch(_) => "mismatch",
+            OperationResult::Entries(_) => "entries",
         };
         self.violated(by, &format!("{kind:?} is not an answer to this operation"))
     }
@@ -411,12 +376,19 @@ impl Client {
     }
 }
 
+fn pairs<A: Into<Bytes>, B: Into<Bytes>>(
+    all: impl IntoIterator<Item = (A, B)>,
+) -> Vec<(Bytes, Bytes)> {
+    let all = all.into_iter();
+    all.map(|(a, b)| (a.into(), b.into())).collect()
+}
+
 const NO_OUTCOME: &str = "the response holds no outcome";
 
-fn reply(answer: Answer<'_>) -> Result<Reply, Error> {
+fn reply(answer: Answer<'_>) -> Result<RawReply, Error> {
     let path = answer.response.path();
     match answer.response.outcome {
-        Some(outcome) if outcome.result.is_some() => Ok(Reply {
+        Some(outcome) if outcome.result.is_some() => Ok(RawReply {
             outcome,
             path,
             replica: answer.from.replica().unwrap_or_default(),

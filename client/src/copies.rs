@@ -44,6 +44,7 @@ use crate::connection::{Call, CallError, Connection, ConnectionState};
 use crate::error::{Error, FailedAttempt};
 use crate::replicas::Replicas;
 use crate::routing::Route;
+use crate::types::RefusalKind;
 use leasehold_wire::request::Body;
 use leasehold_wire::{ErrorCode, Outcome, Response, outcome};
 
@@ -63,7 +64,7 @@ pub struct OperationTrace {
 }
 
 /// An operation of a caller: one request, or two if the first was refused for good.
-pub(crate) struct Operation<'a> {
+pub(crate) struct OperationAttempts<'a> {
     replicas: &'a Replicas,
     deadline: Instant,
     /// Any copy may have reached a replica.
@@ -71,9 +72,9 @@ pub(crate) struct Operation<'a> {
     trace: Mutex<OperationTrace>,
 }
 
-impl<'a> Operation<'a> {
-    pub fn new(replicas: &'a Replicas) -> Operation<'a> {
-        Operation {
+impl<'a> OperationAttempts<'a> {
+    pub fn new(replicas: &'a Replicas) -> OperationAttempts<'a> {
+        OperationAttempts {
             replicas,
             deadline: Instant::now() + replicas.options.request_timeout,
             sent: AtomicBool::new(false),
@@ -126,7 +127,7 @@ enum Failure {
 
 /// A request, and its copies under way.
 struct Copies<'a> {
-    operation: &'a Operation<'a>,
+    operation: &'a OperationAttempts<'a>,
     replicas: &'a Replicas,
     body: Body,
     /// The replica to ask first, and whether to ask for a hint.
@@ -150,7 +151,7 @@ struct Copies<'a> {
 }
 
 impl<'a> Copies<'a> {
-    fn new(operation: &'a Operation<'a>, body: Body) -> Copies<'a> {
+    fn new(operation: &'a OperationAttempts<'a>, body: Body) -> Copies<'a> {
         let replicas = operation.replicas;
         let route = replicas.router.as_ref();
         let route = route.map(|router| router.route(&body, replicas.all()));
@@ -451,7 +452,7 @@ fn refusal(response: Response) -> Result<Response, leasehold_wire::Error> {
 /// left before.
 pub(crate) fn refused(error: &leasehold_wire::Error, resent: bool) -> Error {
     Error::Refused {
-        code: error.code(),
+        kind: RefusalKind::from_wire(error.code()),
         message: error.message.clone(),
         resent,
         log_time_ms: error.log_time_ms,

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_wire::ErrorCode;
+use crate::types::RefusalKind;
 
 /// A replica that was tried, and what came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +40,7 @@ impl fmt::Display for FailedAttempt {
 
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The first connection could not be made to any replica.
     #[error("cannot connect to {}", list(.tried))]
@@ -86,10 +87,10 @@ pub enum Error {
         attempts: u32,
     },
     /// The server, or the check before sending, refused the command.
-    #[error("refused ({}): {message}", .code.as_str_name())]
+    #[error("refused ({}): {message}", .kind.name())]
     Refused {
         /// The kind of refusal.
-        code: ErrorCode,
+        kind: RefusalKind,
         /// Description of the problem.
         message: String,
         /// Whether earlier attempts had been sent, which may have taken effect.
@@ -118,18 +119,18 @@ impl Error {
             Error::Connect { .. } | Error::WrongCluster { .. } | Error::PlainToken { .. } => false,
             Error::Timeout { sent, .. } => *sent,
             Error::Lost { .. } | Error::Protocol { .. } | Error::Closed => true,
-            Error::Refused { code, resent, .. } => match code {
-                ErrorCode::Internal | ErrorCode::Unavailable => true,
+            Error::Refused { kind, resent, .. } => match kind {
+                RefusalKind::Internal | RefusalKind::Unavailable => true,
                 // What its execution found.
-                ErrorCode::NotARecord => false,
+                RefusalKind::NotARecord => false,
                 // Another replica, perhaps of another version, may have taken an earlier copy.
-                ErrorCode::SessionExpired
-                | ErrorCode::BadRequest
-                | ErrorCode::TooLarge
-                | ErrorCode::Idle
-                | ErrorCode::WrongCluster
-                | ErrorCode::Unauthenticated
-                | ErrorCode::PermissionDenied => *resent,
+                RefusalKind::SessionExpired
+                | RefusalKind::BadRequest
+                | RefusalKind::TooLarge
+                | RefusalKind::Idle
+                | RefusalKind::WrongCluster
+                | RefusalKind::Unauthenticated
+                | RefusalKind::PermissionDenied => *resent,
             },
         }
     }
@@ -148,8 +149,8 @@ mod tests {
             is_change: true,
         };
         let unreachable = Error::Connect { tried: Vec::new() };
-        let refused = |code, resent| Error::Refused {
-            code,
+        let refused = |kind, resent| Error::Refused {
+            kind,
             message: String::new(),
             resent,
             log_time_ms: 0,
@@ -157,12 +158,12 @@ mod tests {
         assert!(timeout(true).may_have_taken_effect());
         assert!(!timeout(false).may_have_taken_effect());
         assert!(!unreachable.may_have_taken_effect());
-        assert!(refused(ErrorCode::Unavailable, false).may_have_taken_effect());
-        assert!(refused(ErrorCode::SessionExpired, true).may_have_taken_effect());
-        assert!(!refused(ErrorCode::SessionExpired, false).may_have_taken_effect());
-        assert!(!refused(ErrorCode::NotARecord, true).may_have_taken_effect());
-        assert!(refused(ErrorCode::TooLarge, true).may_have_taken_effect());
-        assert!(!refused(ErrorCode::TooLarge, false).may_have_taken_effect());
+        assert!(refused(RefusalKind::Unavailable, false).may_have_taken_effect());
+        assert!(refused(RefusalKind::SessionExpired, true).may_have_taken_effect());
+        assert!(!refused(RefusalKind::SessionExpired, false).may_have_taken_effect());
+        assert!(!refused(RefusalKind::NotARecord, true).may_have_taken_effect());
+        assert!(refused(RefusalKind::TooLarge, true).may_have_taken_effect());
+        assert!(!refused(RefusalKind::TooLarge, false).may_have_taken_effect());
         assert!(Error::Closed.may_have_taken_effect());
     }
 

@@ -1,20 +1,38 @@
-//! The client library of Leasehold: a pipelined client with sessions and retries.
+#![doc = include_str!("../README.md")]
 
+mod admin;
 mod backoff;
 mod client;
 mod connection;
 mod copies;
 mod error;
 mod options;
+mod raw;
 mod replicas;
 mod routing;
 mod session;
+mod status;
+mod types;
 
-pub use client::{CasOutcome, Client, Reply};
-pub use copies::OperationTrace;
+pub use admin::{Admin, LeaseChange};
+pub use client::Client;
 pub use error::{Error, FailedAttempt};
 pub use leasehold_transport::Secret;
-pub use leasehold_wire::Path;
+#[cfg(feature = "tls")]
+pub use leasehold_transport::tls::{Trust, TrustError};
 pub use options::{ClientOptions, LivenessChange, ReplicaChange, Watcher};
 pub use replicas::{Health, ReplicaHealth};
 pub use routing::Routing;
+pub use status::{
+    HoldersQuery, KeyHolders, LeaseStatus, PeerStatus, RangeStatus, ServerInfo, Status, StatusQuery,
+};
+pub use types::{
+    CasOutcome, Operation, OperationResult, ParseVersionError, ReadPath, RefusalKind, Reply,
+    StoredEntry, Version, VersionedValue,
+};
+
+#[cfg(feature = "raw")]
+pub use self::{
+    copies::OperationTrace,
+    raw::{Raw, RawReply},
+};

@@ -8,10 +8,13 @@ use std::time::Duration;
 use crate::routing::Routing;
 use leasehold_transport::Secret;
 use leasehold_transport::is_loopback;
+#[cfg(feature = "tls")]
 use leasehold_transport::tls::Trust;
 
-/// Addresses of replicas, and timeouts for them.
+/// Addresses of replicas, and timeouts for them. Begin with [`ClientOptions::new`] or
+/// [`ClientOptions::nearest_first`], and set fields.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ClientOptions {
     /// `host:port` of replicas' client ports, the nearest first; at least one. Replicas
     /// of one cluster: a write may be sent to several of them.
@@ -21,6 +24,7 @@ pub struct ClientOptions {
     pub cluster: Option<String>,
     /// Authorities whose replicas the client talks to, over TLS; default: any replica, in plain
     /// text.
+    #[cfg(feature = "tls")]
     pub trust: Option<Trust>,
     /// Token that gives the client its rights, if the cluster asks for tokens; default: none. It is
     /// sent over TLS alone, except to replicas that only this machine reaches, see `plain_token`.
@@ -61,6 +65,7 @@ impl ClientOptions {
         ClientOptions {
             addresses: addresses.into_iter().map(Into::into).collect(),
             cluster: None,
+            #[cfg(feature = "tls")]
             trust: None,
             token: None,
             plain_token: false,
@@ -74,9 +79,19 @@ impl ClientOptions {
         }
     }
 
+    #[cfg(feature = "tls")]
+    fn uses_tls(&self) -> bool {
+        self.trust.is_some()
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn uses_tls(&self) -> bool {
+        false
+    }
+
     /// The first address to which the token would go in plain text, unless that is meant.
     pub(crate) fn plain_text_to(&self) -> Option<&String> {
-        if self.token.is_none() || self.trust.is_some() || self.plain_token {
+        if self.token.is_none() || self.uses_tls() || self.plain_token {
             return None;
         }
         self.addresses.iter().find(|address| !is_loopback(address))
@@ -109,6 +124,7 @@ pub struct ReplicaChange {
 
 /// Change of a replica's state, as far as the client can tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LivenessChange {
     /// It is not asked any more, but looked after in the background.
     Dead {

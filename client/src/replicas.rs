@@ -140,8 +140,7 @@ impl Replicas {
             token: token.map_or_else(Bytes::new, Secret::bytes),
             ..leasehold_wire::hello(cluster)
         };
-        let trust = self.options.trust.as_ref();
-        connect(address, hello, trust, self.options.greeted_within()).await
+        connect(address, hello, &self.options).await
     }
 
     pub fn all(&self) -> &[Connection] {

@@ -1,5 +1,6 @@
 //! Checks after an attack, besides those of latency, elections and memory.
 
+use leasehold_wire::StatusRequest;
 use std::time::{Duration, Instant};
 
 use crate::cluster::Cluster;
@@ -108,7 +109,7 @@ impl AftermathContext<'_> {
         let mut most_ms = 0;
         for replica in 0..self.cluster.clients.len() {
             if let Ok(client) = self.cluster.client(replica).await {
-                most_ms = most_ms.max(client.welcome().log_time_ms);
+                most_ms = most_ms.max(client.raw().welcome().log_time_ms);
                 client.close();
             }
         }
@@ -136,7 +137,11 @@ impl AftermathContext<'_> {
             let Ok(client) = self.cluster.client(replica).await else {
                 continue;
             };
-            let counters = client.status().await.map(|status| status.counters);
+            let counters = client
+                .raw()
+                .status(StatusRequest::default())
+                .await
+                .map(|status| status.counters);
             let counters = counters.into_iter().flatten();
             let values = counters.filter(|counter| counter.name == name);
             found = found.max(values.map(|counter| counter.value).max());

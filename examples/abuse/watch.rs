@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use leasehold_client::Client;
-use leasehold_wire::StatusReply;
+use leasehold_wire::{StatusReply, StatusRequest};
 
 use crate::cluster::{Cluster, options};
 
@@ -182,7 +182,7 @@ async fn watch(
             client = connect(&address, authority.as_deref()).await;
         }
         let status = match &client {
-            Some(client) => client.status().await.ok(),
+            Some(client) => client.raw().status(StatusRequest::default()).await.ok(),
             None => None,
         };
         looks.borrow_mut().push(ReplicaSample {

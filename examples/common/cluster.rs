@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use leasehold_client::{Client, ClientOptions};
 use leasehold_transport::tls::Trust;
-use leasehold_wire::StatusReply;
+use leasehold_wire::{StatusReply, StatusRequest};
 use tempfile::TempDir;
 
 /// The cluster's name and the replicas': words that are found nowhere by chance.
@@ -279,7 +279,7 @@ impl Cluster {
             return false;
         };
         let written = client.put(format!("ready-{replica}"), "yes").await.is_ok();
-        let status = client.status().await;
+        let status = client.raw().status(StatusRequest::default()).await;
         client.close();
         written && status.is_ok_and(|status| leads(&status))
     }

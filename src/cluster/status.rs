@@ -9,7 +9,7 @@ use leasehold_client::{Client, ClientOptions};
 use leasehold_geo_deploy::standing::{
     self, ClusterState, ControlRequest, ControlResponse, FaultReport, NodeReport,
 };
-use leasehold_wire::StatusReply;
+use leasehold_wire::{StatusReply, StatusRequest};
 
 use super::limits;
 use crate::connector::{ClientCredentials, Connector};
@@ -79,10 +79,8 @@ pub fn show_limits(addresses: &[String], credentials: &ClientCredentials) -> any
     let connector = Connector::new(addresses, Path::new(""), None)?.with(credentials)?;
     let mut silent = Vec::new();
     for address in addresses {
-        let options = ClientOptions {
-            addresses: vec![address.clone()],
-            ..connector.options.clone()
-        };
+        let mut options = connector.options.clone();
+        options.addresses = vec![address.clone()];
         match runtime()?.block_on(ask(Ok(options))) {
             Ok(status) => limits::lines([&status].into_iter())
                 .iter()
@@ -122,7 +120,8 @@ async fn ask(options: anyhow::Result<ClientOptions>) -> anyhow::Result<StatusRep
     let mut options = options?;
     options.request_timeout = ANSWER_WITHIN;
     options.connect_timeout = ANSWER_WITHIN;
-    Ok(Client::connect(options).await?.status().await?)
+    let client = Client::connect(options).await?;
+    Ok(client.raw().status(StatusRequest::default()).await?)
 }
 
 fn print_node(node: &NodeReport, address: SocketAddr, answer: &Answer, n: usize) {

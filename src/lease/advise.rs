@@ -5,10 +5,10 @@ mod leader_view;
 mod verdict;
 
 use clap::Args;
-use leasehold_client::{Client, ClientOptions};
+use leasehold_client::Client;
 use leasehold_leases::advice::{Forecast, HolderPlan, best, forecasts};
 use leasehold_leases::{ReplicaId, ReplicaSet};
-use leasehold_wire::StatusReply;
+use leasehold_wire::{StatusReply, StatusRequest};
 use serde_json::json;
 
 use self::leader_view::LeaderView;
@@ -96,7 +96,7 @@ pub async fn run(args: &LeaseAdviseArgs, connector: &Connector) -> anyhow::Resul
 /// known to the leader alone.
 async fn ask_leader(connector: &Connector) -> anyhow::Result<(Client, StatusReply)> {
     let first = connector.connect().await?.client;
-    let status = first.status_and_demand().await?;
+    let status = first.raw().status(with_demand()).await?;
     if status.leader == status.replica {
         return Ok((first, status));
     }
@@ -106,14 +106,12 @@ async fn ask_leader(connector: &Connector) -> anyhow::Result<(Client, StatusRepl
         status.replica
     );
     for address in &connector.options.addresses {
-        let options = ClientOptions {
-            addresses: vec![address.clone()],
-            ..connector.options.clone()
-        };
+        let mut options = connector.options.clone();
+        options.addresses = vec![address.clone()];
         let Ok(client) = Client::connect(options).await else {
             continue;
         };
-        match client.status_and_demand().await {
+        match client.raw().status(with_demand()).await {
             Ok(found) if found.leader == found.replica => return Ok((client, found)),
             _ => {}
         }
@@ -235,5 +233,13 @@ impl LeaderView {
             "best": advised.map(|one| context.json(one)),
             "forecasts": all.iter().map(|one| context.json(one)).collect::<Vec<_>>(),
         })
+    }
+}
+
+/// Asks for what the leader knows of demand and distances, too.
+fn with_demand() -> StatusRequest {
+    StatusRequest {
+        demand: true,
+        ..StatusRequest::default()
     }
 }

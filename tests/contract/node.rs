@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Stdio;
 
-use leasehold_client::{Client, ClientOptions};
+use leasehold_client::{Client, ClientOptions, StatusQuery};
 
 use super::files::keys_of_json;
 use super::frozen::assert_frozen;
@@ -38,12 +38,8 @@ fn counters(address: &str) -> Vec<String> {
     runtime.block_on(async {
         let options = ClientOptions::new(address);
         let client = Client::connect(options).await.unwrap();
-        let status = client.status().await.unwrap();
-        status
-            .counters
-            .into_iter()
-            .map(|counter| counter.name)
-            .collect()
+        let status = client.status(StatusQuery::default()).await.unwrap();
+        status.counters.into_iter().map(|(name, _)| name).collect()
     })
 }
 

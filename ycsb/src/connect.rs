@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_client::{
-    Client, ClientOptions, Error, FailedAttempt, LivenessChange, ReplicaChange, Watcher,
+    Client, ClientOptions, Error, FailedAttempt, LivenessChange, PeerStatus, ReplicaChange,
+    StatusQuery, Watcher,
 };
 use leasehold_transport::Secret;
 use leasehold_transport::tls::Trust;
@@ -228,17 +229,16 @@ impl AddressSurvey {
             let addresses: Arc<[ReplicaName]> = order
                 .map(|at| ReplicaName::from(&*self.addresses[at]))
                 .collect();
-            let options = ClientOptions {
-                cluster: settings.cluster.clone(),
-                trust: self.trust.clone(),
-                token: self.token.clone(),
-                plain_token: settings.plain_token,
-                request_timeout: settings.timeout,
-                attempt_timeout: settings.attempt_timeout,
-                routing: settings.routing,
-                watcher: watcher.clone(),
-                ..ClientOptions::nearest_first(addresses.iter().map(|it| it.to_string()))
-            };
+            let mut options =
+                ClientOptions::nearest_first(addresses.iter().map(|it| it.to_string()));
+            options.cluster = settings.cluster.clone();
+            options.trust = self.trust.clone();
+            options.token = self.token.clone();
+            options.plain_token = settings.plain_token;
+            options.request_timeout = settings.timeout;
+            options.attempt_timeout = settings.attempt_timeout;
+            options.routing = settings.routing;
+            options.watcher = watcher.clone();
             let connect = async move {
                 let client = Client::connect(options).await?;
                 Ok((place, Connection { client, addresses }))
@@ -319,20 +319,30 @@ fn describe_change(change: &ReplicaChange, name: Option<&str>) -> String {
             let after = after.as_secs_f64();
             format!("{address}{name} answers again, after {after:.1} s")
         }
+        _ => format!("{address}{name} has changed"),
     }
 }
 
 async fn ask(options: ClientOptions) -> Result<ReplicaInfo, Error> {
     let client = Client::connect(options).await?;
-    let welcome = client.welcome();
+    let server = client.server();
     // A replica that greets, but cannot answer yet, has at least said its name.
-    let status = client.status().await.unwrap_or_default();
+    let status = client
+        .status(StatusQuery::default())
+        .await
+        .unwrap_or_default();
     let peers = status.peers.into_iter();
     Ok(ReplicaInfo {
-        cluster: welcome.cluster,
-        replica: welcome.replica,
-        peers: peers.map(|peer| (peer.name, peer.rtt_us)).collect(),
+        cluster: server.cluster,
+        replica: server.replica,
+        peers: peers.map(round_trip).collect(),
     })
+}
+
+/// Name of a peer and the measured round trip to it in us; 0 if it is not measured yet.
+fn round_trip(peer: PeerStatus) -> (String, u64) {
+    let us = peer.round_trip.map_or(0, |it| it.as_micros() as u64);
+    (peer.name, us)
 }
 
 /// Error that an address returned, without the address.

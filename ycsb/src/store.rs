@@ -5,8 +5,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_client::{Client, Error, Reply};
-use leasehold_wire::{ErrorCode, command::Op};
+use leasehold_client::{Client, Error, RawReply, RefusalKind};
+use leasehold_wire::command::Op;
 
 use crate::measurement::{ReplicaName, ReturnCode};
 
@@ -23,7 +23,7 @@ pub struct OpFailure {
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The result, or why there is none.
-    pub result: Result<Reply, OpFailure>,
+    pub result: Result<RawReply, OpFailure>,
     /// The replica that answered, be it with a refusal; `None`: none did.
     pub from: Option<ReplicaName>,
     /// The replicas that were asked and did not answer.
@@ -47,7 +47,7 @@ pub struct Connection {
 
 impl Store for Connection {
     async fn execute(&self, op: Op) -> Answer {
-        let (result, trace) = self.client.execute_traced(op).await;
+        let (result, trace) = self.client.raw().execute_traced(op).await;
         if is_unauthenticated(&result) {
             tokio::time::sleep(UNAUTHENTICATED_PAUSE).await;
         }
@@ -68,8 +68,8 @@ impl Store for Connection {
 const UNAUTHENTICATED_PAUSE: Duration = Duration::from_millis(100);
 
 fn is_unauthenticated<T>(result: &Result<T, Error>) -> bool {
-    let code = ErrorCode::Unauthenticated;
-    matches!(result, Err(Error::Refused { code: found, .. }) if *found == code)
+    let kind = RefusalKind::Unauthenticated;
+    matches!(result, Err(Error::Refused { kind: found, .. }) if *found == kind)
 }
 
 fn returned(error: &Error) -> ReturnCode {
@@ -77,22 +77,24 @@ fn returned(error: &Error) -> ReturnCode {
         // Nothing was sent: no connection could be made, so nobody was slow to answer.
         Error::Timeout { sent: false, .. } => ReturnCode::ServiceUnavailable,
         Error::Timeout { sent: true, .. } => ReturnCode::Timeout,
-        Error::Refused { code, .. } => match code {
-            ErrorCode::Unavailable => ReturnCode::ServiceUnavailable,
-            ErrorCode::BadRequest | ErrorCode::TooLarge | ErrorCode::NotARecord => {
+        Error::Refused { kind, .. } => match kind {
+            RefusalKind::Unavailable => ReturnCode::ServiceUnavailable,
+            RefusalKind::BadRequest | RefusalKind::TooLarge | RefusalKind::NotARecord => {
                 ReturnCode::BadRequest
             }
-            ErrorCode::Unauthenticated | ErrorCode::PermissionDenied => ReturnCode::Forbidden,
-            ErrorCode::Internal
-            | ErrorCode::SessionExpired
-            | ErrorCode::WrongCluster
-            | ErrorCode::Idle => ReturnCode::Error,
+            RefusalKind::Unauthenticated | RefusalKind::PermissionDenied => ReturnCode::Forbidden,
+            RefusalKind::Internal
+            | RefusalKind::SessionExpired
+            | RefusalKind::WrongCluster
+            | RefusalKind::Idle
+            | _ => ReturnCode::Error,
         },
         Error::Connect { .. } | Error::Lost { .. } => ReturnCode::ServiceUnavailable,
         Error::WrongCluster { .. }
         | Error::PlainToken { .. }
         | Error::Protocol { .. }
-        | Error::Closed => ReturnCode::Error,
+        | Error::Closed
+        | _ => ReturnCode::Error,
     }
 }
 
@@ -102,8 +104,8 @@ mod tests {
 
     #[test]
     fn failures_are_reported_under_ycsbs_names() {
-        let refused = |code| Error::Refused {
-            code,
+        let refused = |kind| Error::Refused {
+            kind,
             message: String::new(),
             log_time_ms: 0,
             resent: false,
@@ -119,10 +121,10 @@ mod tests {
             (timeout(true), "TIMEOUT"),
             (timeout(false), "SERVICE_UNAVAILABLE"),
             (unreachable, "SERVICE_UNAVAILABLE"),
-            (refused(ErrorCode::Unavailable), "SERVICE_UNAVAILABLE"),
-            (refused(ErrorCode::TooLarge), "BAD_REQUEST"),
-            (refused(ErrorCode::PermissionDenied), "FORBIDDEN"),
-            (refused(ErrorCode::Internal), "ERROR"),
+            (refused(RefusalKind::Unavailable), "SERVICE_UNAVAILABLE"),
+            (refused(RefusalKind::TooLarge), "BAD_REQUEST"),
+            (refused(RefusalKind::PermissionDenied), "FORBIDDEN"),
+            (refused(RefusalKind::Internal), "ERROR"),
             (Error::Closed, "ERROR"),
         ];
         for (error, name) in cases {

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use leasehold_transport::{FrameReader, FrameWriter};
-use leasehold_wire::{Hello, Hint, MAGIC, Request, Response};
+use leasehold_wire::{ErrorCode, Hello, Hint, MAGIC, Outcome, Path, Request, Response, Version};
 
 /// Fault that is injected for one command.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -324,41 +324,38 @@ fn identities(commands: &[Command]) -> Vec<(u64, u64)> {
 async fn every_operation_gets_the_answer_to_itself() {
     let server = Server::start([]).await;
     let client = server.client().await;
-    assert_eq!(client.welcome().replica, "CA");
+    assert_eq!(client.server().replica, "CA");
     assert_eq!(client.get("a").await.unwrap(), None);
     let version = client.put("a", "1").await.unwrap();
     let value = client.get("a").await.unwrap().unwrap();
-    assert_eq!(
-        (&value.value[..], value.version),
-        (&b"1"[..], Some(version))
-    );
+    assert_eq!((&value.value[..], value.version), (&b"1"[..], version));
 
-    let swap = client.cas("a", "2", None).await.unwrap();
+    let swap = client.compare_and_swap("a", "2", None).await.unwrap();
     assert_eq!(swap, CasOutcome::Mismatch(Some(version)));
-    let swap = client.cas("a", "2", Some(version)).await.unwrap();
+    let swap = client
+        .compare_and_swap("a", "2", Some(version))
+        .await
+        .unwrap();
     assert!(matches!(swap, CasOutcome::Written(_)));
 
     let key = Bytes::from("b");
     let value = Bytes::from("3");
-    client
-        .multi_put(vec![KeyValue { key, value }])
-        .await
-        .unwrap();
+    client.multi_put([(key, value)]).await.unwrap();
     let entries = client.scan("", "", 10).await.unwrap();
     let keys: Vec<&[u8]> = entries.iter().map(|e| &e.key[..]).collect();
     assert_eq!(keys, [b"a", b"b"]);
     client.delete("a").await.unwrap();
-    assert_eq!(client.multi_get(vec!["b".into()]).await.unwrap().len(), 1);
-    assert_eq!(client.status().await.unwrap().replica, "CA");
-    let reply = client.execute(Op::get("b")).await.unwrap();
+    assert_eq!(client.multi_get(["b"]).await.unwrap().len(), 1);
+    assert_eq!(
+        client.status(StatusQuery::default()).await.unwrap().replica,
+        "CA"
+    );
+    let reply = client.execute_op(Op::get("b")).await.0.unwrap();
     assert_eq!((reply.path, &*reply.replica), (Path::Log, "CA"));
 
-    let field = Field::default();
-    let error = client.put_fields("b", vec![field]).await.unwrap_err();
+    let error = client.put_fields("b", [("", "")]).await.unwrap_err();
     assert!(error.to_string().contains("fields[].name"), "{error}");
-    let name = Bytes::from("f");
-    let value = Bytes::new();
-    let error = client.put_fields("b", vec![Field { name, value }]).await;
+    let error = client.put_fields("b", [("f", "")]).await;
     let error = error.unwrap_err();
     assert!(error.to_string().contains("NOT_A_RECORD"), "{error}");
     assert_eq!(waiting(&client), 0);
@@ -398,7 +395,7 @@ async fn a_write_sent_again_keeps_its_identity_and_is_executed_once() {
     let server = Server::start(faults).await;
     let client = server.client().await;
     let version = client.put("a", "1").await.unwrap();
-    assert_eq!(version.slot, 1);
+    assert_eq!(version.to_string(), "1.0");
     let state = server.state();
     assert_eq!(state.executed.len(), 1);
     assert_eq!(state.arrived.len(), 5);
@@ -572,10 +569,7 @@ async fn an_impossible_command_is_refused_before_it_is_sent() {
     let error = client.put("", "v").await.unwrap_err();
     assert!(error.to_string().contains("put.key is empty"), "{error}");
     assert!(!error.may_have_taken_effect());
-    let entry = KeyValue {
-        key: "k".into(),
-        value: vec![0; 1 << 20].into(),
-    };
+    let entry = ("k", vec![0; 1 << 20]);
     let error = client.multi_put(vec![entry; 4]).await.unwrap_err();
     assert!(error.to_string().contains("TOO_LARGE"), "{error}");
     assert_eq!(server.state().arrived.len(), 0);

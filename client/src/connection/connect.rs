@@ -3,18 +3,18 @@
 use std::io;
 use std::time::Duration;
 
-use rustls::{AlertDescription, Error as TlsError};
+use leasehold_transport::{
+    Channel, ClientReadHalf, ClientWriteHalf, FrameReader, FrameWriter, is_tls_alert, split,
+};
 use tokio::net::TcpStream;
 
-use leasehold_transport::tls::{
-    self, Channel, ClientReadHalf, ClientWriteHalf, HandshakeError, Trust,
-};
-use leasehold_transport::{FrameReader, FrameWriter};
+use crate::options::ClientOptions;
 use leasehold_wire::{ErrorCode, FrameError, Hello, Welcome, decode_greeting};
 
 const PEER_PORT: &str = "it answers as the port for other replicas does: give the replica's port for \
                          clients";
 /// More than the certificates of any replica take.
+#[cfg(feature = "tls")]
 const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
 
 /// A connection that has been greeted.
@@ -49,25 +49,22 @@ impl LinkError {
 pub(crate) async fn connect(
     address: &str,
     hello: Hello,
-    trust: Option<&Trust>,
-    within: Duration,
+    options: &ClientOptions,
 ) -> Result<Link, LinkError> {
-    match tokio::time::timeout(within, open(address, hello, trust)).await {
+    let within = options.greeted_within();
+    match tokio::time::timeout(within, open(address, hello, options)).await {
         Ok(result) => result,
         Err(_) => Err(LinkError::Failed(format!("no greeting within {within:?}"))),
     }
 }
 
-async fn open(address: &str, hello: Hello, trust: Option<&Trust>) -> Result<Link, LinkError> {
+async fn open(address: &str, hello: Hello, options: &ClientOptions) -> Result<Link, LinkError> {
     let failed = |error: io::Error| LinkError::Failed(error.to_string());
     let stream = TcpStream::connect(address).await.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     let cluster = Some(&*hello.cluster).filter(|name| !name.is_empty());
-    let channel = match trust {
-        Some(trust) => Some(secure(&stream, trust, cluster).await?),
-        None => None,
-    };
-    let (reader, writer) = tls::split(stream, channel);
+    let channel = secure(&stream, options, cluster).await?;
+    let (reader, writer) = split(stream, channel);
     let (mut reader, mut writer) = (FrameReader::new(reader), FrameWriter::new(writer));
     let greeting = async {
         writer.feed(&hello)?;
@@ -93,22 +90,39 @@ async fn open(address: &str, hello: Hello, trust: Option<&Trust>) -> Result<Link
     })
 }
 
+#[cfg(feature = "tls")]
 async fn secure(
     stream: &TcpStream,
-    trust: &Trust,
+    options: &ClientOptions,
     cluster: Option<&str>,
-) -> Result<Channel, LinkError> {
+) -> Result<Option<Channel>, LinkError> {
+    use leasehold_transport::tls::{HandshakeError, handshake};
+
+    let Some(trust) = &options.trust else {
+        return Ok(None);
+    };
     let connection = trust.connection(cluster).map_err(LinkError::Failed)?;
-    let handshake = tls::handshake(stream, connection.into(), HANDSHAKE_BYTES_MAX).await;
-    handshake.map(Channel::new).map_err(|error| {
-        let fix = match &error {
-            HandshakeError::Refused(TlsError::InvalidMessage(_)) => {
-                "; if its cluster has no certificates, leave --ca and LEASEHOLD_CA out"
-            }
-            _ => "",
-        };
-        LinkError::Failed(format!("{error}{fix}"))
-    })
+    match handshake(stream, connection.into(), HANDSHAKE_BYTES_MAX).await {
+        Ok(connection) => Ok(Some(Channel::new(connection))),
+        Err(error) => {
+            let fix = match &error {
+                HandshakeError::Refused(rustls::Error::InvalidMessage(_)) => {
+                    "; if its cluster has no certificates, leave --ca and LEASEHOLD_CA out"
+                }
+                _ => "",
+            };
+            Err(LinkError::Failed(format!("{error}{fix}")))
+        }
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+async fn secure(
+    _: &TcpStream,
+    _: &ClientOptions,
+    _: Option<&str>,
+) -> Result<Option<Channel>, LinkError> {
+    Ok(None)
 }
 
 /// Describes, for the operator, a port that answers with something other than a greeting.
@@ -120,7 +134,7 @@ fn not_greeted(error: FrameError) -> LinkError {
                 .to_owned()
         }
         FrameError::Io(error) => format!("no greeting came: {error}"),
-        FrameError::TooLong { length, .. } if tls::is_alert((length as u32).to_be_bytes()) => {
+        FrameError::TooLong { length, .. } if is_tls_alert((length as u32).to_be_bytes()) => {
             "this port speaks TLS: give the certificate of the cluster's authority, its ca.pem \
              (--ca FILE)"
                 .to_owned()
@@ -129,10 +143,18 @@ fn not_greeted(error: FrameError) -> LinkError {
     })
 }
 
+#[cfg(feature = "tls")]
 fn asks_for_certificate(error: &io::Error) -> bool {
+    use rustls::{AlertDescription, Error};
+
     let alert = error.get_ref().and_then(|alert| alert.downcast_ref());
-    let expected = TlsError::AlertReceived(AlertDescription::CertificateRequired);
-    alert.is_some_and(|alert: &TlsError| *alert == expected)
+    let expected = Error::AlertReceived(AlertDescription::CertificateRequired);
+    alert.is_some_and(|alert: &Error| *alert == expected)
+}
+
+#[cfg(not(feature = "tls"))]
+fn asks_for_certificate(_: &io::Error) -> bool {
+    false
 }
 
 fn refused(refusal: leasehold_wire::Error) -> LinkError {

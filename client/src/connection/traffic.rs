@@ -1,8 +1,7 @@
 //! Requests and responses on one connection, until it ends.
 
 use super::{Connection, Link};
-use leasehold_transport::tls::{ClientReadHalf, ClientWriteHalf};
-use leasehold_transport::{FrameReader, FrameWriter};
+use leasehold_transport::{ClientReadHalf, ClientWriteHalf, FrameReader, FrameWriter};
 use leasehold_wire::{ErrorCode, Outcome, Request, Response, outcome};
 
 /// One write to the socket is closed when it holds this much.

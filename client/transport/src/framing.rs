@@ -157,6 +157,12 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     }
 }
 
+/// Whether these first bytes of an answer are a TLS alert to a peer that does not speak TLS.
+pub fn is_tls_alert(prefix: [u8; 4]) -> bool {
+    // An alert, in a record of any version, of less than 256 bytes.
+    prefix[0] == 21 && prefix[1] == 3 && prefix[3] == 0
+}
+
 #[cfg(test)]
 mod tests {
     use leasehold_wire::command::Op;

@@ -12,7 +12,7 @@ use leasehold_node::PEER_MAGIC;
 use leasehold_replica::codec::{encode_envelope, proto};
 use leasehold_replica::message::{Envelope, Message};
 use leasehold_transport::FrameReader;
-use leasehold_wire::{StatusReply, encode_frame};
+use leasehold_wire::{StatusReply, StatusRequest, encode_frame};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -99,7 +99,7 @@ pub async fn statuses(target: &Target) -> anyhow::Result<Vec<StatusReply>> {
         let mut options = options(address, target.authority.as_deref())?;
         options.request_timeout = Duration::from_secs(1);
         let client = Client::connect(options).await?;
-        all.push(client.status().await?);
+        all.push(client.raw().status(StatusRequest::default()).await?);
         client.close();
     }
     Ok(all)

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 pub use client_access::ClientAccess;
 pub use cluster::{DataState, LocalCluster, LocalSettings};
+use leasehold_wire::StatusRequest;
 pub(super) use replica::events_file;
 pub use replica::{DownReason, ProcessEvent, ProcessState, ProcessStatus};
 pub use roles::Roles;
@@ -98,7 +99,8 @@ async fn run_plan(
     let mut statuses = Vec::new();
     for admin in &admins {
         // One that is down, or stands still, says nothing.
-        let status = tokio::time::timeout(STATUS_WITHIN, admin.status()).await;
+        let status =
+            tokio::time::timeout(STATUS_WITHIN, admin.raw().status(StatusRequest::default())).await;
         statuses.extend(status.ok().and_then(Result::ok));
     }
     let at = |ns: u64| started + Duration::from_nanos(ns);

@@ -132,6 +132,7 @@ impl FinalCheck<'_> {
         let attempt = || async {
             let began_ns = began.elapsed().as_nanos() as u64;
             client
+                .raw()
                 .execute(request.op())
                 .await
                 .map(|reply| (began_ns, reply))

@@ -197,7 +197,7 @@ impl Worker {
         let request = self.chooser.next(&mut self.shared.groups.borrow_mut());
         self.operations += 1;
         let began_ns = self.shared.now_ns();
-        let result = client.execute(request.op()).await;
+        let result = client.raw().execute(request.op()).await;
         let now_ns = self.shared.now_ns();
         let end = match result {
             Ok(reply) => self.answered(&request, reply.outcome.result.as_ref(), reply.path),

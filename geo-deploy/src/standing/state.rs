@@ -85,11 +85,10 @@ impl ClusterState {
         addresses: impl IntoIterator<Item = impl ToString>,
     ) -> anyhow::Result<ClientOptions> {
         let addresses = addresses.into_iter().map(|address| address.to_string());
-        Ok(ClientOptions {
-            cluster: Some(self.cluster.clone()),
-            trust: self.ca.as_deref().map(Trust::load).transpose()?,
-            ..ClientOptions::nearest_first(addresses)
-        })
+        let mut options = ClientOptions::nearest_first(addresses);
+        options.cluster = Some(self.cluster.clone());
+        options.trust = self.ca.as_deref().map(Trust::load).transpose()?;
+        Ok(options)
     }
 
     pub(super) fn path(dir: &Path) -> PathBuf {

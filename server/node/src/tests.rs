@@ -10,8 +10,8 @@ use leasehold_client::{Client, ClientOptions};
 use leasehold_transport::{FrameReader, FrameWriter};
 use leasehold_wire::{
     Command, ErrorCode, Hint, LeaseRequest, MAGIC, Path as WirePath, Request, Response,
-    StatusReply, VALUE_BYTES_MAX, Welcome, command::Op, encode_frame, hello, outcome,
-    request::Body,
+    StatusReply, StatusRequest, VALUE_BYTES_MAX, Welcome, command::Op, encode_frame, hello,
+    outcome, request::Body,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -73,6 +73,14 @@ impl Running {
 
 /// Compares the hash of a process that does not know the secret with those of two nodes.
 #[test]
+/// Asks for what is in force for reads under leases, too.
+fn with_leases() -> StatusRequest {
+    StatusRequest {
+        leases: true,
+        ..StatusRequest::default()
+    }
+}
+
 fn every_node_hashes_keys_by_a_secret_of_its_own() {
     use std::hash::BuildHasher as _;
     let hash = || leasehold_leases::hashing::SeededState::default().hash_one("key");
@@ -159,14 +167,14 @@ fn a_single_node_serves_and_finds_its_data_again() {
     let node = Running::started(&config, "CA");
     block_on(async {
         let client = connect(&config).await;
-        assert_eq!(client.welcome().incarnation, 1);
+        assert_eq!(client.server().incarnation, 1);
         assert_eq!(client.get("k").await.unwrap(), None);
         let puts = (0..100).map(|i| client.put("k", format!("v{i}")));
         for put in puts.collect::<Vec<_>>() {
             put.await.unwrap();
         }
         assert_eq!(client.get("k").await.unwrap().unwrap().value, "v99");
-        let status = client.status().await.unwrap();
+        let status = client.raw().status(Default::default()).await.unwrap();
         assert_eq!(
             (status.replica.as_str(), status.leader.as_str()),
             ("CA", "CA")
@@ -178,7 +186,7 @@ fn a_single_node_serves_and_finds_its_data_again() {
     let node = Running::started(&config, "CA");
     block_on(async {
         let client = connect(&config).await;
-        assert_eq!(client.welcome().incarnation, 2);
+        assert_eq!(client.server().incarnation, 2);
         assert_eq!(client.get("k").await.unwrap().unwrap().value, "v99");
     });
     node.stop().unwrap();
@@ -311,7 +319,7 @@ fn a_client_that_ends_its_requests_gets_the_answers_that_are_due() {
 
 /// Value of a node's counter of this name.
 async fn counted(client: &Client, name: &str) -> u64 {
-    let status = client.status().await.unwrap();
+    let status = client.raw().status(Default::default()).await.unwrap();
     let found = status.counters.iter().find(|counter| counter.name == name);
     found
         .unwrap_or_else(|| panic!("{name} is not counted"))
@@ -556,7 +564,7 @@ fn leadership_moves_again_and_again() {
         put_at_each(&config).await;
         let client = connect(&config).await;
         for name in ["CA", "JP", "BR", "CA", "BR", "JP"] {
-            let status = client.move_leadership(name).await.unwrap();
+            let status = client.raw().move_leadership(name).await.unwrap();
             assert_eq!(status.leader, name);
         }
         client.put("k", "v").await.unwrap();
@@ -582,7 +590,7 @@ fn ranges_of_the_file_are_in_force_from_the_first_configuration_on() {
     let ranges = block_on(async {
         let client = connect(&config).await;
         loop {
-            let status = client.status_and_leases().await.unwrap();
+            let status = client.raw().status(with_leases()).await.unwrap();
             let ranges = status.leases.expect("it was asked for").ranges;
             if ranges.len() > 1 {
                 return ranges;
@@ -629,15 +637,21 @@ fn leases_change_while_the_cluster_runs() {
             ..set(strategy)
         };
         let cost = weighed("", Some(0.8), None);
-        let cost = leases(client.set_leases(cost).await.unwrap());
+        let cost = leases(client.raw().set_leases(cost).await.unwrap());
         assert_eq!(cost.ranges[0].settings, "read weight 0.8");
-        let cost = leases(client.set_leases(weighed("", None, Some(1))).await.unwrap());
+        let cost = leases(
+            client
+                .raw()
+                .set_leases(weighed("", None, Some(1)))
+                .await
+                .unwrap(),
+        );
         assert_eq!(
             cost.ranges[0].settings, "read weight 0.8, spare 1",
             "the other stays"
         );
-        client.set_leases(set("leader")).await.unwrap();
-        let changed = leases(client.set_leases(user(holders())).await.unwrap());
+        client.raw().set_leases(set("leader")).await.unwrap();
+        let changed = leases(client.raw().set_leases(user(holders())).await.unwrap());
         assert!(!changed.already);
         let ranges = changed.ranges.iter();
         let ranges: Vec<_> = ranges.map(|it| (&it.from[..], &it.strategy[..])).collect();
@@ -645,7 +659,7 @@ fn leases_change_while_the_cluster_runs() {
         let expected: [(&[u8], &str); 3] =
             [(b"", "leader"), (b"user/", "fixed"), (b"user0", "leader")];
         assert_eq!(ranges, expected);
-        let again = leases(client.set_leases(user(holders())).await.unwrap());
+        let again = leases(client.raw().set_leases(user(holders())).await.unwrap());
         assert!(again.already, "to repeat it does no harm");
         for (wanted, parts) in [
             (set("fast"), ["\"fast\"", "none, leader, all, quorum"]),
@@ -702,7 +716,12 @@ fn leases_change_while_the_cluster_runs() {
             ),
         ] {
             let asked = format!("{wanted:?}");
-            let error = client.set_leases(wanted).await.unwrap_err().to_string();
+            let error = client
+                .raw()
+                .set_leases(wanted)
+                .await
+                .unwrap_err()
+                .to_string();
             for part in parts {
                 assert!(
                     error.contains(part),
@@ -710,9 +729,9 @@ fn leases_change_while_the_cluster_runs() {
                 );
             }
         }
-        let shown = leases(client.status_and_leases().await.unwrap());
+        let shown = leases(client.raw().status(with_leases()).await.unwrap());
         assert_eq!(shown.ranges, again.ranges, "nothing was changed by them");
-        let all = leases(client.set_leases(set("all")).await.unwrap());
+        let all = leases(client.raw().set_leases(set("all")).await.unwrap());
         assert_eq!(all.ranges.len(), 1);
         assert_eq!(all.ranges[0].defaults, ["CA", "JP", "BR"]);
         client.put("k", "v").await.unwrap();
@@ -837,7 +856,12 @@ fn processor_time_is_counted() {
 
 /// Messages that a node could not send.
 async fn unsendable(client: &Client) -> u64 {
-    let counters = client.status().await.unwrap().counters;
+    let counters = client
+        .raw()
+        .status(Default::default())
+        .await
+        .unwrap()
+        .counters;
     let mut counters = counters.into_iter();
     let found = counters.find(|counter| counter.name == "unsendable_messages");
     found.expect("it is counted").value

@@ -8,6 +8,7 @@ use leasehold_leases::advice::{Forecast, HolderPlan};
 use leasehold_wire::LeaseRequest;
 use tokio::time::sleep;
 
+use super::super::with_leases;
 use super::leader_view::LeaderView;
 use crate::terminal::say;
 
@@ -33,7 +34,7 @@ pub(super) async fn apply(
         say!("{to} leads already");
         return Ok(());
     }
-    match client.move_leadership(to).await {
+    match client.raw().move_leadership(to).await {
         Ok(_) => say!("moved leadership to {to}"),
         Err(error @ Error::Refused { .. }) => {
             return Err(error).context(format!(
@@ -65,7 +66,7 @@ async fn set(client: &Client, view: &LeaderView, plan: HolderPlan) -> anyhow::Re
         strategy: plan.name().to_owned(),
         ..LeaseRequest::default()
     };
-    let set = client.set_leases(wanted).await;
+    let set = client.raw().set_leases(wanted).await;
     set.with_context(|| format!("the strategy was not set to {}", plan.name()))?;
     say!("set strategy {}", plan.name());
     let started = std::time::Instant::now();
@@ -77,6 +78,6 @@ async fn set(client: &Client, view: &LeaderView, plan: HolderPlan) -> anyhow::Re
 
 /// Whether the leader has more keys to list.
 async fn unfinished(client: &Client) -> anyhow::Result<bool> {
-    let status = client.status_and_leases().await?;
+    let status = client.raw().status(with_leases()).await?;
     Ok(status.leases.is_some_and(|leases| leases.unfinished))
 }

@@ -4,7 +4,7 @@ use crate::properties::Properties;
 use crate::sample::OpKind;
 use crate::store::{Answer, OpFailure};
 use bytes::Bytes;
-use leasehold_client::Reply;
+use leasehold_client::RawReply;
 use leasehold_wire::{Entry, Field, Outcome as Reached, Path, Record, Version, command::Op};
 use prost::Message;
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ impl Store for Memory {
 }
 
 /// Answer of a replica "here".
-fn answered(reply: Reply) -> Answer {
+fn answered(reply: RawReply) -> Answer {
     Answer {
         result: Ok(reply),
         from: Some("here".into()),
@@ -81,7 +81,7 @@ fn unanswered(returned: ReturnCode) -> Answer {
 }
 
 impl State {
-    fn answer(&mut self, op: Op) -> Reply {
+    fn answer(&mut self, op: Op) -> RawReply {
         let written = Reached::written(Version::default());
         let (outcome, path) = match op {
             Op::Get(get) => match self.records.get(&get.key) {
@@ -112,7 +112,7 @@ impl State {
             }
             other => panic!("no workload sends {other:?}"),
         };
-        Reply {
+        RawReply {
             outcome,
             path,
             replica: "CA".into(),

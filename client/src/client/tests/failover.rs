@@ -76,7 +76,7 @@ fn near(client: &Client) -> ReplicaHealth {
 }
 
 async fn answered_by(client: &Client, op: Op) -> String {
-    client.execute(op).await.unwrap().replica.to_string()
+    client.execute_op(op).await.0.unwrap().replica.to_string()
 }
 
 async fn nobody() -> String {
@@ -131,7 +131,7 @@ async fn a_write_in_flight_goes_on_unchanged_at_the_next_when_its_replica_dies()
         let [near, far] = two([fault]).await;
         let client = Client::connect(options(&[&near, &far])).await.unwrap();
         let writer = client.clone();
-        let write = tokio::spawn(async move { writer.execute(Op::put("a", "1")).await });
+        let write = tokio::spawn(async move { writer.execute_op(Op::put("a", "1")).await.0 });
         near.arrived(1).await;
         near.kill().await;
         let reply = write.await.unwrap().unwrap();
@@ -156,7 +156,7 @@ async fn operations_return_to_the_nearest_when_it_answers_again() {
     // One write stays under way there.
     far.freeze();
     let writer = client.clone();
-    let write = tokio::spawn(async move { writer.execute(Op::put("a", "2")).await });
+    let write = tokio::spawn(async move { writer.execute_op(Op::put("a", "2")).await.0 });
     until(|| waiting(&client) == 1).await;
 
     let near_server = near_server.restart().await;
@@ -197,7 +197,7 @@ async fn a_replica_that_stands_still_is_left_after_a_while_and_found_again() {
     let [near_server, far] = two([]).await;
     let client = Client::connect(hasty(&[&near_server, &far])).await.unwrap();
     near_server.freeze();
-    let (reply, trace) = client.execute_traced(Op::put("a", "1")).await;
+    let (reply, trace) = client.execute_op(Op::put("a", "1")).await;
     assert_eq!(&*reply.unwrap().replica, "OR");
     assert_eq!((trace.answered, trace.silent), (Some(1), vec![0]));
     until(|| near(&client).dead.is_some()).await;
@@ -331,7 +331,7 @@ async fn a_slow_operation_is_answered_by_whoever_is_first() {
     near_server.freeze();
     far.freeze();
     let writer = client.clone();
-    let write = tokio::spawn(async move { writer.execute(Op::put("a", "1")).await });
+    let write = tokio::spawn(async move { writer.execute_op(Op::put("a", "1")).await.0 });
     until(|| waiting(&client) == 2 || client.inner.replicas.all()[1].calls() == 1).await;
     near_server.thaw();
     assert_eq!(&*write.await.unwrap().unwrap().replica, "CA");
@@ -350,7 +350,7 @@ async fn nobody_left_is_one_error_that_names_all() {
     let client = Client::connect(impatient).await.unwrap();
     near.kill().await;
     far.kill().await;
-    let (result, trace) = client.execute_traced(Op::put("a", "1")).await;
+    let (result, trace) = client.execute_op(Op::put("a", "1")).await;
     let error = result.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     assert_eq!(trace.answered, None);

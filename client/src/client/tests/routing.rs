@@ -36,7 +36,7 @@ fn hint(holders: u64, leader: u32) -> Hint {
 }
 
 async fn by(client: &Client, op: Op) -> String {
-    client.execute(op).await.unwrap().replica.to_string()
+    client.execute_op(op).await.0.unwrap().replica.to_string()
 }
 
 /// Waits until the client knows that a replica does not serve.
@@ -75,7 +75,7 @@ async fn a_stale_hint_costs_forwards_until_the_next_one() {
     // The lease moves, and nobody says so.
     servers[0].state().holders = HashSet::from(["VA"]);
     servers[0].state().hint = hint(0b100, 1);
-    let reply = client.execute(Op::get("k")).await.unwrap();
+    let reply = client.execute_op(Op::get("k")).await.0.unwrap();
     assert_eq!((&*reply.replica, reply.path), ("OR", Path::Forwarded));
     assert_eq!(by(&client, Op::get("k")).await, "OR", "it asks for a hint");
     assert_eq!(by(&client, Op::get("k")).await, "VA");
@@ -93,7 +93,7 @@ async fn nonsense_in_a_hint_leaves_the_nearest() {
     servers[0].state().hint = hint(u64::MAX, u32::MAX);
     assert_eq!(by(&client, Op::get("another")).await, "CA");
     for _ in 0..5 {
-        let found = client.execute(Op::get("another")).await.unwrap();
+        let found = client.execute_op(Op::get("another")).await.0.unwrap();
         assert!(["CA", "OR", "VA"].contains(&&*found.replica));
         assert_eq!(by(&client, Op::put("k", "v")).await, "CA");
     }

@@ -30,9 +30,9 @@ async fn two(token: Option<&str>) -> (Server, ClientOptions) {
     (near, options)
 }
 
-fn code(error: &Error) -> Option<ErrorCode> {
+fn kind(error: &Error) -> Option<RefusalKind> {
     match error {
-        Error::Refused { code, .. } => Some(*code),
+        Error::Refused { kind, .. } => Some(*kind),
         _ => None,
     }
 }
@@ -42,7 +42,7 @@ async fn who_has_no_right_token_is_told_by_the_first_replica() {
     for token in [None, Some("lh_wrong")] {
         let (near, options) = two(token).await;
         let refused = Client::connect(options).await.unwrap_err();
-        assert_eq!(code(&refused), Some(ErrorCode::Unauthenticated));
+        assert_eq!(kind(&refused), Some(RefusalKind::Unauthenticated));
         assert!(!refused.may_have_taken_effect());
         assert!(refused.to_string().contains("unknown token"), "{refused}");
         assert_eq!(near.state().connections, 1, "the other one is not asked");
@@ -56,7 +56,7 @@ async fn what_a_token_may_not_do_is_not_asked_again() {
     client.put("k", "v").await.unwrap();
     near.state().faults.push_back(Fault::Denied);
     let denied = client.put("k", "w").await.unwrap_err();
-    assert_eq!(code(&denied), Some(ErrorCode::PermissionDenied));
+    assert_eq!(kind(&denied), Some(RefusalKind::PermissionDenied));
     assert!(!denied.may_have_taken_effect());
     assert_eq!(near.state().arrived.len(), 2, "no further attempt");
     client.put("k", "x").await.unwrap();
@@ -75,16 +75,16 @@ async fn who_loses_its_token_is_told_so_until_it_counts_again() {
         state.faults.push_back(Fault::Cut);
     }
     let lost = client.put("k", "w").await.unwrap_err();
-    assert_eq!(code(&lost), Some(ErrorCode::Unauthenticated));
+    assert_eq!(kind(&lost), Some(RefusalKind::Unauthenticated));
     assert!(lost.may_have_taken_effect(), "the first copy had left");
     let next = client.get("k").await.unwrap_err();
-    assert_eq!(code(&next), Some(ErrorCode::Unauthenticated));
+    assert_eq!(kind(&next), Some(RefusalKind::Unauthenticated));
     assert!(!next.may_have_taken_effect());
 
     near.state().token = Some("lh_right".into());
     let back = async {
         while let Err(error) = client.get("k").await {
-            assert_eq!(code(&error), Some(ErrorCode::Unauthenticated));
+            assert_eq!(kind(&error), Some(RefusalKind::Unauthenticated));
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -114,6 +114,6 @@ async fn a_token_is_not_said_in_plain_text_to_other_machines() {
     let mut without = elsewhere(false);
     without.token = None;
     let unknown = Client::connect(without).await.unwrap_err();
-    assert_eq!(code(&unknown), Some(ErrorCode::Unauthenticated));
+    assert_eq!(kind(&unknown), Some(RefusalKind::Unauthenticated));
     Client::connect(here).await.unwrap();
 }

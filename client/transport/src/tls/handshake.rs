@@ -115,9 +115,3 @@ fn of_alert(alert: AlertDescription) -> &'static str {
         _ => "the other side ended the handshake",
     }
 }
-
-/// Whether these first bytes of an answer are a TLS alert to a peer that does not speak TLS.
-pub fn is_alert(prefix: [u8; 4]) -> bool {
-    // An alert, in a record of any version, of less than 256 bytes.
-    prefix[0] == 21 && prefix[1] == 3 && prefix[3] == 0
-}

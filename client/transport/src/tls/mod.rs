@@ -5,7 +5,6 @@
 //! (see [`names`]), and no addresses: those may change.
 
 mod channel;
-mod halves;
 mod handshake;
 pub mod names;
 mod trust;
@@ -16,8 +15,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{cipher_suite, default_provider, kx_group};
 
 pub use channel::{Channel, ReadProgress};
-pub use halves::{ClientReadHalf, ClientWriteHalf, split};
-pub use handshake::{HandshakeError, handshake, is_alert};
+pub use handshake::{HandshakeError, handshake};
 pub use trust::{Trust, TrustError, malformed, roots};
 
 /// The only TLS version and algorithms in use: TLS 1.3, keys agreed upon by X25519. AES with 128

@@ -34,7 +34,10 @@ pub(super) async fn put_in_force(
     request: LeaseRequest,
 ) -> anyhow::Result<()> {
     let to = request.strategy.clone();
-    let asked = async { Client::connect(options).await?.set_leases(request).await };
+    let asked = async {
+        let client = Client::connect(options).await?;
+        client.raw().set_leases(request).await
+    };
     let answer = asked.await;
     answer.with_context(|| format!("changing the strategy to {to}"))?;
     Ok(())

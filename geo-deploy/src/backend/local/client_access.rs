@@ -80,10 +80,9 @@ impl ClientAccess {
     /// For a client of these addresses.
     pub fn options(&self, addresses: impl IntoIterator<Item = impl ToString>) -> ClientOptions {
         let addresses = addresses.into_iter().map(|address| address.to_string());
-        ClientOptions {
-            cluster: Some(self.cluster.clone()),
-            trust: self.trust.clone(),
-            ..ClientOptions::nearest_first(addresses)
-        }
+        let mut options = ClientOptions::nearest_first(addresses);
+        options.cluster = Some(self.cluster.clone());
+        options.trust = self.trust.clone();
+        options
     }
 }

@@ -144,7 +144,7 @@ impl SharedRunState {
             _ => Op::put(key_name(request.key), value(request.value, self.bytes)),
         };
         let sent_ns = self.now_ns();
-        let reply = connection.execute(op).await;
+        let reply = connection.raw().execute(op).await;
         let timed_out = !matches!(&reply, Err(error) if !matches!(error, Error::Timeout { .. }));
         let reply = reply.ok();
         self.recorder.borrow_mut().record(&OperationRecord {

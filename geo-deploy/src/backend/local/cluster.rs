@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use leasehold_client::Client;
 use leasehold_node::store::StorageError;
-use leasehold_wire::StatusReply;
+use leasehold_wire::{StatusReply, StatusRequest};
 
 use super::super::RunPlan;
 use super::client_access::ClientAccess;
@@ -370,7 +370,8 @@ async fn status(
         options.request_timeout = Duration::from_secs(30);
         *connection = Client::connect(options).await.ok();
     }
-    connection.as_ref()?.status().await.ok()
+    let raw = connection.as_ref()?.raw();
+    raw.status(StatusRequest::default()).await.ok()
 }
 
 /// Whether this replica is ready; the leader must be the one asked for, if it is `preferred`.

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use leasehold_client::Client;
+use leasehold_wire::StatusRequest;
 
 use super::super::{RunPlan, key_name};
 use super::LocalCluster;
@@ -84,7 +85,12 @@ impl HolderQuery {
         let (mut first, mut last) = (None, 0);
         let mut may_hold = Vec::with_capacity(self.keys as usize);
         for key in 0..self.keys {
-            let status = client.status_and_holders(Some(&key_name(key))).await.ok()?;
+            let request = StatusRequest {
+                holders: true,
+                key: key_name(key).into(),
+                ..StatusRequest::default()
+            };
+            let status = client.raw().status(request).await.ok()?;
             last = status.configuration;
             first.get_or_insert(last);
             may_hold.push(self.sites(&status.may_hold));

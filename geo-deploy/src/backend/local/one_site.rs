@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use leasehold_client::Client;
-use leasehold_wire::StatusReply;
+use leasehold_wire::{StatusReply, StatusRequest};
 use tokio::process::Command;
 
 use super::super::ProgressFn;
@@ -169,7 +169,7 @@ impl CaseRun<'_> {
                     client = Client::connect(options).await.ok();
                 }
                 let status = match &client {
-                    Some(client) => client.status().await.ok(),
+                    Some(client) => client.raw().status(StatusRequest::default()).await.ok(),
                     None => None,
                 };
                 if status.is_some_and(|status| self.is_ready(&status)) {
@@ -315,7 +315,11 @@ struct Cluster {
 async fn processor_us(clients: &[Client]) -> anyhow::Result<Vec<f64>> {
     let mut all = Vec::new();
     for client in clients {
-        let status = client.status().await.context("asking a replica")?;
+        let status = client
+            .raw()
+            .status(StatusRequest::default())
+            .await
+            .context("asking a replica")?;
         let mut counters = status.counters.iter();
         let counter = counters.find(|counter| counter.name == "cpu_us");
         let counter = counter.context("a replica does not count its processor time")?;

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use leasehold_client::{Client, ClientOptions};
-use leasehold_wire::StatusReply;
+use leasehold_wire::{StatusReply, StatusRequest};
 use rand_pcg::Pcg64Mcg;
 
 use super::client_access::ClientAccess;
@@ -94,5 +95,10 @@ async fn status(mut options: ClientOptions, key: Option<&[u8]>) -> Option<Status
     options.connect_timeout = ANSWER_WITHIN;
     options.request_timeout = ANSWER_WITHIN;
     let client = Client::connect(options).await.ok()?;
-    client.status_and_holders(key).await.ok()
+    let request = StatusRequest {
+        holders: true,
+        key: Bytes::copy_from_slice(key.unwrap_or_default()),
+        ..StatusRequest::default()
+    };
+    client.raw().status(request).await.ok()
 }

@@ -712,7 +712,7 @@ fn served(configs: [&ClusterConfig; 2], options: &ClientOptions) {
             let found = get.await.unwrap().unwrap().unwrap();
             assert!(found.value == value(n % 16), "{n}");
         }
-        let status = client.status().await.unwrap();
+        let status = client.raw().status(Default::default()).await.unwrap();
         let failed = status
             .counters
             .iter()
@@ -789,7 +789,7 @@ fn new_certificates_are_used_without_a_restart() {
         while Client::connect(options.clone()).await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        client.status().await.unwrap();
+        client.raw().status(Default::default()).await.unwrap();
     });
     node.stop().unwrap();
 }
@@ -809,9 +809,10 @@ fn new_certificates_that_were_refused_are_tried_again() {
         std::fs::write(pki.dir.path().join(AUTHORITY), next.certificate().pem()).unwrap();
         let certificate = certificate_file(pki.dir.path(), "CA");
         std::fs::write(certificate, issued.certificate.pem()).unwrap();
-        let with = |trust| ClientOptions {
-            trust: Some(trust),
-            ..ClientOptions::new(&pki.config.nodes[0].client)
+        let with = |trust| {
+            let mut options = ClientOptions::new(&pki.config.nodes[0].client);
+            options.trust = Some(trust);
+            options
         };
         let old = with(Trust::from_pem(pki.authority.certificate().pem().as_bytes()).unwrap());
         let new = with(pki.trust());
@@ -845,10 +846,8 @@ fn a_pipe_in_place_of_a_certificate_does_not_stop_handshakes() {
         assert!(made.unwrap().success());
     }
     block_on(async {
-        let options = ClientOptions {
-            trust: Some(pki.trust()),
-            ..ClientOptions::new(&pki.config.nodes[0].client)
-        };
+        let mut options = ClientOptions::new(&pki.config.nodes[0].client);
+        options.trust = Some(pki.trust());
         let until = Instant::now() + Duration::from_secs(3);
         while Instant::now() < until {
             Client::connect(options.clone()).await.unwrap();

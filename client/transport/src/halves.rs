@@ -10,7 +10,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::{Channel, ReadProgress};
+#[cfg(not(feature = "tls"))]
+pub use self::without_tls::Channel;
+#[cfg(not(feature = "tls"))]
+use self::without_tls::ReadProgress;
+#[cfg(feature = "tls")]
+pub use crate::tls::Channel;
+#[cfg(feature = "tls")]
+use crate::tls::ReadProgress;
 
 /// More than this is not kept for what arrives next.
 const KEPT_BYTES: usize = 16 << 10;
@@ -139,6 +146,45 @@ impl Drop for ClientWriteHalf {
     fn drop(&mut self) {
         if let Some((shared, _)) = &self.tls {
             lock(shared).end(self.half.as_ref());
+        }
+    }
+}
+
+/// A channel that does not exist: without the feature `tls` every connection is in plain text.
+#[cfg(not(feature = "tls"))]
+mod without_tls {
+    use std::io;
+    use std::task::{Context, Poll};
+
+    use bytes::BytesMut;
+    use tokio::net::TcpStream;
+    use tokio::net::tcp::OwnedReadHalf;
+
+    #[derive(Debug)]
+    pub enum Channel {}
+
+    #[derive(PartialEq)]
+    pub enum ReadProgress {
+        #[allow(dead_code)]
+        End,
+    }
+
+    impl Channel {
+        pub fn poll_receive(
+            &mut self,
+            _: &mut Context<'_>,
+            _: &mut OwnedReadHalf,
+            _: &mut BytesMut,
+        ) -> Poll<io::Result<ReadProgress>> {
+            match *self {}
+        }
+
+        pub fn send(&mut self, _: &TcpStream, _: &mut BytesMut) -> io::Result<()> {
+            match *self {}
+        }
+
+        pub fn end(&mut self, _: &TcpStream) {
+            match *self {}
         }
     }
 }

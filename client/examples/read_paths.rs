@@ -1,0 +1,22 @@
+//! Shows how reads are served: locally, by another holder, or by the leader.
+
+#![allow(clippy::print_stdout)] // a program
+
+mod common;
+
+use leasehold_client::{Operation, OperationResult};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let client = common::connect().await?;
+    client.put("example/popular", "value").await?;
+
+    // With `quorum` leases, a replica whose clients read a key often becomes a holder of it.
+    for _ in 0..3 {
+        let key = "example/popular".into();
+        let reply = client.execute(Operation::Get { key }).await?;
+        assert!(matches!(reply.result, OperationResult::Value(_)));
+        println!("{} served it: {:?}", reply.replica, reply.path);
+    }
+    Ok(())
+}

@@ -1,0 +1,25 @@
+//! Changes some fields of a record and leaves the others alone.
+
+#![allow(clippy::print_stdout)] // a program
+
+mod common;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let client = common::connect().await?;
+
+    // Creates the record. Names and values of fields are any bytes.
+    let fields = [("name", "Ada"), ("city", "London")];
+    client.put_fields("example/user/1", fields).await?;
+
+    // Changes one field: the replicas merge it, so that two programs may change two fields at once.
+    client
+        .put_fields("example/user/1", [("city", "Paris")])
+        .await?;
+
+    let record = client.get("example/user/1").await?.expect("just written");
+    for (name, value) in record.fields().expect("it is a record") {
+        println!("{} = {}", name.escape_ascii(), value.escape_ascii());
+    }
+    Ok(())
+}

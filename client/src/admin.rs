@@ -1,0 +1,130 @@
+//! Requests of operators: leadership and leases.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use leasehold_wire as wire;
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::status::Status;
+
+/// Requests of operators, from [`Client::admin`]. Where the cluster asks for tokens, the client's
+/// token must have the right `admin`.
+#[derive(Clone, Copy, Debug)]
+pub struct Admin<'a> {
+    client: &'a Client,
+}
+
+/// A change of leases: of the strategy for a key range, of durations, or of both. What is not set
+/// stays as it is.
+///
+/// ```
+/// use leasehold_client::LeaseChange;
+/// use std::time::Duration;
+///
+/// // Every replica may read keys that begin with "catalog/".
+/// let shared = LeaseChange::strategy("all").range("catalog/", "catalog0");
+/// // Leases of 5 s, for all keys.
+/// let longer = LeaseChange::durations().lease(Duration::from_secs(5));
+/// # let _ = (shared, longer);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LeaseChange {
+    request: wire::LeaseRequest,
+}
+
+impl LeaseChange {
+    /// Changes durations only, which are those of all keys.
+    pub fn durations() -> LeaseChange {
+        LeaseChange::default()
+    }
+
+    /// Puts a strategy in force, for all keys unless [`range`](Self::range) says otherwise:
+    /// `leader`, `all`, `quorum`, `cost`, `fixed` or `none`.
+    pub fn strategy(name: impl Into<String>) -> LeaseChange {
+        let strategy = name.into();
+        let request = wire::LeaseRequest {
+            strategy,
+            ..wire::LeaseRequest::default()
+        };
+        LeaseChange { request }
+    }
+
+    /// Applies the strategy to the keys from `from` on and below `to` only. An empty `to` is no
+    /// end.
+    pub fn range(mut self, from: impl Into<Bytes>, to: impl Into<Bytes>) -> LeaseChange {
+        self.request.from = from.into();
+        self.request.to = to.into();
+        self
+    }
+
+    /// Names the holders of the strategy `fixed`.
+    pub fn holders(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> LeaseChange {
+        self.request.holders = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets the duration of a promise.
+    pub fn lease(mut self, duration: Duration) -> LeaseChange {
+        self.request.t_lease_ms = Some(ms(duration));
+        self
+    }
+
+    /// Sets the duration of a guard. It must be at least the longest one-way delay.
+    pub fn guard(mut self, duration: Duration) -> LeaseChange {
+        self.request.t_guard_ms = Some(ms(duration));
+        self
+    }
+
+    /// Sets the interval at which promises are renewed.
+    pub fn renew(mut self, interval: Duration) -> LeaseChange {
+        self.request.renew_ms = Some(ms(interval));
+        self
+    }
+
+    /// Sets the time for which a silent holder is waited for before it is suspected.
+    pub fn grace(mut self, duration: Duration) -> LeaseChange {
+        self.request.grace_ms = Some(ms(duration));
+        self
+    }
+
+    /// Allows durations above a minute, for which a failure can block writes.
+    pub fn force(mut self) -> LeaseChange {
+        self.request.force = true;
+        self
+    }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl<'a> Admin<'a> {
+    pub(crate) fn new(client: &'a Client) -> Admin<'a> {
+        Admin { client }
+    }
+
+    /// Moves leadership to the replica called `to`, and waits until it leads. Any replica passes
+    /// the request on. Returns the status of the replica that was asked.
+    ///
+    /// # Errors
+    /// As [`Client::execute`]. [`Error::Refused`] says why leadership did not move.
+    pub async fn move_leadership(self, to: &str) -> Result<Status, Error> {
+        let body = wire::request::Body::Move(wire::MoveRequest { to: to.to_owned() });
+        let status = self.client.request_status(body).await?;
+        Ok(Status::from_wire(status, false))
+    }
+
+    /// Changes leases, and waits until the change is in force. Any replica passes the request on.
+    /// A change that is in force already does no harm. Returns the status of the replica that was
+    /// asked, with [`Status::leases`].
+    ///
+    /// # Errors
+    /// As [`Client::execute`]. [`Error::Refused`] says what is wrong, and what would do.
+    pub async fn set_leases(self, change: LeaseChange) -> Result<Status, Error> {
+        let body = wire::request::Body::Lease(change.request);
+        let status = self.client.request_status(body).await?;
+        Ok(Status::from_wire(status, false))
+    }
+}

@@ -1,0 +1,86 @@
+//! Requests and answers as messages of `leasehold-wire`, for tools that record or show all that a
+//! replica says. They change with the protocol, so they are no part of the stable interface: the
+//! feature `raw` is for the packages of Leasehold itself.
+
+use std::sync::Arc;
+
+#[cfg(feature = "raw")]
+use leasehold_wire::{
+    LeaseRequest, MoveRequest, StatusReply, StatusRequest, Welcome, command::Op, request::Body,
+};
+use leasehold_wire::{Outcome, Path};
+
+#[cfg(feature = "raw")]
+use crate::{client::Client, copies::OperationTrace, error::Error};
+
+/// The result of a command as a message, and how it was served.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RawReply {
+    /// Never an error: those are [`Error::Refused`].
+    pub outcome: Outcome,
+    /// Path by which a read was served; `Log` or `Unspecified` for a write.
+    pub path: Path,
+    /// The name of the replica that answered.
+    pub replica: Arc<str>,
+}
+
+/// Requests as messages, from [`Client::raw`].
+#[cfg(feature = "raw")]
+#[derive(Clone, Copy, Debug)]
+pub struct Raw<'a> {
+    client: &'a Client,
+}
+
+#[cfg(feature = "raw")]
+impl Client {
+    /// Requests and answers as messages.
+    pub fn raw(&self) -> Raw<'_> {
+        Raw { client: self }
+    }
+}
+
+#[cfg(feature = "raw")]
+impl Raw<'_> {
+    /// The greeting that the nearest serving replica sent when its connection was last made.
+    pub fn welcome(self) -> Welcome {
+        self.client.last_welcome()
+    }
+
+    /// Executes one command and waits for its result.
+    ///
+    /// # Errors
+    /// As [`Client::execute`].
+    pub async fn execute(self, op: Op) -> Result<RawReply, Error> {
+        self.execute_traced(op).await.0
+    }
+
+    /// As [`Raw::execute`], and which replicas were asked.
+    pub async fn execute_traced(self, op: Op) -> (Result<RawReply, Error>, OperationTrace) {
+        self.client.execute_op(op).await
+    }
+
+    /// Asks a replica for its status.
+    ///
+    /// # Errors
+    /// As [`Client::execute`].
+    pub async fn status(self, request: StatusRequest) -> Result<StatusReply, Error> {
+        self.client.request_status(Body::Status(request)).await
+    }
+
+    /// As [`Admin::move_leadership`](crate::Admin::move_leadership).
+    ///
+    /// # Errors
+    /// As [`Client::execute`].
+    pub async fn move_leadership(self, to: &str) -> Result<StatusReply, Error> {
+        let body = Body::Move(MoveRequest { to: to.to_owned() });
+        self.client.request_status(body).await
+    }
+
+    /// As [`Admin::set_leases`](crate::Admin::set_leases).
+    ///
+    /// # Errors
+    /// As [`Client::execute`].
+    pub async fn set_leases(self, wanted: LeaseRequest) -> Result<StatusReply, Error> {
+        self.client.request_status(Body::Lease(wanted)).await
+    }
+}

@@ -1,0 +1,372 @@
+//! Keys' values and versions, and operations on them with their results.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use leasehold_wire as wire;
+
+/// Version of a value: the place in the log of the write that made it. Versions of one key rise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    slot: u64,
+    index: u32,
+}
+
+/// Text that is no version.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is no version: a version is written slot.index, as 17.0")]
+pub struct ParseVersionError {
+    text: String,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.slot, self.index)
+    }
+}
+
+/// Reads what [`Version`] prints, so that a program can keep a version as text.
+impl FromStr for Version {
+    type Err = ParseVersionError;
+
+    fn from_str(text: &str) -> Result<Version, ParseVersionError> {
+        let parsed = text.split_once('.').and_then(|(slot, index)| {
+            let (slot, index) = (slot.parse().ok()?, index.parse().ok()?);
+            Some(Version { slot, index })
+        });
+        parsed.ok_or_else(|| ParseVersionError {
+            text: text.to_owned(),
+        })
+    }
+}
+
+/// Value of a key, and its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VersionedValue {
+    /// The value.
+    pub value: Bytes,
+    /// Its version, for [`compare_and_swap`](crate::Client::compare_and_swap).
+    pub version: Version,
+}
+
+/// A key with its value and version, of a scan or of a read of several keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoredEntry {
+    /// The key.
+    pub key: Bytes,
+    /// Its value.
+    pub value: Bytes,
+    /// The value's version.
+    pub version: Version,
+}
+
+/// Result of a compare-and-swap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CasOutcome {
+    /// The value is written, under this version.
+    Written(Version),
+    /// Nothing is written: the key has this version, or (`None`) does not exist.
+    Mismatch(Option<Version>),
+}
+
+/// An operation on keys, for [`Client::execute`](crate::Client::execute).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Reads one key.
+    Get {
+        /// The key.
+        key: Bytes,
+    },
+    /// Writes one key, whatever it holds.
+    Put {
+        /// The key.
+        key: Bytes,
+        /// Its new value.
+        value: Bytes,
+    },
+    /// Removes one key, if it exists.
+    Delete {
+        /// The key.
+        key: Bytes,
+    },
+    /// Writes one key, if it still has a version.
+    CompareAndSwap {
+        /// The key.
+        key: Bytes,
+        /// Its new value.
+        value: Bytes,
+        /// The version that it must have; `None`: it must not exist.
+        expected: Option<Version>,
+    },
+    /// Merges fields into the record at a key, which is created if it does not exist.
+    PutFields {
+        /// The key.
+        key: Bytes,
+        /// Names and values of the fields.
+        fields: Vec<(Bytes, Bytes)>,
+    },
+    /// Reads several keys at one moment.
+    MultiGet {
+        /// The keys.
+        keys: Vec<Bytes>,
+    },
+    /// Writes several keys at one moment.
+    MultiPut {
+        /// Keys and their new values.
+        entries: Vec<(Bytes, Bytes)>,
+    },
+    /// Reads a range of keys at one moment.
+    Scan {
+        /// The first key.
+        from: Bytes,
+        /// The first key after the range; empty: the range has no end.
+        to: Bytes,
+        /// Maximum number of entries.
+        limit: u32,
+    },
+}
+
+/// Result of an [`Operation`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OperationResult {
+    /// A write has taken effect, under this version.
+    Written(Version),
+    /// The value of the key that was read.
+    Value(VersionedValue),
+    /// The key that was read does not exist.
+    Missing,
+    /// A compare-and-swap wrote nothing: the key has this version, or (`None`) does not exist.
+    Mismatch(Option<Version>),
+    /// Entries of a scan in key order, or of a read of several keys in the order asked. Keys that do
+    /// not exist are left out.
+    Entries(Vec<StoredEntry>),
+}
+
+/// Way in which a replica served a read. All of them are linearizable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ReadPath {
+    /// At once, under the replica's own lease.
+    Local,
+    /// Under the replica's own lease, after waiting for a write in flight to the key.
+    Held,
+    /// Under the lease of another replica, to which it was passed on.
+    Forwarded,
+    /// Confirmed by the leader with a majority.
+    ReadIndex,
+    /// As a command in the log.
+    Log,
+    /// In a way that this version of the library does not know.
+    Unknown,
+}
+
+/// Result of an operation, and how it was served.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Reply {
+    /// The result.
+    pub result: OperationResult,
+    /// Way in which a read was served; `Log` for a write.
+    pub path: ReadPath,
+    /// Name of the replica that answered.
+    pub replica: Arc<str>,
+}
+
+/// Kind of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RefusalKind {
+    /// The replica failed to execute the request.
+    Internal,
+    /// The request can never succeed; the message names what is wrong.
+    BadRequest,
+    /// A key, a value or the whole request is too large.
+    TooLarge,
+    /// Nobody can serve the request now, for instance because there is no leader.
+    Unavailable,
+    /// The session of a write has expired. The client begins another one by itself, so this is seen
+    /// only if an earlier attempt may have taken effect.
+    SessionExpired,
+    /// Fields cannot be merged into this value: it is no record.
+    NotARecord,
+    /// The replica is of another cluster.
+    WrongCluster,
+    /// The connection was idle for too long.
+    Idle,
+    /// The token is missing, unknown, expired or revoked.
+    Unauthenticated,
+    /// The token gives no right to this request.
+    PermissionDenied,
+}
+
+impl VersionedValue {
+    /// Fields of a record, as [`put_fields`](crate::Client::put_fields) wrote it, with their names.
+    /// `None` if the value is no record.
+    pub fn fields(&self) -> Option<Vec<(Bytes, Bytes)>> {
+        use prost::Message as _;
+        let record = wire::Record::decode(self.value.clone()).ok()?;
+        let fields = record.fields.into_iter();
+        Some(fields.map(|field| (field.name, field.value)).collect())
+    }
+}
+
+impl Version {
+    pub(crate) fn from_wire(version: wire::Version) -> Version {
+        let wire::Version { slot, index } = version;
+        Version { slot, index }
+    }
+
+    pub(crate) fn to_wire(self) -> wire::Version {
+        let Version { slot, index } = self;
+        wire::Version { slot, index }
+    }
+}
+
+impl Operation {
+    pub(crate) fn into_wire(self) -> wire::command::Op {
+        use wire::command::Op;
+        match self {
+            Operation::Get { key } => Op::get(key),
+            Operation::Put { key, value } => Op::put(key, value),
+            Operation::Delete { key } => Op::delete(key),
+            Operation::CompareAndSwap {
+                key,
+                value,
+                expected,
+            } => Op::cas(key, value, expected.map(Version::to_wire)),
+            Operation::PutFields { key, fields } => {
+                let field = |(name, value)| wire::Field { name, value };
+                Op::put_fields(key, fields.into_iter().map(field).collect())
+            }
+            Operation::MultiGet { keys } => Op::multi_get(keys),
+            Operation::MultiPut { entries } => {
+                let entry = |(key, value)| wire::KeyValue { key, value };
+                Op::multi_put(entries.into_iter().map(entry).collect())
+            }
+            Operation::Scan { from, to, limit } => Op::scan(from, to, limit),
+        }
+    }
+}
+
+impl OperationResult {
+    /// Returns `None` for an error, or for a value without a version.
+    pub(crate) fn from_wire(result: wire::outcome::Result) -> Option<OperationResult> {
+        use wire::outcome::Result;
+        Some(match result {
+            Result::Written(version) => OperationResult::Written(Version::from_wire(version)),
+            Result::Value(found) => OperationResult::Value(VersionedValue {
+                value: found.value,
+                version: Version::from_wire(found.version?),
+            }),
+            Result::Missing(_) => OperationResult::Missing,
+            Result::Mismatch(found) => {
+                OperationResult::Mismatch(found.actual.map(Version::from_wire))
+            }
+            Result::Entries(found) => {
+                let entry = |entry: wire::Entry| {
+                    Some(StoredEntry {
+                        key: entry.key,
+                        value: entry.value,
+                        version: Version::from_wire(entry.version?),
+                    })
+                };
+                let entries: Option<_> = found.entries.into_iter().map(entry).collect();
+                OperationResult::Entries(entries?)
+            }
+            Result::Error(_) => return None,
+        })
+    }
+}
+
+impl ReadPath {
+    pub(crate) fn from_wire(path: wire::Path) -> ReadPath {
+        match path {
+            wire::Path::Local => ReadPath::Local,
+            wire::Path::Held => ReadPath::Held,
+            wire::Path::Forwarded => ReadPath::Forwarded,
+            wire::Path::ReadIndex => ReadPath::ReadIndex,
+            wire::Path::Log => ReadPath::Log,
+            wire::Path::Unspecified => ReadPath::Unknown,
+        }
+    }
+}
+
+impl RefusalKind {
+    pub(crate) fn from_wire(code: wire::ErrorCode) -> RefusalKind {
+        use wire::ErrorCode;
+        match code {
+            ErrorCode::Internal => RefusalKind::Internal,
+            ErrorCode::BadRequest => RefusalKind::BadRequest,
+            ErrorCode::TooLarge => RefusalKind::TooLarge,
+            ErrorCode::Unavailable => RefusalKind::Unavailable,
+            ErrorCode::SessionExpired => RefusalKind::SessionExpired,
+            ErrorCode::NotARecord => RefusalKind::NotARecord,
+            ErrorCode::WrongCluster => RefusalKind::WrongCluster,
+            ErrorCode::Idle => RefusalKind::Idle,
+            ErrorCode::Unauthenticated => RefusalKind::Unauthenticated,
+            ErrorCode::PermissionDenied => RefusalKind::PermissionDenied,
+        }
+    }
+
+    /// Name of the kind, as messages show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            RefusalKind::Internal => "INTERNAL",
+            RefusalKind::BadRequest => "BAD_REQUEST",
+            RefusalKind::TooLarge => "TOO_LARGE",
+            RefusalKind::Unavailable => "UNAVAILABLE",
+            RefusalKind::SessionExpired => "SESSION_EXPIRED",
+            RefusalKind::NotARecord => "NOT_A_RECORD",
+            RefusalKind::WrongCluster => "WRONG_CLUSTER",
+            RefusalKind::Idle => "IDLE",
+            RefusalKind::Unauthenticated => "UNAUTHENTICATED",
+            RefusalKind::PermissionDenied => "PERMISSION_DENIED",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_read_as_it_is_printed() {
+        let version = Version { slot: 17, index: 3 };
+        assert_eq!(version.to_string(), "17.3");
+        assert_eq!("17.3".parse(), Ok(version));
+        for bad in ["", "17", "17.", ".3", "17.3.1", "-1.0"] {
+            let error = bad.parse::<Version>().expect_err("no version");
+            assert!(error.to_string().contains("slot.index"), "{error}");
+        }
+    }
+
+    #[test]
+    fn versions_of_one_key_rise_with_the_log() {
+        let version = |slot, index| Version { slot, index };
+        assert!(version(1, 9) < version(2, 0) && version(2, 0) < version(2, 1));
+    }
+
+    #[test]
+    fn a_value_without_a_version_is_no_result() {
+        let value = wire::Value {
+            value: Bytes::from("v"),
+            version: None,
+        };
+        let result = wire::outcome::Result::Value(value);
+        assert_eq!(OperationResult::from_wire(result), None);
+    }
+
+    #[test]
+    fn kinds_have_the_names_of_the_protocol() {
+        for number in 0..=9 {
+            let code = wire::ErrorCode::try_from(number).expect("it has ten");
+            assert_eq!(RefusalKind::from_wire(code).name(), code.as_str_name());
+        }
+    }
+}
