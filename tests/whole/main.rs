@@ -10,6 +10,7 @@ mod cluster;
 mod command_line;
 mod demo;
 mod disk;
+mod examples;
 mod failures;
 mod hostile;
 mod operating;
