@@ -318,9 +318,10 @@ impl ProgressMeter {
             return format!("{before}: {doing}");
         }
         let operations = progress.operations;
-        let failing = match progress.failing.is_empty() {
-            true => "nothing".to_owned(),
-            false => progress.failing.join("; "),
+        let failing = if progress.failing.is_empty() {
+            "nothing".to_owned()
+        } else {
+            progress.failing.join("; ")
         };
         format!(
             "{before}: {:.0} of {:.0} s, {} faults, {} operations ({} of unknown fate); failing now: \
@@ -334,9 +335,10 @@ impl ProgressMeter {
     }
 
     fn ended(&self, ran: &RoundResult) {
-        let verdict = match ran.is_violation() {
-            true => "VIOLATION",
-            false => "no violation",
+        let verdict = if ran.is_violation() {
+            "VIOLATION"
+        } else {
+            "no violation"
         };
         let line = format!("round {} ({}): {verdict}", ran.number, ran.strategy);
         match &self.bar {

@@ -212,16 +212,15 @@ impl Connector {
     /// answers is asked for the leader: the one that should lead may be dead.
     pub async fn connect(&self) -> anyhow::Result<ConnectedClient> {
         let client = self.connect_to_first().await?;
-        let leader = match self.at_leader {
-            true => {
-                client
-                    .raw()
-                    .status(StatusRequest::default())
-                    .await
-                    .unwrap_or_default()
-                    .leader
-            }
-            false => String::new(),
+        let leader = if self.at_leader {
+            client
+                .raw()
+                .status(StatusRequest::default())
+                .await
+                .unwrap_or_default()
+                .leader
+        } else {
+            String::new()
         };
         match self.beginning_at(&leader) {
             Some(elsewhere) if leader != client.server().replica => Ok(ConnectedClient {

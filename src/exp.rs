@@ -291,9 +291,10 @@ fn run_sim(
         run.join()
     });
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    match stop.into_inner() {
-        true => Err(Interrupted("interrupted".to_owned()).into()),
-        false => Ok(()),
+    if stop.into_inner() {
+        Err(Interrupted("interrupted".to_owned()).into())
+    } else {
+        Ok(())
     }
 }
 

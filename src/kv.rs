@@ -267,9 +267,10 @@ fn print(reply: &RawReply, verbose: bool) -> anyhow::Result<()> {
 /// Returns the line that `get` prints.
 fn value_line(value: &[u8], is_terminal: bool) -> Vec<u8> {
     let must_escape = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
-    match is_terminal {
-        true => [escaped(value, must_escape).as_bytes(), b"\n"].concat(),
-        false => [value, b"\n"].concat(),
+    if is_terminal {
+        [escaped(value, must_escape).as_bytes(), b"\n"].concat()
+    } else {
+        [value, b"\n"].concat()
     }
 }
 
@@ -277,15 +278,16 @@ fn value_line(value: &[u8], is_terminal: bool) -> Vec<u8> {
 fn entry_line(key: &[u8], value: &[u8], is_terminal: bool) -> Vec<u8> {
     let key = escaped(key, |letter| letter.is_control() || letter == '\\');
     let key = key.as_bytes();
-    match is_terminal {
-        true => [
+    if is_terminal {
+        [
             key,
             b"\t",
             escaped(value, char::is_control).as_bytes(),
             b"\n",
         ]
-        .concat(),
-        false => [key, b"\t", value, b"\n"].concat(),
+        .concat()
+    } else {
+        [key, b"\t", value, b"\n"].concat()
     }
 }
 

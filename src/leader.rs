@@ -56,9 +56,10 @@ async fn move_to(client: &Client, node: &str) -> anyhow::Result<()> {
             )
         })?,
     };
-    let already = match before.leader == status.leader {
-        true => " already",
-        false => "",
+    let already = if before.leader == status.leader {
+        " already"
+    } else {
+        ""
     };
     say!(
         "{} leads{already}, round {}",

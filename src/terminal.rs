@@ -62,9 +62,10 @@ pub fn escaped(bytes: &[u8], must_escape: impl Fn(char) -> bool) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for letter in chunk.valid().chars() {
-            match must_escape(letter) {
-                true => text.extend(letter.escape_default()),
-                false => text.push(letter),
+            if must_escape(letter) {
+                text.extend(letter.escape_default())
+            } else {
+                text.push(letter)
             }
         }
         text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));

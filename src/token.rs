@@ -198,9 +198,10 @@ fn may(entry: &TokenEntry) -> String {
     if entry.admin {
         words.push("administer".to_owned());
     }
-    match words.is_empty() {
-        true => "ask for the status".to_owned(),
-        false => words.join(", "),
+    if words.is_empty() {
+        "ask for the status".to_owned()
+    } else {
+        words.join(", ")
     }
 }
 

@@ -169,9 +169,10 @@ impl Replicas {
 
     /// Why a replica refuses this client's token, if none is left that takes it.
     pub fn refusal(&self) -> Option<leasehold_wire::Error> {
-        match self.connections.iter().any(Connection::may_serve) {
-            true => None,
-            false => self.connections.iter().find_map(Connection::refusal),
+        if self.connections.iter().any(Connection::may_serve) {
+            None
+        } else {
+            self.connections.iter().find_map(Connection::refusal)
         }
     }
 
@@ -362,9 +363,10 @@ impl Replicas {
             };
             if !answer.is_ok_and(|response| serves(&response)) {
                 sleep(silence_timeout).await;
-                match connection.is_greeted() {
-                    true => return "unavailable".to_owned(),
-                    false => break,
+                if connection.is_greeted() {
+                    return "unavailable".to_owned();
+                } else {
+                    break;
                 }
             }
             self.rest(pause).await;

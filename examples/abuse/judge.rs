@@ -57,9 +57,10 @@ impl Check {
 
 /// Whole where it is, else with one decimal.
 fn plain(value: f64) -> String {
-    match value.fract() == 0.0 {
-        true => format!("{value:.0}"),
-        false => format!("{value:.1}"),
+    if value.fract() == 0.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.1}")
     }
 }
 
@@ -94,9 +95,10 @@ impl Row {
         let failed: Vec<String> = failed
             .map(|check| format!("{}: {} ({})", check.what, check.found, check.bound))
             .collect();
-        match failed.is_empty() {
-            true => format!("passed; {}", self.latencies()),
-            false => format!("FAILED: {}; {}", failed.join("; "), self.latencies()),
+        if failed.is_empty() {
+            format!("passed; {}", self.latencies())
+        } else {
+            format!("FAILED: {}; {}", failed.join("; "), self.latencies())
         }
     }
 

@@ -270,13 +270,15 @@ fn short(text: &str) -> String {
 
 fn cell(check: &Check) -> String {
     let found = short(&check.found);
-    let found = match check.good {
-        true => found,
-        false => format!("**{found}**"),
+    let found = if check.good {
+        found
+    } else {
+        format!("**{found}**")
     };
-    match check.bound.is_empty() {
-        true => found,
-        false => format!("{found} ({})", check.bound),
+    if check.bound.is_empty() {
+        found
+    } else {
+        format!("{found} ({})", check.bound)
     }
 }
 

@@ -138,9 +138,10 @@ impl Stage {
         let attackers = self.wage(attack, cluster, false)?;
         let length = Duration::from_secs(attack.seconds);
         let waging = tokio::task::spawn_local(figures_of_owned(attackers, attack.name));
-        let ends = match attack.setting.unprivileged {
-            true => fail_until(cluster, began + length).await?,
-            false => ExitTally::default(),
+        let ends = if attack.setting.unprivileged {
+            fail_until(cluster, began + length).await?
+        } else {
+            ExitTally::default()
         };
         sleep((began + length).saturating_duration_since(Instant::now() + LATE)).await;
         let (late, sent) = (Instant::now(), peer_bytes(attack, cluster).await);

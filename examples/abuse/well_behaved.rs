@@ -154,9 +154,10 @@ async fn operate(client: &Client, number: u64, at: Instant) -> Sample {
     let write = number.is_multiple_of(2);
     // Spread over the keys, with no order that a replica could profit from.
     let key = format!("calm-{}", number / 2 * 7919 % KEYS);
-    let good = match write {
-        true => client.put(key, VALUE).await.is_ok(),
-        false => client.get(key).await.is_ok(),
+    let good = if write {
+        client.put(key, VALUE).await.is_ok()
+    } else {
+        client.get(key).await.is_ok()
     };
     Sample {
         at,

@@ -108,13 +108,12 @@ impl<'a> Load<'a> {
         let turn = LaneTurn { lane, number, last };
         let body = match (self.case.ask)(&turn) {
             CaseRequest::Op(op) => {
-                let command = match op.is_write() {
-                    true => {
-                        let oldest = self.in_flight.keys().next().copied().unwrap_or(id);
-                        Command::session(self.client, id, oldest, op)
-                            .opened(self.wire.welcome.log_time_ms)
-                    }
-                    false => op.into(),
+                let command = if op.is_write() {
+                    let oldest = self.in_flight.keys().next().copied().unwrap_or(id);
+                    Command::session(self.client, id, oldest, op)
+                        .opened(self.wire.welcome.log_time_ms)
+                } else {
+                    op.into()
                 };
                 Body::Command(command)
             }

@@ -183,9 +183,10 @@ impl Cluster {
     }
 
     fn program(&self) -> PathBuf {
-        match self.setting.unprivileged {
-            true => self.dir.join("leasehold"),
-            false => self.recipe.binary.clone(),
+        if self.setting.unprivileged {
+            self.dir.join("leasehold")
+        } else {
+            self.recipe.binary.clone()
         }
     }
 

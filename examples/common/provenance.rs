@@ -24,9 +24,10 @@ impl std::fmt::Display for Program {
             revision,
             built,
         } = self;
-        match revision.is_empty() {
-            true => write!(f, "a program that was not noted"),
-            false => write!(f, "{version}, revision {revision}, built {built}"),
+        if revision.is_empty() {
+            write!(f, "a program that was not noted")
+        } else {
+            write!(f, "{version}, revision {revision}, built {built}")
         }
     }
 }

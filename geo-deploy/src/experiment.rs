@@ -283,9 +283,10 @@ impl StrategyPlan {
 
     /// Returns the faults that are injected under this strategy.
     pub fn faults<'a>(&'a self, experiment: &'a Experiment) -> &'a [FaultSpec] {
-        match self.fault.is_empty() {
-            true => &experiment.fault,
-            false => &self.fault,
+        if self.fault.is_empty() {
+            &experiment.fault
+        } else {
+            &self.fault
         }
     }
 

@@ -201,9 +201,10 @@ impl fmt::Display for FaultSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.action.name(), list(&self.target))?;
         if self.action.affects_links() {
-            let others = match self.to.is_empty() {
-                true => "the others".to_owned(),
-                false => list(&self.to),
+            let others = if self.to.is_empty() {
+                "the others".to_owned()
+            } else {
+                list(&self.to)
             };
             write!(f, " from {others}")?;
             match self.direction {

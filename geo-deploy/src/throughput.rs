@@ -120,9 +120,10 @@ impl OperationThroughput {
     /// Operations a second if every replica had a processor for itself: the busiest replica
     /// would be the limit.
     pub fn at_a_processor_each(&self) -> f64 {
-        match self.busiest_us > 0.0 {
-            true => 1e6 / self.busiest_us,
-            false => 0.0,
+        if self.busiest_us > 0.0 {
+            1e6 / self.busiest_us
+        } else {
+            0.0
         }
     }
 }

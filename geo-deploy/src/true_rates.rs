@@ -223,9 +223,12 @@ impl<'a> PlacementSum<'a> {
 
     fn expected(self) -> PlacementCost {
         let (shares, client_ms) = (&self.of.shares, self.of.client_ms);
-        let per_site = |sum: f64, site: usize| match shares[site] > 0.0 {
-            true => sum / shares[site],
-            false => 0.0,
+        let per_site = |sum: f64, site: usize| {
+            if shares[site] > 0.0 {
+                sum / shares[site]
+            } else {
+                0.0
+            }
         };
         // Sums of many small shares may come out a little above 1.
         let share = |sum: f64, site: usize| per_site(sum, site).min(1.0);

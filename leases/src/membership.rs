@@ -88,9 +88,10 @@ pub fn majority(n: usize) -> usize {
 /// H22: half of an even number is no majority, for the other half is one as well.
 #[inline]
 fn smallest_overlapping(n: usize) -> usize {
-    match off(Rule::H22EvenHalf) {
-        true => n.div_ceil(2),
-        false => n / 2 + 1,
+    if off(Rule::H22EvenHalf) {
+        n.div_ceil(2)
+    } else {
+        n / 2 + 1
     }
 }
 

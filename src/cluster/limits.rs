@@ -185,9 +185,10 @@ fn line(row: &Row, known: &BTreeMap<&str, u64>) -> String {
     });
     let taken = row.taken.and_then(|(name, divisor)| {
         let taken = *known.get(name)? as f64 / divisor;
-        Some(match divisor > 1.0 {
-            true => format!("{taken:.1} {}", row.unit),
-            false => taken.to_string(),
+        Some(if divisor > 1.0 {
+            format!("{taken:.1} {}", row.unit)
+        } else {
+            taken.to_string()
         })
     });
     let taken = taken.unwrap_or_else(|| "-".to_owned());

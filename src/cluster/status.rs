@@ -88,9 +88,10 @@ pub fn show_limits(addresses: &[String], credentials: &ClientCredentials) -> any
             Err(error) => silent.push(error.to_string()),
         }
     }
-    match silent.is_empty() {
-        true => Ok(()),
-        false => anyhow::bail!("{}", silent.join("; ")),
+    if silent.is_empty() {
+        Ok(())
+    } else {
+        anyhow::bail!("{}", silent.join("; "))
     }
 }
 

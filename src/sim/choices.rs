@@ -95,9 +95,10 @@ impl ResolvedChoices {
 
     /// Every choice, by the name of its flag.
     pub fn named(&self) -> Vec<(&'static str, String)> {
-        let strategies = match self.strategies.is_empty() {
-            true => "all of them".to_owned(),
-            false => self.strategies.join(", "),
+        let strategies = if self.strategies.is_empty() {
+            "all of them".to_owned()
+        } else {
+            self.strategies.join(", ")
         };
         let replicas = self.replicas;
         vec![

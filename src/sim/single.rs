@@ -54,9 +54,10 @@ pub fn describe_scenario(scenario: &Scenario) -> String {
         load.clients,
         load.rate,
         load.keys,
-        match faults.is_empty() {
-            true => "none".to_owned(),
-            false => faults.join("; "),
+        if faults.is_empty() {
+            "none".to_owned()
+        } else {
+            faults.join("; ")
         },
         describe_message_faults(&scenario.world.faults),
     )
@@ -74,9 +75,10 @@ fn describe_message_faults(faults: &Faults) -> String {
     let some: Vec<String> = some
         .map(|(what, share)| format!("{:.1}% {what}", share * 100.0))
         .collect();
-    match some.is_empty() {
-        true => "in order".to_owned(),
-        false => some.join("; "),
+    if some.is_empty() {
+        "in order".to_owned()
+    } else {
+        some.join("; ")
     }
 }
 

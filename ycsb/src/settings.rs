@@ -195,9 +195,10 @@ impl Settings {
             return None;
         }
         let all = self.addresses.len();
-        let fix = match self.connections < self.threads {
-            true => "leasehold.connections=",
-            false => "--threads ",
+        let fix = if self.connections < self.threads {
+            "leasehold.connections="
+        } else {
+            "--threads "
         };
         (!idle.is_empty()).then(|| {
             format!(

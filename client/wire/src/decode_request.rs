@@ -153,9 +153,10 @@ impl PartCounter {
 
     fn command(&mut self, command: &[u8]) -> Result<(), DecodeError> {
         self.each(command, |count, field, contents| {
-            match COMMAND_OPERATIONS.contains(&field) {
-                true => count.operation(field, contents),
-                false => Ok(()),
+            if COMMAND_OPERATIONS.contains(&field) {
+                count.operation(field, contents)
+            } else {
+                Ok(())
             }
         })
     }
@@ -166,9 +167,10 @@ impl PartCounter {
             if let Some(index) = OPERATIONS.into_iter().position(is_parts) {
                 count.parts[index] += 1;
             }
-            match MESSAGES.contains(&(operation, field)) {
-                true => count.all(inner),
-                false => Ok(()),
+            if MESSAGES.contains(&(operation, field)) {
+                count.all(inner)
+            } else {
+                Ok(())
             }
         })
     }

@@ -69,9 +69,10 @@ async fn send(address: &str, chunk: &[u8], end: Instant, sent: &Cell<usize>) -> 
     while let Ok(written) = timeout_at(end.into(), writer.write(left)).await {
         let written = written?;
         sent.set(sent.get() + written);
-        left = match written == left.len() {
-            true => chunk,
-            false => &left[written..],
+        left = if written == left.len() {
+            chunk
+        } else {
+            &left[written..]
         };
     }
     reading.abort();

@@ -59,9 +59,10 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// A kind has a name for each of the two.
 fn named(replica: usize, at_the_leader: &'static str, elsewhere: &'static str) -> &'static str {
-    match replica == LEADER {
-        true => at_the_leader,
-        false => elsewhere,
+    if replica == LEADER {
+        at_the_leader
+    } else {
+        elsewhere
     }
 }
 
@@ -86,15 +87,19 @@ fn get_absent(size: usize, replica: usize) -> Case {
 
 fn multi_get(size: usize, replica: usize, are_present: bool) -> Case {
     let ops = (0..BATCH).map(|number| {
-        let one = |entry: usize| match are_present {
-            true => key(number * size + entry * 7919),
-            false => format!("none-{:06}", number * size + entry * 7919 % KEYS).into(),
+        let one = |entry: usize| {
+            if are_present {
+                key(number * size + entry * 7919)
+            } else {
+                format!("none-{:06}", number * size + entry * 7919 % KEYS).into()
+            }
         };
         Op::multi_get((0..size).map(one).collect())
     });
-    let kind = match are_present {
-        true => named(replica, "multi_get", "elsewhere-multi_get"),
-        false => named(replica, "multi_get-absent", "elsewhere-multi_get-absent"),
+    let kind = if are_present {
+        named(replica, "multi_get", "elsewhere-multi_get")
+    } else {
+        named(replica, "multi_get-absent", "elsewhere-multi_get-absent")
     };
     Case::new(kind, size, "keys", size, size * 64)
         .round_robin(ops.collect())

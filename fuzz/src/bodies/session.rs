@@ -367,9 +367,10 @@ pub mod seeds {
             Op::delete(key),
         ];
         let commands = (1..).zip(ops).map(|(sequence, op)| {
-            let command = match op.is_write() {
-                true => Command::session(9, sequence, sequence, op),
-                false => Command::from(op),
+            let command = if op.is_write() {
+                Command::session(9, sequence, sequence, op)
+            } else {
+                Command::from(op)
             };
             Body::Command(command)
         });

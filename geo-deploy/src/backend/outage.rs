@@ -60,13 +60,15 @@ fn of_site(
         FaultAction::Kill | FaultAction::Stop | FaultAction::Restart => usual_s,
         _ => ATTEMPT_S + usual_s,
     };
-    let other_s = match of_leader {
-        true => finds_another_s + usual_s + election_s,
-        false => finds_another_s + usual_s + SLACK_S,
+    let other_s = if of_leader {
+        finds_another_s + usual_s + election_s
+    } else {
+        finds_another_s + usual_s + SLACK_S
     };
-    let leased_s = match of_leader {
-        true => other_s,
-        false => finds_another_s + usual_s + leased_s,
+    let leased_s = if of_leader {
+        other_s
+    } else {
+        finds_another_s + usual_s + leased_s
     };
     OutageBound {
         leased_reads_s: Some(leased_s),

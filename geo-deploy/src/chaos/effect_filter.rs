@@ -57,9 +57,10 @@ impl EffectFilter<'_> {
             matches!(found.state, ProcessState::Down(_) | ProcessState::Ending)
         };
         let down = self.statuses.iter().filter(is_down).count();
-        match effects == n {
-            true => n,
-            false => (n - (n / 2 + 1)).saturating_sub(down),
+        if effects == n {
+            n
+        } else {
+            (n - (n / 2 + 1)).saturating_sub(down)
         }
     }
 

@@ -155,9 +155,10 @@ impl<'a> FaultInjector<'a> {
         let effects = fault.begin(&mut context)?;
         let statuses = cluster.process_statuses();
         let effects = EffectFilter::new(&statuses, &self.active, fault.until_s).apply(effects);
-        match effects.is_empty() {
-            true => Err("its targets are down already".to_owned()),
-            false => Ok(effects),
+        if effects.is_empty() {
+            Err("its targets are down already".to_owned())
+        } else {
+            Ok(effects)
         }
     }
 
@@ -173,11 +174,12 @@ impl<'a> FaultInjector<'a> {
         if fault.target.iter().chain(&fault.to).all(by_name) {
             return fault.to_string();
         }
-        let meant: Vec<String> = match fault.action.affects_links() {
-            true => effects.iter().map(|effect| link(*effect, &names)).collect(),
-            false => (effects.iter().flat_map(|effect| effect.sites()))
+        let meant: Vec<String> = if fault.action.affects_links() {
+            effects.iter().map(|effect| link(*effect, &names)).collect()
+        } else {
+            (effects.iter().flat_map(|effect| effect.sites()))
                 .map(|site| names[site].to_owned())
-                .collect(),
+                .collect()
         };
         format!("{fault} [{}]", meant.join(", "))
     }

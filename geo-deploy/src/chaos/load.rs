@@ -240,9 +240,10 @@ impl Worker {
         if let Error::Protocol { message, .. } = error {
             self.shared.record.borrow_mut().wrong(message.clone());
         }
-        match error.may_have_taken_effect() && request.kind.is_write() {
-            true => OperationOutcome::Unknown(request.possible_effects()),
-            false => OperationOutcome::Failed,
+        if error.may_have_taken_effect() && request.kind.is_write() {
+            OperationOutcome::Unknown(request.possible_effects())
+        } else {
+            OperationOutcome::Failed
         }
     }
 }

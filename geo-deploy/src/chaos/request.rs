@@ -122,9 +122,10 @@ impl OperationRequest {
 
     /// Returns the possible effects if it was never answered: its writes.
     pub fn possible_effects(&self) -> Parts {
-        match self.kind.is_write() {
-            true => self.effects(true),
-            false => Parts::new(),
+        if self.kind.is_write() {
+            self.effects(true)
+        } else {
+            Parts::new()
         }
     }
 

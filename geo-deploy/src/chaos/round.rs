@@ -112,10 +112,10 @@ impl Round<'_> {
         self.show(show, "judging");
         let (facts, judged) = self.judge(facts).await?;
         let result = self.result(&facts, judged);
-        match result.is_violation() {
-            true => evidence::save(&dir, &facts, &result)?,
-            false => std::fs::remove_dir_all(&dir)
-                .with_context(|| format!("removing {}", dir.display()))?,
+        if result.is_violation() {
+            evidence::save(&dir, &facts, &result)?
+        } else {
+            std::fs::remove_dir_all(&dir).with_context(|| format!("removing {}", dir.display()))?
         }
         Ok(result)
     }

@@ -165,9 +165,10 @@ fn fits(fault: &FaultSpec, before: &[FaultSpec], topology: &Topology) -> bool {
     let down: usize = beside.iter().chain([fault]).map(replicas_down).sum();
     // A blackout begins with everybody up, and nobody else goes down during it.
     let mut of_replicas = beside.iter().filter(|other| !other.action.affects_links());
-    let alone = match is_blackout(fault) {
-        true => of_replicas.next().is_none(),
-        false => fault.action.affects_links() || !of_replicas.any(is_blackout),
+    let alone = if is_blackout(fault) {
+        of_replicas.next().is_none()
+    } else {
+        fault.action.affects_links() || !of_replicas.any(is_blackout)
     };
     let few = replicas_down(fault) == 0 || is_blackout(fault) || down <= minority;
     beside.push(fault.clone());

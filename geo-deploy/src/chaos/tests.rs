@@ -43,9 +43,10 @@ impl Store {
             }
             Op::Cas(cas) => {
                 let actual = self.keys.get(&cas.key).map(|(_, version)| *version);
-                match actual == cas.expected {
-                    true => self.write(&cas.key, &cas.value, version),
-                    false => Outcome::mismatch(actual),
+                if actual == cas.expected {
+                    self.write(&cas.key, &cas.value, version)
+                } else {
+                    Outcome::mismatch(actual)
                 }
             }
             Op::MultiGet(get) => self.found(get.keys.iter()),

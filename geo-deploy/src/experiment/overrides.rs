@@ -123,28 +123,32 @@ fn choose(experiment: Experiment, names: &str) -> Result<Experiment, ExperimentE
 fn field(experiment: Experiment, key: &str, value: &str) -> Result<Experiment, ExperimentError> {
     let path = dotted_name(key);
     let table = as_table(&experiment)?;
-    let unknown = || match path.starts_with("fault.") {
-        true => ExperimentError::UnknownFault {
-            key: key.to_owned(),
-            faults: experiment.fault.len(),
-            fields: FAULT_FIELDS.join(", "),
-        },
-        false => ExperimentError::UnknownKey {
-            key: key.to_owned(),
-            known: known(&table).join(", "),
-        },
+    let unknown = || {
+        if path.starts_with("fault.") {
+            ExperimentError::UnknownFault {
+                key: key.to_owned(),
+                faults: experiment.fault.len(),
+                fields: FAULT_FIELDS.join(", "),
+            }
+        } else {
+            ExperimentError::UnknownKey {
+                key: key.to_owned(),
+                known: known(&table).join(", "),
+            }
+        }
     };
     let mut changed = Value::Table(table.clone());
     put(&mut changed, path, value).ok_or_else(unknown)?;
     changed.try_into().map_err(|error: toml::de::Error| {
         let message = error.message();
-        match message.contains("unknown field") {
-            true => unknown(),
-            false => ExperimentError::BadValue {
+        if message.contains("unknown field") {
+            unknown()
+        } else {
+            ExperimentError::BadValue {
                 key: key.to_owned(),
                 value: value.to_owned(),
                 message: out_of_range(value).unwrap_or_else(|| plain::words(message)),
-            },
+            }
         }
     })
 }

@@ -48,9 +48,10 @@ fn require(
     found: impl ToString,
     fix: &str,
 ) -> Result<(), Problem> {
-    match good {
-        true => Ok(()),
-        false => Err((field, found.to_string(), fix.to_owned())),
+    if good {
+        Ok(())
+    } else {
+        Err((field, found.to_string(), fix.to_owned()))
     }
 }
 
@@ -196,9 +197,10 @@ fn majority_returns(faults: &[FaultSpec], topology: &Topology) -> Result<(), Inv
                 down.push(target);
             }
         }
-        let lost = match fault.target.contains(&FaultTarget::All) {
-            true => n,
-            false => down.len(),
+        let lost = if fault.target.contains(&FaultTarget::All) {
+            n
+        } else {
+            down.len()
         };
         if lost > n - (n / 2 + 1) {
             return Err(InvalidFault {

@@ -173,9 +173,10 @@ impl FaultSpec {
     /// "kill OR (holder)": the target, and the role by which it was meant. `named` is the same by
     /// name.
     pub fn in_words(&self, named: &FaultSpec) -> String {
-        match list(&self.target) == list(&named.target) {
-            true => named.to_string(),
-            false => format!("{named} ({})", list(&self.target)),
+        if list(&self.target) == list(&named.target) {
+            named.to_string()
+        } else {
+            format!("{named} ({})", list(&self.target))
         }
     }
 
@@ -207,19 +208,21 @@ impl FaultSpec {
         context: &mut FaultContext<'_>,
         targets: &[usize],
     ) -> Result<Vec<usize>, String> {
-        let named = match self.to.is_empty() {
-            true => (0..context.topology.len()).collect(),
-            false => context.resolve(&self.to)?,
+        let named = if self.to.is_empty() {
+            (0..context.topology.len()).collect()
+        } else {
+            context.resolve(&self.to)?
         };
         let others: Vec<usize> = named
             .into_iter()
             .filter(|site| !targets.contains(site))
             .collect();
-        match others.is_empty() {
-            true => Err(format!(
+        if others.is_empty() {
+            Err(format!(
                 "{self}: no link is left between the two sides; name other sites"
-            )),
-            false => Ok(others),
+            ))
+        } else {
+            Ok(others)
         }
     }
 

@@ -44,9 +44,10 @@ pub(super) fn all(
 
 /// The time line of a run with faults.
 fn of_faults(report: &ExperimentReport, run: &StrategyRun) -> Vec<Figure> {
-    match run.faults.is_empty() {
-        true => Vec::new(),
-        false => timeline::figures(&timeline_name(run), &timeline::of_run(report, run)),
+    if run.faults.is_empty() {
+        Vec::new()
+    } else {
+        timeline::figures(&timeline_name(run), &timeline::of_run(report, run))
     }
 }
 
@@ -68,9 +69,10 @@ pub(super) fn looks(runs: &[StrategyRun]) -> Vec<usize> {
     let mut looks = Vec::new();
     for (nth, &look) in usual.iter().enumerate() {
         let mut wanted = (0..SERIES).map(|i| (look + i) % SERIES);
-        let free = match usual[..nth].contains(&look) {
-            true => wanted.find(|i| !usual.contains(i) && !looks.contains(i)),
-            false => Some(look),
+        let free = if usual[..nth].contains(&look) {
+            wanted.find(|i| !usual.contains(i) && !looks.contains(i))
+        } else {
+            Some(look)
         };
         looks.push(free.unwrap_or(look));
     }
@@ -173,9 +175,10 @@ fn legend(svg: &mut Svg, entries: &[(LegendKey, String)], y: f64) -> f64 {
 /// A latency in ms as an axis or a mark shows it.
 fn ms_label(ms: f64) -> String {
     let rounded = (ms * 100.0).round() / 100.0;
-    match ms >= 10.0 {
-        true => format!("{}", (ms * 10.0).round() / 10.0),
-        false => format!("{rounded}"),
+    if ms >= 10.0 {
+        format!("{}", (ms * 10.0).round() / 10.0)
+    } else {
+        format!("{rounded}")
     }
 }
 
@@ -215,9 +218,10 @@ impl LogAxis {
     /// where there are fewer decades.
     fn ticks(&self) -> Vec<(f64, bool)> {
         let decades = (self.to_ms / self.from_ms).log10();
-        let steps: &[f64] = match decades < 1.3 {
-            true => &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0],
-            false => &[1.0, 2.0, 5.0],
+        let steps: &[f64] = if decades < 1.3 {
+            &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0]
+        } else {
+            &[1.0, 2.0, 5.0]
         };
         let inside = self.from_ms * 0.999_999..=self.to_ms * 1.000_001;
         let mut ticks = Vec::new();

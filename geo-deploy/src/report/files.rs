@@ -190,8 +190,9 @@ fn line(csv: &mut String, arguments: std::fmt::Arguments<'_>) {
 
 /// Labels are free text, so they may need quotes.
 fn quoted(text: &str) -> String {
-    match text.contains([',', '"', '\n']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
+    if text.contains([',', '"', '\n']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
     }
 }

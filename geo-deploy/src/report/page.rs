@@ -134,9 +134,10 @@ fn events_section(report: &ExperimentReport, summary: &ExperimentSummary) -> Sec
         .filter_map(|run| outage::table(&run.label, &run.outage_groups));
     Section {
         heading: "What happened, and what clients saw of it",
-        paragraphs: match report.has_faults() {
-            true => prose::reading_the_outages(),
-            false => Vec::new(),
+        paragraphs: if report.has_faults() {
+            prose::reading_the_outages()
+        } else {
+            Vec::new()
         },
         figures: faulty.map(figures::timeline_name).collect(),
         tables: outages

@@ -40,9 +40,10 @@ impl PlacementComparison {
 
     /// The measured mean that compares with these.
     fn measured_ms(&self, run: &RunSummary) -> f64 {
-        match self.measured_by_site {
-            true => run.mean_by_site_ms,
-            false => run.mean_ms,
+        if self.measured_by_site {
+            run.mean_by_site_ms
+        } else {
+            run.mean_ms
         }
     }
 }
@@ -79,12 +80,13 @@ pub(super) fn table(summary: &ExperimentSummary) -> Option<Table> {
 
 fn title(summary: &ExperimentSummary) -> Option<String> {
     let mut runs = summary.runs.iter();
-    let by = match runs
+    let by = if runs
         .find_map(|run| run.true_rates.as_ref())?
         .measured_by_site
     {
-        true => "by site",
-        false => "by operation",
+        "by site"
+    } else {
+        "by operation"
     };
     Some(format!(
         "Mean latency {by}, measured and as true rates allow, in ms"

@@ -32,9 +32,10 @@ pub(super) fn finding(report: &ExperimentReport, summary: &ExperimentSummary) ->
     let others: Vec<String> = others
         .map(|run| format!("{} for {}", ms(run.mean_by_site_ms), run.label))
         .collect();
-    let against = match others.is_empty() {
-        true => String::new(),
-        false => format!(", against {}", others.join(", ")),
+    let against = if others.is_empty() {
+        String::new()
+    } else {
+        format!(", against {}", others.join(", "))
     };
     let strategy = words_of(report, best);
     format!(
@@ -146,13 +147,14 @@ fn broken_bounds(run: &RunSummary) -> Option<String> {
 
 /// Returns the meaning of the network's figures.
 pub(super) fn network(report: &ExperimentReport) -> Vec<String> {
-    match tables::has_measured(report) {
-        false => Vec::new(),
-        true => vec![
+    if tables::has_measured(report) {
+        vec![
             "Round trips of probes through the emulated network while operations were measured. \
              What was asked for includes the jitter."
                 .to_owned(),
-        ],
+        ]
+    } else {
+        Vec::new()
     }
 }
 
@@ -339,21 +341,23 @@ fn against_bookkeeping(run: &RunSummary) -> String {
     let Some((site, gap)) = gaps.max_by(|(_, a), (_, b)| a.total_cmp(b)) else {
         return format!("{}: nothing was measured.", run.label);
     };
-    let off = match gap > 0.0 {
-        true => format!("{gap:.1} points below"),
-        false => format!("{:.1} points above", gap.abs()),
+    let off = if gap > 0.0 {
+        format!("{gap:.1} points below")
+    } else {
+        format!("{:.1} points above", gap.abs())
     };
-    match gap <= LEARNING_SLACK_POINTS {
-        true => format!(
+    if gap <= LEARNING_SLACK_POINTS {
+        format!(
             "{}: every site is within {LEARNING_SLACK_POINTS} points of perfect bookkeeping, or \
              above it (lowest: {}, {off}).",
             run.label, site.site
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "{}: {} is {off} perfect bookkeeping, more than the {LEARNING_SLACK_POINTS} points \
              that delays in choosing holders explain.",
             run.label, site.site
-        ),
+        )
     }
 }
 
@@ -381,9 +385,12 @@ fn against_paper(
             )),
         }
     }
-    let listed = |list: Vec<String>| match list.is_empty() {
-        true => "none".to_owned(),
-        false => list.join("; "),
+    let listed = |list: Vec<String>| {
+        if list.is_empty() {
+            "none".to_owned()
+        } else {
+            list.join("; ")
+        }
     };
     Some(format!(
         "{} against the paper. At or above it: {}. Below it: {}. Where even perfect bookkeeping \

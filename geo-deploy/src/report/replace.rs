@@ -152,9 +152,10 @@ fn leftovers(out: &Path, new: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 fn list(dir: &Path, below: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     for entry in entries(&dir.join(below))? {
         let name = below.join(entry.file_name());
-        match entry.path().is_dir() {
-            true => list(dir, &name, files)?,
-            false => files.push(name),
+        if entry.path().is_dir() {
+            list(dir, &name, files)?
+        } else {
+            files.push(name)
         }
     }
     Ok(())

@@ -355,9 +355,10 @@ impl Svg {
     }
 
     fn open_path(&self) -> String {
-        match self.path.is_empty() {
-            true => String::new(),
-            false => format!("<path d=\"{}\" {}/>\n", self.path, self.style),
+        if self.path.is_empty() {
+            String::new()
+        } else {
+            format!("<path d=\"{}\" {}/>\n", self.path, self.style)
         }
     }
 }

@@ -89,9 +89,10 @@ impl Table {
     /// For the page.
     pub(super) fn html(&self) -> String {
         let cell = |(column, cell): (usize, &String), tag: &str| {
-            let class = match column > 0 && column < self.words_first {
-                true => " class=\"word\"",
-                false => "",
+            let class = if column > 0 && column < self.words_first {
+                " class=\"word\""
+            } else {
+                ""
             };
             format!("<{tag}{class}>{}</{tag}>", escape(cell))
         };
@@ -127,9 +128,10 @@ pub(super) fn grouped(count: u64) -> String {
 
 /// Milliseconds: two decimals below ten, one above.
 pub(super) fn ms(value: f64) -> String {
-    match value < 10.0 {
-        true => format!("{value:.2}"),
-        false => format!("{value:.1}"),
+    if value < 10.0 {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.1}")
     }
 }
 

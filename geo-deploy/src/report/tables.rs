@@ -330,15 +330,19 @@ pub(super) fn events(report: &ExperimentReport) -> Table {
     let mut events = report.all_events();
     events.retain(|event| event.kind != RunEvent::CONFIGURATION);
     let count = events.len();
-    let title = match count > EVENTS_MAX {
-        true => format!("The first {EVENTS_MAX} of {count} events; events.jsonl has them all"),
-        false => "Events".to_owned(),
+    let title = if count > EVENTS_MAX {
+        format!("The first {EVENTS_MAX} of {count} events; events.jsonl has them all")
+    } else {
+        "Events".to_owned()
     };
     let mut table = Table::new(title, &["run", "at s", "kind", "sites", "what"]);
     table.words = true;
-    let or_all = |names: String| match names.is_empty() {
-        true => "all".to_owned(),
-        false => names,
+    let or_all = |names: String| {
+        if names.is_empty() {
+            "all".to_owned()
+        } else {
+            names
+        }
     };
     let row = |event: &RunEvent| {
         vec![
@@ -377,8 +381,9 @@ pub(super) fn counters(summary: &ExperimentSummary) -> Option<Table> {
 }
 
 fn named(run: &RunSummary) -> String {
-    match run.label == run.strategy {
-        true => run.label.clone(),
-        false => format!("{} ({})", run.label, run.strategy),
+    if run.label == run.strategy {
+        run.label.clone()
+    } else {
+        format!("{} ({})", run.label, run.strategy)
     }
 }

@@ -82,9 +82,10 @@ fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
             of_key[*site] += u32::from(op.is_read);
             issued.push(op);
             if op.measured {
-                let bound_ms = match op.is_read {
-                    true => bounds.read_ms(*site, holders).unwrap(),
-                    false => bounds.write_ms(*site, holders, Replies::LeaderAndOrigin),
+                let bound_ms = if op.is_read {
+                    bounds.read_ms(*site, holders).unwrap()
+                } else {
+                    bounds.write_ms(*site, holders, Replies::LeaderAndOrigin)
                 };
                 let noise_ms = 0.3 * random.random::<f64>();
                 samples.push(Sample {
@@ -717,9 +718,10 @@ fn changed(kind: &str, text: &str) -> ExperimentReport {
     let slow = |at_s: u64| (20..30).contains(&at_s);
     let read = |at_s: u64| Sample {
         start_ns: (at_s + 5) * 1_000_000_000,
-        ..match slow(at_s) {
-            true => sample(OpKind::Read, Served::Forwarded, OpOutcome::Ok, 100.0),
-            false => sample(OpKind::Read, Served::Local, OpOutcome::Ok, 1.0),
+        ..if slow(at_s) {
+            sample(OpKind::Read, Served::Forwarded, OpOutcome::Ok, 100.0)
+        } else {
+            sample(OpKind::Read, Served::Local, OpOutcome::Ok, 1.0)
         }
     };
     let mut report = with_samples((0..40).map(read).collect());

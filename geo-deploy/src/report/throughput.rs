@@ -227,9 +227,10 @@ impl ThroughputReport {
                 0.0
             };
             let left = LEFT + slot * (place as f64 + 0.2);
-            let ink = match row.lease_aware {
-                true => Ink::Series(look(&row.strategy)),
-                false => Ink::Series(look(&row.strategy)).pale(),
+            let ink = if row.lease_aware {
+                Ink::Series(look(&row.strategy))
+            } else {
+                Ink::Series(look(&row.strategy)).pale()
             };
             svg.rect((left, base - height), (slot * 0.6, height), ink);
             let middle = left + slot * 0.3;

@@ -32,9 +32,10 @@ impl Tolerance {
 
     /// As in "within 3 ms or 3%".
     pub(super) fn words(self) -> String {
-        match self.share > 0.0 {
-            true => format!("{} ms or {}%", self.ms, self.share * 100.0),
-            false => format!("{} ms", self.ms),
+        if self.share > 0.0 {
+            format!("{} ms or {}%", self.ms, self.share * 100.0)
+        } else {
+            format!("{} ms", self.ms)
         }
     }
 }

@@ -80,9 +80,10 @@ pub fn bookkeeping(
     for op in stream {
         if op.measured {
             let holders = ledger.holders(op.key);
-            match op.is_read {
-                true => reads[op.site].count(holders.contains(op.site)),
-                false => writes[op.site].count(ledger.at_minimum(op.site, holders)),
+            if op.is_read {
+                reads[op.site].count(holders.contains(op.site))
+            } else {
+                writes[op.site].count(ledger.at_minimum(op.site, holders))
             }
         }
         if op.is_read {

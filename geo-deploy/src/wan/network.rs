@@ -140,9 +140,10 @@ fn judge(late: Lateness) -> NetworkVerdict {
     if late.probes < PROBES_MIN {
         return NetworkVerdict::Unknown;
     }
-    match late.p50_ms <= LATE_P50_MS_MAX && late.p99_ms <= LATE_P99_MS_MAX {
-        true => NetworkVerdict::Valid,
-        false => NetworkVerdict::Invalid,
+    if late.p50_ms <= LATE_P50_MS_MAX && late.p99_ms <= LATE_P99_MS_MAX {
+        NetworkVerdict::Valid
+    } else {
+        NetworkVerdict::Invalid
     }
 }
 
@@ -187,9 +188,10 @@ fn jitter_ms(settings: &PairSettings, q: f64) -> f64 {
     }
     // Where both can vary no more, the density falls evenly to nothing at their sum.
     let rest = 1.0 - q;
-    match rest <= less / (2.0 * more) {
-        true => less + more - (2.0 * rest * less * more).sqrt(),
-        false => q * more + less / 2.0,
+    if rest <= less / (2.0 * more) {
+        less + more - (2.0 * rest * less * more).sqrt()
+    } else {
+        q * more + less / 2.0
     }
 }
 

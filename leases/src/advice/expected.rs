@@ -95,9 +95,12 @@ impl<'a> ForecastSum<'a> {
         let of = by_holders.or_insert_with(|| HolderLatencies::new(distance, conditions, holders));
         let (reads, writes) = group.rates.split_at(self.sites.len());
         let n = self.sites.len();
-        let waits = (0..n).map(|at| match holders.contains(ReplicaId(at as u8)) {
-            true => of.wait_ms(ReplicaId(at as u8), writes),
-            false => 0.0,
+        let waits = (0..n).map(|at| {
+            if holders.contains(ReplicaId(at as u8)) {
+                of.wait_ms(ReplicaId(at as u8), writes)
+            } else {
+                0.0
+            }
         });
         let waits: Vec<f64> = waits.collect();
         for (origin, site) in self.sites.iter_mut().enumerate() {
@@ -153,15 +156,9 @@ fn share(whether: bool) -> f64 {
 
 /// 0 if there is nothing to divide by.
 fn over(sum: f64, count: f64) -> f64 {
-    match count > 0.0 {
-        true => sum / count,
-        false => 0.0,
-    }
+    if count > 0.0 { sum / count } else { 0.0 }
 }
 
 fn client_of(count: f64, client_ms: f64) -> f64 {
-    match count > 0.0 {
-        true => client_ms,
-        false => 0.0,
-    }
+    if count > 0.0 { client_ms } else { 0.0 }
 }

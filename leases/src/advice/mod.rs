@@ -105,9 +105,10 @@ impl SiteForecast {
     /// Mean latency of an operation, in ms; 0 if nothing is asked.
     pub fn mean_ms(&self) -> f64 {
         let all = self.reads + self.writes;
-        match all > 0.0 {
-            true => (self.reads * self.read_ms + self.writes * self.write_ms) / all,
-            false => 0.0,
+        if all > 0.0 {
+            (self.reads * self.read_ms + self.writes * self.write_ms) / all
+        } else {
+            0.0
         }
     }
 }

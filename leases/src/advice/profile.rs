@@ -183,9 +183,10 @@ impl ProfileBuilder {
     /// nobody has asked. `totals`: operations a second by clients of every origin. What
     /// is expected of the keys that were added is scaled so that all adds up to them.
     pub fn finish(mut self, unrequested: KeyGroup, totals: impl Iterator<Item = f32>) -> Profile {
-        let threshold = match self.sampled.len() > self.keys_max {
-            true => self.sampled.pop().map_or(0.0, |sampled| sampled.priority),
-            false => 0.0,
+        let threshold = if self.sampled.len() > self.keys_max {
+            self.sampled.pop().map_or(0.0, |sampled| sampled.priority)
+        } else {
+            0.0
         };
         let weighed = |sampled: SampledGroup| KeyGroup {
             keys: (threshold / sampled.group.rate()).max(1.0),

@@ -103,9 +103,10 @@ impl KeyView<'_> {
 /// configuration would leave out an older leader that still has a lease.
 #[inline]
 fn names_defaults<'a>(frame: &'a Frame, configs: &'a Configs) -> &'a Frame {
-    match off(Rule::H12NamedLeader) {
-        true => configs.last(),
-        false => frame,
+    if off(Rule::H12NamedLeader) {
+        configs.last()
+    } else {
+        frame
     }
 }
 

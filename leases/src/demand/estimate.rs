@@ -36,9 +36,10 @@ const UNREQUESTED: f32 = 0.02;
 const MIX_PRIOR: f32 = 16.0;
 
 fn bucket(count: f32) -> usize {
-    match count < NONE_BELOW {
-        true => 0,
-        false => 1 + ENDS.iter().take_while(|end| **end < count).count(),
+    if count < NONE_BELOW {
+        0
+    } else {
+        1 + ENDS.iter().take_while(|end| **end < count).count()
     }
 }
 
@@ -205,9 +206,10 @@ impl Curve {
             before = *point;
         }
         // Counts that have faded to nothing say nothing of others.
-        match before.0 >= NONE_BELOW {
-            true => before.1 * count / before.0,
-            false => before.1,
+        if before.0 >= NONE_BELOW {
+            before.1 * count / before.0
+        } else {
+            before.1
         }
     }
 }
@@ -239,9 +241,10 @@ impl Estimator {
             curve: calibration.curve(),
             observed: calibration.requests.iter().sum::<f32>() + calibration.unknown_requests,
             unknown_rate: calibration.unknown_rate,
-            reads: match total.all() > 0.0 {
-                true => total.reads / total.all(),
-                false => 0.5,
+            reads: if total.all() > 0.0 {
+                total.reads / total.all()
+            } else {
+                0.5
             },
         };
         Estimator {

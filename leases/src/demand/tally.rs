@@ -114,9 +114,10 @@ impl Tally {
     /// twice, and moves those that it takes.
     pub fn report(&mut self, bytes_max: usize) -> TallyReport {
         let (rare_reads, rare_writes) = std::mem::take(&mut self.rare);
-        let deltas = match self.reported_bytes() <= bytes_max {
-            true => self.take_all(),
-            false => self.take_busiest(bytes_max),
+        let deltas = if self.reported_bytes() <= bytes_max {
+            self.take_all()
+        } else {
+            self.take_busiest(bytes_max)
         };
         TallyReport {
             deltas,

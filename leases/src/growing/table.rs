@@ -41,9 +41,10 @@ impl<T> Table<T> {
     fn segment_of(&self, hash: u64) -> usize {
         let bits = (hash >> SEGMENT_BIT) as usize;
         let segment = bits & self.mask;
-        match segment < self.segments.len() {
-            true => segment,
-            false => bits & (self.mask >> 1),
+        if segment < self.segments.len() {
+            segment
+        } else {
+            bits & (self.mask >> 1)
         }
     }
 

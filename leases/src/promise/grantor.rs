@@ -181,9 +181,10 @@ impl Grantor {
         // writes waiting for longer. A guard binds nobody, and its answer brings a promise at
         // once.
         let quiet = now.since(peer.last_reply) >= context.quiet_after;
-        let promise = match peer.suspected || quiet {
-            true => None,
-            false => self.promise(now, holder, context),
+        let promise = if peer.suspected || quiet {
+            None
+        } else {
+            self.promise(now, holder, context)
         };
         promise.unwrap_or_else(|| LeaseMessage::Guard {
             sequence: self.take_sequence(),

@@ -130,9 +130,12 @@ impl Holder {
         let holds = |config| key.holders(config).contains(self.me);
         // Almost every promise is under the newest one.
         let holds_now = holds(newest);
-        let permit = self.permit_where(now, executed, |config| match config == newest {
-            true => holds_now,
-            false => holds(config),
+        let permit = self.permit_where(now, executed, |config| {
+            if config == newest {
+                holds_now
+            } else {
+                holds(config)
+            }
         });
         permit.map_err(|missing| match missing {
             NoPermit::Uncovered if !holds_now => NoPermit::NotHolder,

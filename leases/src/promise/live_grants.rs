@@ -68,8 +68,9 @@ impl LiveGrants {
 /// Returns those of the `granted` that hold `key` under `config`. A grant may cover any key if
 /// its configuration is forgotten here (H14).
 fn protected(key: KeyView<'_>, config: ConfigId, granted: ReplicaSet) -> ReplicaSet {
-    match key.knows(config) {
-        true => key.holders(config).intersection(granted),
-        false => granted,
+    if key.knows(config) {
+        key.holders(config).intersection(granted)
+    } else {
+        granted
     }
 }

@@ -96,9 +96,10 @@ impl Peer {
 
     /// When something is due for it, or a grant of it ends.
     pub(super) fn next_deadline(&self) -> Time {
-        let send = match self.promise_due {
-            true => Time::ZERO,
-            false => self.next_send,
+        let send = if self.promise_due {
+            Time::ZERO
+        } else {
+            self.next_send
         };
         let expiries = self.grants.iter().map(|grant| grant.expires);
         expiries.fold(send, Time::min)

@@ -28,9 +28,10 @@ pub(super) fn same_grant(grant: ConfigId, promised: ConfigId) -> bool {
 
 /// H08: a grant ends when its time has passed, whether or not its holder answers.
 pub(super) fn kept_for(keep: Duration) -> Duration {
-    match off(Rule::H08Lapse) {
-        true => keep * 1000,
-        false => keep,
+    if off(Rule::H08Lapse) {
+        keep * 1000
+    } else {
+        keep
     }
 }
 
@@ -48,9 +49,10 @@ pub(super) fn outlives_relinquish(grant: u64, up_to: u64) -> bool {
 /// H14, at the grantor: promise under the newest configuration that *both* know. A
 /// replica that lags costs freshness, not leases.
 pub(super) fn both_know(holder: ConfigId, here: ConfigId) -> ConfigId {
-    match off(Rule::H14UnknownConfig) {
-        true => here,
-        false => holder.min(here),
+    if off(Rule::H14UnknownConfig) {
+        here
+    } else {
+        holder.min(here)
     }
 }
 
@@ -125,17 +127,19 @@ pub(super) fn is_passed_by_another(any_passed: bool) -> bool {
 /// H24: the barrier of a chain is its lowest. It falls when a new leader's log drops dead
 /// entries. The slots of these entries may never be executed.
 pub(super) fn renewed_barrier(barrier: Slot, renewed: Slot) -> Slot {
-    match off(Rule::H24Falls) {
-        true => barrier,
-        false => barrier.min(renewed),
+    if off(Rule::H24Falls) {
+        barrier
+    } else {
+        barrier.min(renewed)
     }
 }
 
 /// H24, across configurations: `older` is the barrier of the part of the chain before.
 pub(super) fn joined_barrier(barrier: Slot, older: Slot) -> Slot {
-    match off(Rule::H24Falls) {
-        true => older,
-        false => barrier.min(older),
+    if off(Rule::H24Falls) {
+        older
+    } else {
+        barrier.min(older)
     }
 }
 

@@ -88,9 +88,10 @@ impl Cost {
                 .map_or(current_holders, |change| change.holders);
         }
         // Too little is known: what costs writes nothing, if there is nothing yet.
-        match self.costs.may_hold(current_holders) {
-            true => current_holders,
-            false => near,
+        if self.costs.may_hold(current_holders) {
+            current_holders
+        } else {
+            near
         }
     }
 
@@ -113,9 +114,10 @@ impl Cost {
     /// Returns the holders that a key with these counts should have, if not `current_holders`.
     #[inline]
     pub(super) fn choose(&self, row: Row<'_>, current_holders: ReplicaSet) -> Option<HolderChange> {
-        let rates = match self.settings.prior {
-            true => self.estimator.rates(row),
-            false => as_counted(row),
+        let rates = if self.settings.prior {
+            self.estimator.rates(row)
+        } else {
+            as_counted(row)
         };
         self.better(&rates, current_holders)
     }

@@ -153,9 +153,10 @@ impl Costs {
 
     /// The holders that cost least for a key that is asked like this; of equals the fewest.
     pub fn best(&self, rates: &Rates) -> Choice {
-        match self.best.is_empty() {
-            false => self.best_of_all(rates),
-            true => self.best_reached(rates),
+        if self.best.is_empty() {
+            self.best_reached(rates)
+        } else {
+            self.best_of_all(rates)
         }
     }
 
@@ -190,9 +191,10 @@ impl Costs {
         readers.truncate(READERS_MAX);
         let from_alone = self.descend(alone, &readers, rates);
         let from_majority = self.descend(majority, &readers, rates);
-        match from_majority.cost < from_alone.cost {
-            true => from_majority,
-            false => from_alone,
+        if from_majority.cost < from_alone.cost {
+            from_majority
+        } else {
+            from_alone
         }
     }
 

@@ -211,9 +211,10 @@ impl RangeTarget {
     /// time: while `more` keys are to be listed, nobody ceases to hold what is not listed.
     fn next_defaults(&self, more: bool) -> Option<ReplicaSet> {
         let before = self.policy.defaults;
-        let next = match more && self.chooser.lists() {
-            true => before.union(self.defaults),
-            false => self.defaults,
+        let next = if more && self.chooser.lists() {
+            before.union(self.defaults)
+        } else {
+            self.defaults
         };
         (before != next).then_some(next)
     }

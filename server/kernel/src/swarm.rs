@@ -45,9 +45,10 @@ impl<F: Copy> Plan<F> {
             let enabled = rng.random::<f64>() < ENABLED;
             let every_ns = EVERY_NS[rng.random_range(0..EVERY_NS.len())];
             if enabled {
-                let every_ns = match is_rare(fault) {
-                    true => RARE_EVERY_NS,
-                    false => every_ns,
+                let every_ns = if is_rare(fault) {
+                    RARE_EVERY_NS
+                } else {
+                    every_ns
                 };
                 faults.push((fault, every_ns));
             }

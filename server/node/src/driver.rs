@@ -224,13 +224,14 @@ impl Driver {
 
     fn report_disk_state(&self) {
         let directory = self.directory.display();
-        match self.watches.disk.writable() {
-            true => tracing::warn!(%directory, "the disk takes writes again"),
-            false => tracing::warn!(
+        if self.watches.disk.writable() {
+            tracing::warn!(%directory, "the disk takes writes again")
+        } else {
+            tracing::warn!(
                 %directory,
                 "the disk takes no writes: it is full, or hangs. This replica takes part in no \
                  writes until it does; if it is full, make room"
-            ),
+            )
         }
     }
 

@@ -243,9 +243,10 @@ fn of_status(request: &StatusRequest, sizes: Sizes) -> Cost {
     } else {
         Sizes::default()
     };
-    let demand = match request.demand {
-        true => DEMAND + sizes.demand_keys * IN_DEMAND,
-        false => 0,
+    let demand = if request.demand {
+        DEMAND + sizes.demand_keys * IN_DEMAND
+    } else {
+        0
     };
     Cost {
         handling: STATUS + described.ranges * RANGE + demand,
@@ -370,8 +371,9 @@ pub const fn merging(fields: usize, bytes: usize) -> usize {
 /// Returns the work of writing a value of so many bytes for which there is no memory yet, in units
 /// of merging.
 pub const fn clearing(bytes: usize) -> usize {
-    match bytes < CLEARED_FROM_BYTES {
-        true => 0,
-        false => bytes / CLEARED_BYTES,
+    if bytes < CLEARED_FROM_BYTES {
+        0
+    } else {
+        bytes / CLEARED_BYTES
     }
 }

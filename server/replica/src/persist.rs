@@ -183,9 +183,10 @@ impl Persister {
         {
             self.backlog.checkpoints -= waiting.bytes.checkpoints;
             self.backlog.others -= waiting.bytes.others;
-            match done.is_empty() {
-                true => done = waiting.continuations,
-                false => done.extend(waiting.continuations),
+            if done.is_empty() {
+                done = waiting.continuations
+            } else {
+                done.extend(waiting.continuations)
             }
             assert!(
                 waiting.executed.commands >= self.executed.commands

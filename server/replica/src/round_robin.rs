@@ -54,9 +54,10 @@ impl<T> RoundRobinQueue<T> {
             };
             let one = of_connection.pop_front()?;
             self.len -= 1;
-            match of_connection.is_empty() {
-                true => drop(self.waiting.remove(&connection)),
-                false => self.order.push_back(connection),
+            if of_connection.is_empty() {
+                drop(self.waiting.remove(&connection))
+            } else {
+                self.order.push_back(connection)
             }
             return Some((connection, one));
         }

@@ -96,9 +96,10 @@ impl Replica {
             [] => hottest().unwrap_or_default(),
             key => Key::copy_from_slice(key),
         };
-        let holders = match key.is_empty() {
-            true => self.configs().unlisted(b""),
-            false => self.configs().holders(&key),
+        let holders = if key.is_empty() {
+            self.configs().unlisted(b"")
+        } else {
+            self.configs().holders(&key)
         };
         let promised = self.parts.leasing.promised_to(now, &key);
         status.holders = names(holders);

@@ -85,10 +85,7 @@ impl RequestNames {
     fn next(&mut self, incarnation: Incarnation) -> RequestId {
         self.last += 1;
         assert!(self.last < 1 << 40, "names of a run are not exhausted");
-        let run = match off(Rule::H37Life) {
-            true => 0,
-            false => incarnation.0,
-        };
+        let run = if off(Rule::H37Life) { 0 } else { incarnation.0 };
         RequestId(run << 40 | self.last)
     }
 }

@@ -126,9 +126,10 @@ impl Timers {
 
     /// Returns the timers that are due.
     pub(super) fn all_due(&self, now: Time) -> DueTimers {
-        match now < self.next {
-            true => DueTimers::default(),
-            false => DueTimers(self.at.map(|at| at <= now)),
+        if now < self.next {
+            DueTimers::default()
+        } else {
+            DueTimers(self.at.map(|at| at <= now))
         }
     }
 

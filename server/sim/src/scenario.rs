@@ -186,9 +186,10 @@ pub fn draw_lease_set(rng: &mut Pcg64Mcg, n: usize) -> LeaseSet {
     let durations = strategies.is_empty() || rng.random::<bool>();
     LeaseSet {
         strategies,
-        durations: match durations {
-            true => Durations::of(&params),
-            false => Durations::default(),
+        durations: if durations {
+            Durations::of(&params)
+        } else {
+            Durations::default()
         },
         force: false,
     }

@@ -60,9 +60,10 @@ impl CampaignTally {
         let fired = |fault: &FaultKind| (fault.name(), outcome.fired.of(*fault));
         let strategies = &scenario.world.replica.strategies;
         let names = strategies.names();
-        let strategy = match names.contains(", ") {
-            true => "several at once".to_owned(),
-            false => names,
+        let strategy = if names.contains(", ") {
+            "several at once".to_owned()
+        } else {
+            names
         };
         CampaignTally {
             seeds: 1,

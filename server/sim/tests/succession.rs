@@ -307,9 +307,10 @@ fn replicas_far_apart_elect_a_leader() {
 #[test]
 fn promises_that_take_longer_than_an_election_timeout_elect_a_leader() {
     for (seed, fast_one) in (0..).zip([true, false, true, false]) {
-        let mut settings = match fast_one {
-            true => fast(StrategySpec::None),
-            false => Settings::new(ReplicaId(0), 5),
+        let mut settings = if fast_one {
+            fast(StrategySpec::None)
+        } else {
+            Settings::new(ReplicaId(0), 5)
         };
         settings.strategies = StrategySpec::None.into();
         let mut injection = injection(&settings, InjectedFault::Flood(30, 1_000_000));

@@ -65,15 +65,17 @@ fn conditions(demand: &Demand, n: usize) -> anyhow::Result<Conditions> {
     );
     Ok(Conditions {
         rtts: RoundTrips::new(n, |a, b| f64::from(demand.rtt_us[a * n + b]) / 1e3),
-        replies: match demand.replies_to_leader {
-            true => Replies::LeaderOnly,
-            false => Replies::LeaderAndOrigin,
+        replies: if demand.replies_to_leader {
+            Replies::LeaderOnly
+        } else {
+            Replies::LeaderAndOrigin
         },
         client_ms: 0.0,
         sync_ms: 0.0,
-        unlisted: match demand.unlisted_leader {
-            true => UnlistedHolders::Leader,
-            false => UnlistedHolders::Nearest,
+        unlisted: if demand.unlisted_leader {
+            UnlistedHolders::Leader
+        } else {
+            UnlistedHolders::Nearest
         },
         preference: Preference {
             read_weight,

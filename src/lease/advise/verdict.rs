@@ -62,9 +62,10 @@ impl AdviceVerdict<'_> {
         }
         let percent = gain_ms / now_ms.max(1e-9) * 100.0;
         let gained = format!("{gain_ms:.1} ms ({percent:.0}%)");
-        match self.is_worth_it() {
-            true => format!("{found} {gained} are gained."),
-            false => format!("{found} only {gained} would be gained: {WORTH}."),
+        if self.is_worth_it() {
+            format!("{found} {gained} are gained.")
+        } else {
+            format!("{found} only {gained} would be gained: {WORTH}.")
         }
     }
 }

@@ -286,8 +286,9 @@ fn histogram_of(interval: &IntervalLogHistogram<'_>) -> Result<(String, Histogra
 /// The tag of an interval, or "".
 fn tag_of(interval: &IntervalLogHistogram<'_>) -> Result<String, String> {
     let tag = interval.tag().map(|tag| tag.as_str()).unwrap_or_default();
-    match clean_tag(tag) == tag {
-        true => Ok(tag.to_owned()),
-        false => Err(format!("the tag {tag:?} holds what no tag may")),
+    if clean_tag(tag) == tag {
+        Ok(tag.to_owned())
+    } else {
+        Err(format!("the tag {tag:?} holds what no tag may"))
     }
 }

@@ -253,13 +253,12 @@ impl<S: Store> Worker<S> {
             return;
         }
         account.late += u64::from(late);
-        match transaction.succeeded() {
-            true => account.succeeded += 1,
-            false => {
-                account.failed += 1;
-                if book.failure.is_none() {
-                    book.failure.clone_from(&transaction.failure);
-                }
+        if transaction.succeeded() {
+            account.succeeded += 1
+        } else {
+            account.failed += 1;
+            if book.failure.is_none() {
+                book.failure.clone_from(&transaction.failure);
             }
         }
     }

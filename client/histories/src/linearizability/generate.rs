@@ -96,9 +96,10 @@ pub(super) fn disturb(events: &mut [HistoryEvent], rng: &mut impl Rng) {
 /// One of these values, or now and then one that nobody wrote.
 pub(crate) fn any_of(values: &[Option<ValueId>], rng: &mut impl Rng) -> Option<ValueId> {
     const NOBODYS: ValueId = ValueId(1 << 40);
-    match rng.random_bool(0.1) {
-        true => Some(NOBODYS),
-        false => values[rng.random_range(0..values.len())],
+    if rng.random_bool(0.1) {
+        Some(NOBODYS)
+    } else {
+        values[rng.random_range(0..values.len())]
     }
 }
 

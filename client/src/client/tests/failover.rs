@@ -124,9 +124,10 @@ async fn the_first_that_answers_is_asked_and_the_others_are_known_to_be_dead() {
 #[tokio::test]
 async fn a_write_in_flight_goes_on_unchanged_at_the_next_when_its_replica_dies() {
     for executed in [false, true] {
-        let fault = match executed {
-            true => Fault::ExecuteThenSilence,
-            false => Fault::Silence,
+        let fault = if executed {
+            Fault::ExecuteThenSilence
+        } else {
+            Fault::Silence
         };
         let [near, far] = two([fault]).await;
         let client = Client::connect(options(&[&near, &far])).await.unwrap();

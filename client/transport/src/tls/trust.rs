@@ -117,8 +117,9 @@ pub fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
         let added = roots.add(certificate);
         added.map_err(|error| format!("a certificate that cannot be used: {error}"))?;
     }
-    match roots.is_empty() {
-        true => Err("it holds no certificate".to_owned()),
-        false => Ok(roots),
+    if roots.is_empty() {
+        Err("it holds no certificate".to_owned())
+    } else {
+        Ok(roots)
     }
 }

@@ -293,9 +293,10 @@ impl LocalCluster {
             Some(format!("replica {}: {why}", replica.site()))
         });
         let words: Vec<String> = words.collect();
-        match words.len() > lost {
-            true => bail!("{}", words.join("\n")),
-            false => Ok(()),
+        if words.len() > lost {
+            bail!("{}", words.join("\n"))
+        } else {
+            Ok(())
         }
     }
 
@@ -377,9 +378,10 @@ async fn status(
 /// Whether this replica is ready; the leader must be the one asked for, if it is `preferred`.
 fn is_ready(plan: &RunPlan<'_>, status: &StatusReply, preferred: bool, data: DataState) -> bool {
     let granted = status.peers.iter().filter(|peer| peer.granted_by).count();
-    let led = match preferred {
-        true => status.leader == plan.experiment.leader,
-        false => !status.leader.is_empty(),
+    let led = if preferred {
+        status.leader == plan.experiment.leader
+    } else {
+        !status.leader.is_empty()
     };
     let governed = match data {
         DataState::New => status.strategy == plan.strategy.strategy,

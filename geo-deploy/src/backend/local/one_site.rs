@@ -261,9 +261,10 @@ impl CaseRun<'_> {
             .iter()
             .any(|p| p == "leasehold.routing=lease-aware");
         // A lease-aware client is connected to every replica.
-        let clients = match aware {
-            true => experiment.connections / experiment.replicas.len() as u32,
-            false => experiment.connections,
+        let clients = if aware {
+            experiment.connections / experiment.replicas.len() as u32
+        } else {
+            experiment.connections
         };
         let common = [
             format!("recordcount={}", experiment.keys),

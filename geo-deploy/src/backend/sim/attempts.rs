@@ -63,9 +63,10 @@ impl Clients<'_> {
     /// Returns the extra one-way delay to `node`, compared with the delay to a client's own
     /// replica, in ns.
     fn far_ns(&self, site: usize, node: usize) -> u64 {
-        match site == node {
-            true => 0,
-            false => (self.plan.topology().rtt_ms(site, node) / 2.0 * 1e6) as u64,
+        if site == node {
+            0
+        } else {
+            (self.plan.topology().rtt_ms(site, node) / 2.0 * 1e6) as u64
         }
     }
 

@@ -186,8 +186,9 @@ fn draw_bar(svg: &mut Svg, bar: &Bar, left: f64, width: f64, ink: Ink) {
 /// Where a figure's foot goes if a mark at `mark_y` would cross it at `label_y`.
 fn above(label_y: f64, mark_y: f64) -> f64 {
     let crossed = label_y - 15.0..=label_y + 6.0;
-    match crossed.contains(&mark_y) {
-        true => mark_y - 6.0,
-        false => label_y,
+    if crossed.contains(&mark_y) {
+        mark_y - 6.0
+    } else {
+        label_y
     }
 }

@@ -95,9 +95,10 @@ pub(in super::super) fn figures(cdf: &Cdf) -> Vec<Figure> {
 
 impl CdfLayout {
     fn draw(&self, cdf: &Cdf, sites: &[usize], classes: &[usize], suffix: String) -> Figure {
-        let (columns, rows) = match self.sites_across {
-            true => (sites.len(), classes.len()),
-            false => (classes.len(), sites.len()),
+        let (columns, rows) = if self.sites_across {
+            (sites.len(), classes.len())
+        } else {
+            (classes.len(), sites.len())
         };
         let row_height = HEAD + self.panel_height + AXIS;
         let height = TOP + rows as f64 * row_height + FOOT;
@@ -182,9 +183,10 @@ fn caption(cdf: &Cdf) -> String {
 /// One axis for all panels of a class, so that they can be compared.
 fn axis((low, high): (f64, f64), from_px: f64, width: f64) -> LogAxis {
     // Whole decades where there are several; else no more room than is needed.
-    let from_ms = match high / low.max(0.001) > 30.0 {
-        true => 10f64.powf(low.max(0.001).log10().floor()),
-        false => low.max(0.001) * 0.85,
+    let from_ms = if high / low.max(0.001) > 30.0 {
+        10f64.powf(low.max(0.001).log10().floor())
+    } else {
+        low.max(0.001) * 0.85
     };
     LogAxis {
         from_ms,

@@ -243,12 +243,11 @@ fn caption(timeline: &Timeline) -> String {
         .iter()
         .flat_map(|(_, series)| series)
         .any(|s| !s.bands.is_empty());
-    let latencies = match bands {
-        true => {
-            "Where a panel has too many operations for dots, each stretch of time shows the \
+    let latencies = if bands {
+        "Where a panel has too many operations for dots, each stretch of time shows the \
                  median, the 99th percentile and the maximum of the operations that started in it."
-        }
-        false => "Every operation is a dot at its start.",
+    } else {
+        "Every operation is a dot at its start."
     };
     format!(
         "Latency (logarithmic) and below it successes a second, over time, reads and writes \

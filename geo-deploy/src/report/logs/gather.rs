@@ -157,9 +157,10 @@ impl LogData {
 
 impl IntervalTimes {
     fn add(&mut self, tag: &OperationTag, [from_ms, to_ms]: [u64; 2]) {
-        let cuts = match tag.done {
-            true => &mut self.done[usize::from(tag.intended)],
-            false => &mut self.others,
+        let cuts = if tag.done {
+            &mut self.done[usize::from(tag.intended)]
+        } else {
+            &mut self.others
         };
         cuts.add(from_ms, to_ms);
     }

@@ -50,19 +50,19 @@ impl Grid {
         let Some([from, to]) = cuts.ends_ms else {
             return Grid::default();
         };
-        let cells_ms = match cuts.many {
-            true => evenly(from, to, CELLS),
-            false => cuts.at_ms.iter().copied().collect(),
+        let cells_ms = if cuts.many {
+            evenly(from, to, CELLS)
+        } else {
+            cuts.at_ms.iter().copied().collect()
         };
         let all = cells_ms.len() - 1;
-        let columns = match all <= COLUMNS {
-            true => (0..=all).collect(),
-            false => {
-                let begins = |at: &u64| cells_ms.partition_point(|cell| cell < at);
-                let mut columns: Vec<_> = evenly(from, to, COLUMNS).iter().map(begins).collect();
-                columns.dedup();
-                columns
-            }
+        let columns = if all <= COLUMNS {
+            (0..=all).collect()
+        } else {
+            let begins = |at: &u64| cells_ms.partition_point(|cell| cell < at);
+            let mut columns: Vec<_> = evenly(from, to, COLUMNS).iter().map(begins).collect();
+            columns.dedup();
+            columns
         };
         Grid { cells_ms, columns }
     }

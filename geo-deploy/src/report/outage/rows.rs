@@ -25,9 +25,10 @@ pub(in super::super) fn table(label: &str, groups: &[OutageGroup]) -> Option<Tab
 }
 
 fn columns(several: bool) -> Vec<&'static str> {
-    let lengths: &[&str] = match several {
-        true => &["faults", "outage p50 s", "p99 s", "longest s"],
-        false => &["outage s"],
+    let lengths: &[&str] = if several {
+        &["faults", "outage p50 s", "p99 s", "longest s"]
+    } else {
+        &["outage s"]
     };
     let first = ["fault", "clients at", "operations"];
     let last = [
@@ -90,9 +91,10 @@ fn kept(group: &OutageGroup) -> String {
 fn runs(longest: &[LongestOutage]) -> String {
     let runs = longest.iter().filter_map(|one| one.run);
     let runs: Vec<String> = runs.map(|run| run.to_string()).collect();
-    match runs.is_empty() {
-        true => dash(),
-        false => runs.join(", "),
+    if runs.is_empty() {
+        dash()
+    } else {
+        runs.join(", ")
     }
 }
 

@@ -122,9 +122,10 @@ impl<S: Sums + Serialize + DeserializeOwned> CampaignState<S> {
             });
         }
         let saved: CampaignState<S> = serde_json::from_slice(json)?;
-        match saved.is_possible() {
-            true => Ok(saved),
-            false => Err(ResumeError::Contradiction),
+        if saved.is_possible() {
+            Ok(saved)
+        } else {
+            Err(ResumeError::Contradiction)
         }
     }
 

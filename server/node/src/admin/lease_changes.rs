@@ -253,11 +253,14 @@ fn strategy(
         "" => return Ok(None),
         name => name,
     };
-    let for_another = |given: bool, field: &str, strategy: &str| match given && name != strategy {
-        true => Err(bad_request(format!(
-            "{field}: only the strategy {strategy} looks at it; leave it out, or ask for {strategy}"
-        ))),
-        false => Ok(()),
+    let for_another = |given: bool, field: &str, strategy: &str| {
+        if given && name != strategy {
+            Err(bad_request(format!(
+                "{field}: only the strategy {strategy} looks at it; leave it out, or ask for {strategy}"
+            )))
+        } else {
+            Ok(())
+        }
     };
     for_another(holders, "holders", "fixed")?;
     for_another(unlisted, "unlisted", "quorum")?;

@@ -523,11 +523,11 @@ impl Clients {
                     connection.request_hint(request.id, command.keys().next());
                 }
                 let input = Input::Client { from, command };
-                match cost.is_large_write {
-                    true => self
-                        .inbox
-                        .push_large_write(connection.id, input, cost.units),
-                    false => self.inbox.push_client(input, cost.units),
+                if cost.is_large_write {
+                    self.inbox
+                        .push_large_write(connection.id, input, cost.units)
+                } else {
+                    self.inbox.push_client(input, cost.units)
                 }
             }
             Some(Body::Status(request)) => self.inbox.push_status(from, request),

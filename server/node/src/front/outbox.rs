@@ -82,9 +82,10 @@ impl Outbox {
     /// Bytes that left the buffer and wait for the socket. Of a broken connection they are
     /// freed with it, which is soon.
     fn sealed_bytes(&self) -> usize {
-        match self.broken.get() {
-            true => 0,
-            false => self.writer.unsent(),
+        if self.broken.get() {
+            0
+        } else {
+            self.writer.unsent()
         }
     }
 

@@ -331,9 +331,10 @@ impl HandshakeWorker {
     }
 
     fn is_reminder_due(&mut self, expired: bool) -> bool {
-        let every = match expired {
-            true => REMIND_INTERVAL_EXPIRED,
-            false => REMIND_INTERVAL,
+        let every = if expired {
+            REMIND_INTERVAL_EXPIRED
+        } else {
+            REMIND_INTERVAL
         };
         let now = Instant::now();
         let told = self.reminded;

@@ -234,9 +234,10 @@ impl WriteGroup {
         self.sequence = Some(next.sequence);
         self.awaited |= next.durable == PersistOutcome::Later;
         self.ahead |= next.durable == PersistOutcome::Now;
-        match self.records.is_empty() {
-            true => self.records = std::mem::take(&mut next.records),
-            false => self.records.append(&mut next.records),
+        if self.records.is_empty() {
+            self.records = std::mem::take(&mut next.records)
+        } else {
+            self.records.append(&mut next.records)
         }
         true
     }
@@ -405,9 +406,10 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
 
     /// Counts a refusal. Returns whether no room will help.
     fn is_stuck(&mut self, store: &dyn Store) -> Result<bool, StorageError> {
-        self.refusals = match store.has_room()? {
-            true => self.refusals + 1,
-            false => 0,
+        self.refusals = if store.has_room()? {
+            self.refusals + 1
+        } else {
+            0
         };
         Ok(self.refusals > REFUSALS_MAX)
     }

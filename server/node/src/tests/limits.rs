@@ -163,9 +163,10 @@ async fn futures_join(all: Vec<impl Future<Output = ()>>) {
     let mut all: Vec<_> = all.into_iter().map(Box::pin).collect();
     std::future::poll_fn(|context| {
         all.retain_mut(|one| one.as_mut().poll(context).is_pending());
-        match all.is_empty() {
-            true => std::task::Poll::Ready(()),
-            false => std::task::Poll::Pending,
+        if all.is_empty() {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
         }
     })
     .await;

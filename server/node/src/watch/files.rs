@@ -11,9 +11,10 @@ use tokio::time::timeout;
 /// Interval between looks at files.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time that a file system may take before the log says that it does not answer.
-const CHECK_TIMEOUT: Duration = match cfg!(test) {
-    true => Duration::from_millis(100),
-    false => Duration::from_secs(5),
+const CHECK_TIMEOUT: Duration = if cfg!(test) {
+    Duration::from_millis(100)
+} else {
+    Duration::from_secs(5)
 };
 /// Interval at which the log repeats why files cannot be used.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);

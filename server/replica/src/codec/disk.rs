@@ -46,9 +46,10 @@ pub fn decode_entry(encoded: Bytes) -> CodecResult<(Ballot, Value)> {
 /// A stored value, for the disk; without the value if that is `staged`.
 pub fn encode_stored(stored: &StoredValue, staged: bool, out: &mut Vec<u8>) {
     let encoded = proto::Stored {
-        value: match staged {
-            true => Bytes::new(),
-            false => stored.value.clone(),
+        value: if staged {
+            Bytes::new()
+        } else {
+            stored.value.clone()
         },
         version: Some(stored.version),
         created: Some(stored.created),
@@ -69,10 +70,7 @@ pub fn decode_stored(encoded: Bytes) -> CodecResult<(StoredValue, bool)> {
         staged,
     } = proto::Stored::decode(encoded)?;
     let stored = StoredValue {
-        value: match staged {
-            true => Bytes::new(),
-            false => value,
-        },
+        value: if staged { Bytes::new() } else { value },
         version: version("stored.version", written)?,
         created: version("stored.created", created)?,
     };

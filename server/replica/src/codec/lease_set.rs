@@ -78,9 +78,10 @@ pub(super) fn decode_answer(found: proto::LeaseAnswer) -> CodecResult<(u64, Leas
         Some(refusal) => {
             let length = refusal.len() as u64;
             at_most("lease_answer.refusal", length, REFUSAL_BYTES_MAX)?;
-            Err(match found.busy {
-                true => Refusal::Busy(refusal),
-                false => Refusal::Invalid(refusal),
+            Err(if found.busy {
+                Refusal::Busy(refusal)
+            } else {
+                Refusal::Invalid(refusal)
             })
         }
     };

@@ -117,9 +117,10 @@ impl Log {
     }
 
     fn window_start(&self) -> Slot {
-        match off(Rule::H78Durable) {
-            true => self.executed,
-            false => self.checkpointed,
+        if off(Rule::H78Durable) {
+            self.executed
+        } else {
+            self.checkpointed
         }
     }
 

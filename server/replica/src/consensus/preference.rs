@@ -65,9 +65,10 @@ impl Preference {
         let Some((ballot, led)) = self.led.take() else {
             return;
         };
-        match lost(led) && self.planned != Some(ballot) {
-            true => self.backoff.failed(since_epoch(now)),
-            false => self.backoff.released(),
+        if lost(led) && self.planned != Some(ballot) {
+            self.backoff.failed(since_epoch(now))
+        } else {
+            self.backoff.released()
         }
     }
 }

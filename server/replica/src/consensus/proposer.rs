@@ -217,9 +217,10 @@ impl Consensus {
         accepted.durable = true;
         accepted.sent = step.now;
         // Hazard 9: the leader is a grantor too, and its Accept carries its tag.
-        let tag = match off(Rule::H09LeaderTag) {
-            true => ReplicaSet::EMPTY,
-            false => vote_tag(tags, accepted),
+        let tag = if off(Rule::H09LeaderTag) {
+            ReplicaSet::EMPTY
+        } else {
+            vote_tag(tags, accepted)
         };
         cell.count(step.me(), ballot, tag);
         if let Some(message) = self.accept_message(log, slot, tag) {

@@ -76,9 +76,10 @@ impl Parts {
 
     /// Asks for what is missing still.
     pub(super) fn fetch_due(&mut self, step: &mut Step<'_>) {
-        match self.consensus.is_candidate() {
-            true => self.try_lead(step),
-            false => self.consensus.fetch_missing(step),
+        if self.consensus.is_candidate() {
+            self.try_lead(step)
+        } else {
+            self.consensus.fetch_missing(step)
         }
     }
 }

@@ -141,9 +141,10 @@ impl Parts {
     /// before the next part, the shorter the more urgent the checkpoint is.
     pub(super) fn values_staged(&mut self, step: &mut Step<'_>, since: Time) {
         let checkpointed = self.machine.checkpointed();
-        let urgency = match self.consensus.wants_checkpoint(checkpointed) {
-            true => 1.0,
-            false => self.machine.urgency(),
+        let urgency = if self.consensus.wants_checkpoint(checkpointed) {
+            1.0
+        } else {
+            self.machine.urgency()
         };
         let rest = (step.now.since(since) * STAGING_REST).min(STAGING_REST_MAX);
         step.set_timer(Timer::Stage, step.now + rest.mul_f64(1.0 - urgency));
@@ -243,9 +244,10 @@ impl Parts {
         (slot, index): (Slot, usize),
         proposed: &Proposal,
     ) -> Option<(Outcome, usize)> {
-        let command = match proposed.command.is_write() {
-            true => &proposed.command,
-            false => self.writes.read_of_placeholder(me, proposed)?,
+        let command = if proposed.command.is_write() {
+            &proposed.command
+        } else {
+            self.writes.read_of_placeholder(me, proposed)?
         };
         if command.op.is_none() {
             return Some((client_disconnected(), 0));

@@ -119,9 +119,10 @@ impl Parts {
         }
         self.send_probe(step);
         let grace = self.leasing.grace();
-        match self.leasing.is_leaving() {
-            true => return self.transfer_before_leaving(step),
-            false => self.consensus.abandon_transfer(step),
+        if self.leasing.is_leaving() {
+            return self.transfer_before_leaving(step);
+        } else {
+            self.consensus.abandon_transfer(step)
         }
         self.suspect_blockers(step, grace);
     }
@@ -161,9 +162,10 @@ impl Parts {
     /// Suspects replicas that have blocked a slot for t_grace by a missing acceptance, even if they
     /// answer promises (§3.7, hazard 36).
     fn suspect_blockers(&mut self, step: &mut Step<'_>, grace: Duration) {
-        let blockers = match counts_blockers() {
-            true => self.consensus.blockers(step.now, grace),
-            false => ReplicaSet::EMPTY,
+        let blockers = if counts_blockers() {
+            self.consensus.blockers(step.now, grace)
+        } else {
+            ReplicaSet::EMPTY
         };
         if self.leasing.note_blockers(step, blockers) {
             self.reconfigure(step);

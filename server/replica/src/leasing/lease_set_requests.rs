@@ -410,9 +410,10 @@ impl Leasing {
 
 /// The run of the replica that passes a request on.
 fn requester(step: &Step<'_>, replica: ReplicaId) -> Requester {
-    let incarnation = match replica == step.me() {
-        true => step.ctx.incarnation,
-        false => step.ctx.incarnation_of(replica),
+    let incarnation = if replica == step.me() {
+        step.ctx.incarnation
+    } else {
+        step.ctx.incarnation_of(replica)
     };
     Requester {
         replica,
@@ -421,8 +422,9 @@ fn requester(step: &Step<'_>, replica: ReplicaId) -> Requester {
 }
 
 fn report_answer(step: &mut Step<'_>, to: ReplicaId, ask: u64, answer: LeaseAnswer) {
-    match to == step.me() {
-        true => step.announce(Event::LeaseAnswered { ask, answer }),
-        false => step.send(to, Message::LeaseAnswer { ask, answer }),
+    if to == step.me() {
+        step.announce(Event::LeaseAnswered { ask, answer })
+    } else {
+        step.send(to, Message::LeaseAnswer { ask, answer })
     }
 }

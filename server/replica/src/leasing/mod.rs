@@ -384,12 +384,11 @@ impl Leasing {
     /// The clock is believed again, or no longer (hazard 80). A replica with a promise of this
     /// replica must be notified until the clock here, trusted again, has outwaited all of it.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
-        match step.ctx.clock_trusted {
-            true => self.grantor.trust(step.now),
-            false => {
-                self.grantor.distrust();
-                self.take_back_leaving(step);
-            }
+        if step.ctx.clock_trusted {
+            self.grantor.trust(step.now)
+        } else {
+            self.grantor.distrust();
+            self.take_back_leaving(step);
         }
         step.set_timer(Timer::Lease, step.now);
     }

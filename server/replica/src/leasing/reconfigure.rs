@@ -36,10 +36,7 @@ const SURVEY_AGAIN: Duration = Duration::from_secs(2);
 /// Number of keys to look at in one step: about a millisecond. Where there are too many replicas to
 /// tabulate all sets of holders, a key takes forty times as long.
 fn keys_a_step(n: usize) -> usize {
-    match Costs::tabulates(n) {
-        true => 4096,
-        false => 128,
-    }
+    if Costs::tabulates(n) { 4096 } else { 128 }
 }
 
 /// State that a leader keeps for the configurations that it proposes.
@@ -271,9 +268,10 @@ impl Leasing {
     /// From one pass to the next.
     fn period(&self, step: &Step<'_>) -> Duration {
         let usual = step.ctx.settings.timing.reconfigure;
-        match step.now < self.leader_state.hurried_until {
-            true => usual / HURRY,
-            false => usual,
+        if step.now < self.leader_state.hurried_until {
+            usual / HURRY
+        } else {
+            usual
         }
     }
 

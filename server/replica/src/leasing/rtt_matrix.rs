@@ -48,9 +48,10 @@ impl RttMatrix {
     pub(super) fn is_known(&self, ctx: &ReplicaContext, among: ReplicaSet) -> bool {
         let own = RttMatrix::row_of(ctx);
         let measured = |a: ReplicaId, b: ReplicaId| {
-            let row = match a == ctx.me() {
-                true => &own,
-                false => &self.rows[a.index()],
+            let row = if a == ctx.me() {
+                &own
+            } else {
+                &self.rows[a.index()]
             };
             row.get(b.index()).is_some_and(|us| *us > 0)
         };
@@ -71,9 +72,10 @@ impl RttMatrix {
         let own = RttMatrix::row_of(ctx);
         assert_eq!(own.len(), self.rows.len(), "one row for each replica");
         let measured = |a: usize, b: usize| {
-            let row = match a == ctx.me().index() {
-                true => &own,
-                false => &self.rows[a],
+            let row = if a == ctx.me().index() {
+                &own
+            } else {
+                &self.rows[a]
             };
             row.get(b).copied().filter(|us| *us > 0)
         };

@@ -27,10 +27,7 @@ const ENTRY_OVERHEAD: usize = 64;
 /// The version that a command gives to what it writes (hazard 42): no two of a
 /// batch have the same.
 pub fn version_of(slot: Slot, index: usize) -> Version {
-    let index = match off(Rule::H42Index) {
-        true => 0,
-        false => index as u32,
-    };
+    let index = if off(Rule::H42Index) { 0 } else { index as u32 };
     Version {
         slot: slot.0,
         index,
@@ -278,9 +275,10 @@ impl Kv {
 
     /// The first merge into a record since a checkpoint needs memory beside the checkpoint's.
     fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
-        match bytes > RECORD_BYTES_MAX || self.dirty.contains_key(key) {
-            true => 0,
-            false => cost::clearing(bytes),
+        if bytes > RECORD_BYTES_MAX || self.dirty.contains_key(key) {
+            0
+        } else {
+            cost::clearing(bytes)
         }
     }
 

@@ -38,12 +38,11 @@ pub(super) fn merge(old: &[u8], fields: &[Field]) -> (Option<Vec<u8>>, usize) {
         return (None, 0);
     }
     let copy;
-    let old = match old.len() > COPIED_FIRST_BYTES {
-        true => {
-            copy = old.to_vec();
-            &copy[..]
-        }
-        false => old,
+    let old = if old.len() > COPIED_FIRST_BYTES {
+        copy = old.to_vec();
+        &copy[..]
+    } else {
+        old
     };
     // Both may be long, and a client chose them: one pass over each.
     let mut left: BTreeMap<&[u8], &Field> = fields.iter().map(|it| (&it.name[..], it)).collect();

@@ -115,9 +115,10 @@ impl MergeQueues {
     /// for at least `WORK_MIN_OF_MANY`.
     pub fn cost_of(&self, command: &Command, work: usize, many: usize) -> Option<MergeCost> {
         let merges = self.by_key.get(merged_key(command)?);
-        let least = match merges.is_some_and(|merges| *merges >= many) {
-            true => WORK_MIN_OF_MANY,
-            false => WORK_MIN,
+        let least = if merges.is_some_and(|merges| *merges >= many) {
+            WORK_MIN_OF_MANY
+        } else {
+            WORK_MIN
         };
         let work = work.max(least);
         let kind = match (command_size_estimate(command), work) {
@@ -208,9 +209,10 @@ impl MergeQueues {
     pub fn release(&mut self, command: &Command, cost: Option<MergeCost>, sent: bool) {
         if let Some(cost) = cost {
             let queue = self.queue(cost.kind);
-            match sent {
-                true => queue.work_sent -= cost.work,
-                false => queue.answered += 1,
+            if sent {
+                queue.work_sent -= cost.work
+            } else {
+                queue.answered += 1
             }
         }
         let Some(key) = merged_key(command) else {

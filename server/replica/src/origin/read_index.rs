@@ -55,9 +55,10 @@ impl ReadIndex {
         let Some((newest, _)) = view.consensus.probes(step) else {
             return;
         };
-        let probe = match off(Rule::H26Probe) {
-            true => newest,
-            false => newest + 1,
+        let probe = if off(Rule::H26Probe) {
+            newest
+        } else {
+            newest + 1
         };
         let index = index_of(view, &read.key);
         let start = view.consensus.commands().start();

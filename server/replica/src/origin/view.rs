@@ -29,9 +29,10 @@ impl View<'_> {
     /// A new leader reads nothing locally until its opening no-op is executed.
     pub(super) fn leader_ready(self) -> Result<(), NoPermit> {
         let start = self.consensus.commands().start();
-        match self.consensus.leads() && self.executed() < start {
-            true => Err(NoPermit::Barrier(start)),
-            false => Ok(()),
+        if self.consensus.leads() && self.executed() < start {
+            Err(NoPermit::Barrier(start))
+        } else {
+            Ok(())
         }
     }
 
@@ -48,9 +49,10 @@ impl View<'_> {
     /// The value of `key` after `slot`: from the state, once that is executed, or from
     /// the slot itself, if that says it already (protocol §3.3).
     pub(super) fn value_after(self, slot: Slot, key: &[u8]) -> Option<Outcome> {
-        match slot <= self.executed() {
-            true => Some(self.kv.read(key)),
-            false => self.consensus.value_at_commit(slot, key),
+        if slot <= self.executed() {
+            Some(self.kv.read(key))
+        } else {
+            self.consensus.value_at_commit(slot, key)
         }
     }
 }

@@ -73,9 +73,10 @@ impl PendingCommand {
             last: now,
             attempts: self.sent.map_or(0, |sent| sent.attempts) + 1,
         });
-        let logged = match self.command.is_write() {
-            true => self.command.clone(),
-            false => placeholder(&self.command),
+        let logged = if self.command.is_write() {
+            self.command.clone()
+        } else {
+            placeholder(&self.command)
         };
         (self.request, logged)
     }
@@ -172,9 +173,10 @@ impl Writes {
             }
         }
         self.merging.count(&pending.command);
-        let known = match is_write {
-            true => self.writes.insert(session, pending),
-            false => self.reads.insert(pending.request, pending),
+        let known = if is_write {
+            self.writes.insert(session, pending)
+        } else {
+            self.reads.insert(pending.request, pending)
         };
         assert!(known.is_none(), "a command waits once");
     }
@@ -318,11 +320,11 @@ impl Writes {
     /// Whether a client waits for this command.
     fn awaits(&self, proposed: &Proposal) -> bool {
         let command = &proposed.command;
-        match command.is_write() {
-            true => self
-                .writes
-                .contains_key(&(command.client, command.sequence)),
-            false => self.reads.contains_key(&proposed.request),
+        if command.is_write() {
+            self.writes
+                .contains_key(&(command.client, command.sequence))
+        } else {
+            self.reads.contains_key(&proposed.request)
         }
     }
 

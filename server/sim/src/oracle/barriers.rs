@@ -130,9 +130,12 @@ impl BarrierOracle {
             let view = configs.view(key);
             let held = |config| forgotten(config) || view.holders(config).contains(me);
             let (newest, held_now) = (configs.newest(), held(configs.newest()));
-            let holds = |config| match config == newest {
-                true => held_now,
-                false => held(config),
+            let holds = |config| {
+                if config == newest {
+                    held_now
+                } else {
+                    held(config)
+                }
             };
             enough(node, key, promises.permit(node, executed, holds), until)?;
         }

@@ -98,10 +98,7 @@ impl RefusalOracle {
     fn refuses(&mut self, node: usize, executed: Slot, identity: WriteId) -> Verdict {
         self.checks += 1;
         let once = self.reached.get(&identity) == Some(&1);
-        let first = match once {
-            true => Slot(1),
-            false => executed.next(),
-        };
+        let first = if once { Slot(1) } else { executed.next() };
         let before = self.refused.entry(identity).or_insert(first);
         *before = first.min(*before);
         let (first, effect) = (*before, self.effects.get(&identity));

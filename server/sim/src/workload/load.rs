@@ -77,13 +77,12 @@ impl ClientLoad {
         // Most clients send several requests at once, and more before they are
         // answered, up to what some seconds bring; or many wait for each answer.
         let burst = [4, 8, 16, 32][rng.random_range(0..4)];
-        let (clients, burst, window) = match rng.random::<f64>() < PATIENT {
-            true => (PATIENT_CLIENTS, 1, 1),
-            false => {
-                let clients = rng.random_range(1..4);
-                let some = WINDOW_S * rate as usize / (n * clients);
-                (clients, burst, some.max(burst))
-            }
+        let (clients, burst, window) = if rng.random::<f64>() < PATIENT {
+            (PATIENT_CLIENTS, 1, 1)
+        } else {
+            let clients = rng.random_range(1..4);
+            let some = WINDOW_S * rate as usize / (n * clients);
+            (clients, burst, some.max(burst))
         };
         // Some runs are small, so that all keys can be judged together.
         if rng.random::<f64>() < SMALL {

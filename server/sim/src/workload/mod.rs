@@ -322,9 +322,10 @@ impl ClientWorkload {
         if self.load.abandons == 0.0 {
             return;
         }
-        let share = match self.clients[index].session.is_new() {
-            true => ABANDONS_AT_FIRST,
-            false => self.load.abandons,
+        let share = if self.clients[index].session.is_new() {
+            ABANDONS_AT_FIRST
+        } else {
+            self.load.abandons
         };
         if self.chooser.rng.random::<f64>() < share {
             let late = world.now_ns() + self.load.abandon_timeout_ns;

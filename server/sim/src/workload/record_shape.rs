@@ -89,9 +89,10 @@ impl RecordShape {
 
     /// The fields of a merge.
     pub(super) fn merged(&self, value: ValueId, rng: &mut Pcg64Mcg) -> Vec<Field> {
-        let bytes = match self.long > 0.0 && rng.random::<f64>() < self.long {
-            true => rng.random_range(LONG_BYTES),
-            false => 8,
+        let bytes = if self.long > 0.0 && rng.random::<f64>() < self.long {
+            rng.random_range(LONG_BYTES)
+        } else {
+            8
         };
         vec![field(FIRST.into(), value.to_value(bytes))]
     }
@@ -102,9 +103,10 @@ impl RecordShape {
             last: ValueId::DAMAGED,
             whole: Some(ValueId::DAMAGED),
         });
-        match is_rest(key) {
-            true => content.whole,
-            false => Some(content.last),
+        if is_rest(key) {
+            content.whole
+        } else {
+            Some(content.last)
         }
     }
 

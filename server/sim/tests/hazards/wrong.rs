@@ -39,12 +39,13 @@ impl FaultyReplica<'_> {
     /// At which it leads, or has led: somebody else's is not believed of it.
     fn ballot(&self) -> Ballot {
         let newest = newest_ballot(self.cluster);
-        match newest.replica.index() == self.me {
-            true => newest,
-            false => Ballot {
+        if newest.replica.index() == self.me {
+            newest
+        } else {
+            Ballot {
                 round: newest.round - 1,
                 replica: ReplicaId(self.me as u8),
-            },
+            }
         }
     }
 

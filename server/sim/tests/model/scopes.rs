@@ -104,9 +104,10 @@ impl Strategy {
 
     /// Returns what no exploration may come upon.
     pub fn must_not_reach(&self) -> Vec<Milestone> {
-        match self.timed {
-            true => Vec::new(),
-            false => vec![Milestone::Local, Milestone::Held, Milestone::Forwarded],
+        if self.timed {
+            Vec::new()
+        } else {
+            vec![Milestone::Local, Milestone::Held, Milestone::Forwarded]
         }
     }
 

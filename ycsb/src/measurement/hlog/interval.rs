@@ -49,9 +49,10 @@ fn decompress(compressed: &[u8]) -> Result<Vec<u8>, String> {
         .take(BYTES_MAX as u64 + 1)
         .read_to_end(&mut plain)
         .map_err(|error| error.to_string())?;
-    match plain.len() > BYTES_MAX {
-        true => Err(too_long()),
-        false => Ok(plain),
+    if plain.len() > BYTES_MAX {
+        Err(too_long())
+    } else {
+        Ok(plain)
     }
 }
 

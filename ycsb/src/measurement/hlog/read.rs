@@ -87,10 +87,9 @@ impl LogEpoch {
     /// Returns a time of the log since 1970, as HdrHistogram's own reader computes it.
     fn since_1970(&self, at: Duration) -> Duration {
         let absolute = at.saturating_add(YEAR) >= self.began;
-        let epoch = self.base.unwrap_or(match absolute {
-            true => Duration::ZERO,
-            false => self.began,
-        });
+        let epoch = self
+            .base
+            .unwrap_or(if absolute { Duration::ZERO } else { self.began });
         epoch.saturating_add(at)
     }
 }

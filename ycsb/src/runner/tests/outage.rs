@@ -121,9 +121,12 @@ async fn an_outage_to_the_end_is_in_every_figure_of_an_open_loop() {
     // Of each thread the operation in flight at 5 s is never answered: it, and every one
     // that was due later, waits until the end.
     let due_us = (0..5_000u64).map(|n| n * 2_000);
-    let waits = |due: u64| match due + 5_000 < 5_000_000 {
-        true => 5_000,
-        false => 10_000_000 - due,
+    let waits = |due: u64| {
+        if due + 5_000 < 5_000_000 {
+            5_000
+        } else {
+            10_000_000 - due
+        }
     };
     compare(&outcome, due_us.map(waits).collect());
     let account = outcome.account;

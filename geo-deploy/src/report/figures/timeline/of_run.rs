@@ -83,9 +83,10 @@ fn title(name: &str, faults: &[&str]) -> String {
 fn failed_sites(run: &StrategyRun) -> SiteSet {
     let mut sites = run.faults.iter().map(|fault| fault.sites);
     let first = sites.next().unwrap_or(SiteSet::EMPTY);
-    match sites.all(|other| other == first) {
-        true => first,
-        false => SiteSet::EMPTY,
+    if sites.all(|other| other == first) {
+        first
+    } else {
+        SiteSet::EMPTY
     }
 }
 
@@ -97,9 +98,10 @@ fn marks(
 ) -> Vec<TimelineMark> {
     let faults = run.faults.iter().map(|fault| {
         let until = fault.until_s.unwrap_or(to_s);
-        let text = match run.faults.len() > FAULTS_WITH_EVENTS_MAX {
-            true => String::new(),
-            false => fault.text.clone(),
+        let text = if run.faults.len() > FAULTS_WITH_EVENTS_MAX {
+            String::new()
+        } else {
+            fault.text.clone()
         };
         TimelineMark::Fault(fault.at_s, until, text)
     });
@@ -136,9 +138,10 @@ fn series(
             continue;
         }
         answered.push(sample);
-        match known && run.leased_to[index].intersects(failed) {
-            true => series.leased.push(point),
-            false => series.dots.push(point),
+        if known && run.leased_to[index].intersects(failed) {
+            series.leased.push(point)
+        } else {
+            series.dots.push(point)
         }
     }
     series.failed = extremes(series.failed, span.0, span.1);

@@ -136,9 +136,10 @@ fn check_scan(rights: &Rights, scan: &Scan) -> Result<(), Error> {
     if rights.read.contain_range(&scan.from, &scan.to) {
         return Ok(());
     }
-    let to = match scan.to.is_empty() {
-        true => "the end".to_owned(),
-        false => quoted(&scan.to),
+    let to = if scan.to.is_empty() {
+        "the end".to_owned()
+    } else {
+        quoted(&scan.to)
     };
     Err(denied(format!(
         "scan from {} to {to} needs the right to read every key there can be between them; scan \
@@ -169,16 +170,18 @@ fn check_status(rights: &Rights, request: &StatusRequest) -> Result<(), Error> {
 /// Clients ask for the key that nobody writes, whatever else they may read. But for nothing else
 /// with it: what is asked may go through the log.
 fn gets(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
-    match key == PROBE_KEY.as_bytes() {
-        true => Ok(()),
-        false => reads(rights, what, key),
+    if key == PROBE_KEY.as_bytes() {
+        Ok(())
+    } else {
+        reads(rights, what, key)
     }
 }
 
 fn reads(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
-    match rights.read.contain(key) {
-        true => Ok(()),
-        false => Err(key_denied(what, "read", key)),
+    if rights.read.contain(key) {
+        Ok(())
+    } else {
+        Err(key_denied(what, "read", key))
     }
 }
 
@@ -195,18 +198,20 @@ fn writes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
 }
 
 fn changes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
-    match rights.write.contain(key) {
-        true => Ok(()),
-        false => Err(key_denied(what, "write", key)),
+    if rights.write.contain(key) {
+        Ok(())
+    } else {
+        Err(key_denied(what, "write", key))
     }
 }
 
 fn needs_admin(rights: &Rights, what: &str) -> Result<(), Error> {
-    match rights.admin {
-        true => Ok(()),
-        false => Err(denied(format!(
+    if rights.admin {
+        Ok(())
+    } else {
+        Err(denied(format!(
             "{what} needs the right `admin`; use a token that has it"
-        ))),
+        )))
     }
 }
 

@@ -44,9 +44,10 @@ pub enum Principal {
 impl Principal {
     /// Identity of a client that sends this token; an empty token counts as none.
     pub fn from_token(token: &[u8]) -> Principal {
-        match token.is_empty() {
-            true => Principal::Anonymous,
-            false => Principal::Token(Digest::of(token)),
+        if token.is_empty() {
+            Principal::Anonymous
+        } else {
+            Principal::Token(Digest::of(token))
         }
     }
 }

@@ -65,9 +65,10 @@ impl<K: Copy + Eq> EvictingSlots<K> {
     pub(crate) fn take(&self, key: K) -> EvictableSlot<K> {
         let mut taken = self.taken.borrow_mut();
         let alike = |other: &OccupiedSlot<K>| other.key == key;
-        let loses = match taken.iter().filter(|other| alike(other)).count() >= self.max_per_key {
-            true => taken.iter().position(alike),
-            false => (taken.len() >= self.max).then_some(0),
+        let loses = if taken.iter().filter(|other| alike(other)).count() >= self.max_per_key {
+            taken.iter().position(alike)
+        } else {
+            (taken.len() >= self.max).then_some(0)
         };
         if let Some(loser) = loses.and_then(|loser| taken.remove(loser)) {
             loser.lost.notify_one();

@@ -88,9 +88,10 @@ impl LargeWrites {
         if self.waiting.is_empty() || self.in_flight_bytes >= self.max {
             return None;
         }
-        match self.in_flight_bytes < self.allowed {
-            true => Some(self.resume_at),
-            false => Some(self.changed + JOINED_AFTER),
+        if self.in_flight_bytes < self.allowed {
+            Some(self.resume_at)
+        } else {
+            Some(self.changed + JOINED_AFTER)
         }
     }
 

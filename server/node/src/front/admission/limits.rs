@@ -58,10 +58,7 @@ impl Clients {
     pub(crate) fn track_partial_frame(&self, connection: &Connection, frames: &Frames) {
         let partial = frames.partial_bytes();
         // What an idle connection holds, too, is not counted.
-        let counted = match partial > READ_BYTES {
-            true => partial,
-            false => 0,
-        };
+        let counted = if partial > READ_BYTES { partial } else { 0 };
         connection.track_partial_frame(partial, counted);
         while self.budget.has_excess_partial() {
             let connections = self.connections.borrow();

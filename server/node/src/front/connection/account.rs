@@ -61,9 +61,10 @@ impl Account {
     /// large write, else 0.
     pub(crate) fn release(&self, request: u64) -> usize {
         let mut large = self.large.borrow_mut();
-        let charge = match large.is_empty() {
-            true => None,
-            false => large.remove(&request),
+        let charge = if large.is_empty() {
+            None
+        } else {
+            large.remove(&request)
         };
         let charge = charge.unwrap_or(Charge {
             bytes: SMALL_BYTES,

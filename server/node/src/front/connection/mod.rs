@@ -158,9 +158,10 @@ impl Connection {
     /// copied if the request would otherwise keep much that was read with it, and requests in
     /// flight take some memory already.
     pub(crate) fn compact(&self, frame: Bytes) -> Bytes {
-        match frame.len() <= READ_BYTES && self.budget.is_in_use() {
-            true => Bytes::copy_from_slice(&frame),
-            false => frame,
+        if frame.len() <= READ_BYTES && self.budget.is_in_use() {
+            Bytes::copy_from_slice(&frame)
+        } else {
+            frame
         }
     }
 
@@ -174,9 +175,10 @@ impl Connection {
             return Err(out_of_order(request.id));
         }
         self.last_request.set(request.id);
-        let request_bytes = match bytes > SMALL_BYTES {
-            true => request.encoded_len(),
-            false => bytes,
+        let request_bytes = if bytes > SMALL_BYTES {
+            request.encoded_len()
+        } else {
+            bytes
         };
         if bytes > 2 * request_bytes + SMALL_BYTES {
             return Err(padded(request_bytes, bytes));
@@ -198,9 +200,10 @@ impl Connection {
         // Scans that find little may be followed by one that finds much. All that are charged by
         // what others found cost no more than another round together.
         let guessed = most.units() - likely.units();
-        let (cost, guessed) = match self.budget.guessed.get() + guessed <= UNITS_PER_ITERATION {
-            true => (likely, guessed),
-            false => (most, 0),
+        let (cost, guessed) = if self.budget.guessed.get() + guessed <= UNITS_PER_ITERATION {
+            (likely, guessed)
+        } else {
+            (most, 0)
         };
         let is_large_write = is_write && cost.executing() > SMALL_WRITE;
         let charged = bytes + answer.charged.max(parts * ENTRY_BYTES);
@@ -260,9 +263,10 @@ impl Connection {
     /// The key about which the answer of this request is to give a hint.
     pub(crate) fn take_hint_key(&self, request: u64) -> Option<Bytes> {
         let mut hint_keys = self.hint_keys.borrow_mut();
-        match hint_keys.is_empty() {
-            true => None,
-            false => hint_keys.remove(&request),
+        if hint_keys.is_empty() {
+            None
+        } else {
+            hint_keys.remove(&request)
         }
     }
 

@@ -219,9 +219,10 @@ fn bits(files: &Files) -> Vec<(&str, usize)> {
     let mut rng = Pcg64Mcg::seed_from_u64(1);
     for (name, bytes) in &large {
         // RocksDB does not read its OPTIONS unless it is told to.
-        let share = match name.starts_with("OPTIONS") {
-            true => 20,
-            false => flips / large.len(),
+        let share = if name.starts_with("OPTIONS") {
+            20
+        } else {
+            flips / large.len()
         };
         let all = bytes.len() * 8;
         // Half of them at the end: footers, and what may look torn.

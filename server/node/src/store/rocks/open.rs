@@ -161,9 +161,10 @@ impl Storage {
 
     /// Refuses a missing `key`, unless the directory was never completely created.
     fn assert_new(&self, key: &[u8]) -> Result<(), StorageError> {
-        match self.marker.is_made() {
-            true => Err(self.damaged(Column::Meta, key, "it is missing".to_owned())),
-            false => Ok(()),
+        if self.marker.is_made() {
+            Err(self.damaged(Column::Meta, key, "it is missing".to_owned()))
+        } else {
+            Ok(())
         }
     }
 

@@ -133,9 +133,10 @@ impl Storage {
             let row = staged::row(&key, version);
             batch.delete_cf(Column::Staged.handle(&self.db), row);
         }
-        match batch.is_empty() {
-            true => Ok(()),
-            false => self.write_batch(batch, self.durability),
+        if batch.is_empty() {
+            Ok(())
+        } else {
+            self.write_batch(batch, self.durability)
         }
     }
 

@@ -67,9 +67,10 @@ impl StagedValues {
     /// Notes that the current write is on disk.
     pub(super) fn commit(&mut self) {
         for (key, versions) in self.changed.drain() {
-            match versions.is_empty() {
-                true => self.rows.remove(&key),
-                false => self.rows.insert(key, versions),
+            if versions.is_empty() {
+                self.rows.remove(&key)
+            } else {
+                self.rows.insert(key, versions)
             };
         }
     }
