@@ -23,14 +23,7 @@ pairs=${PAIRS:-10}
 seconds=${SECONDS_EACH:-3}
 durability=${DURABILITY:-async}
 mkdir -p "$out"
-declare -A ports=([before]=$first_port [after]=$((first_port + 200))) costs=()
-
-one() { # site properties...
-    local site=$1 found
-    shift
-    read -ra found < <(measure_site "$site" "${ports[$site]}" "$work/report" "$seconds" "$@")
-    costs[$site]=${found[3]}
-}
+declare -A ports=([before]=$first_port [after]=$((first_port + 200)))
 
 leasehold=$before
 start_site before "${ports[before]}" "$durability"
@@ -39,17 +32,5 @@ start_site after "${ports[after]}" "$durability"
 {
     echo "$replicas replicas, $connections closed-loop connections to the leader, 100-byte values, ${seconds} s each"
     echo "$(uname -sr), $(nproc) processors"
-    printf '%-8s %4s %12s %12s %7s\n' work pair before_us/op after_us/op ratio
-    for label in reads writes; do
-        declare -n properties=$label
-        for ((pair = 1; pair <= pairs; pair++)); do
-            order=(before after)
-            ((pair % 2)) || order=(after before)
-            for site in "${order[@]}"; do one "$site" "${properties[@]}"; done
-            awk -v work="$label" -v pair="$pair" -v before="${costs[before]}" -v after="${costs[after]}" \
-                'BEGIN { printf "%-8s %4d %12.2f %12.2f %7.3f\n", work, pair, before, after, after / before }'
-        done | tee "$work/rows"
-        sort -n -k5 "$work/rows" | awk -v work="$label" '{ r[NR] = $5 }
-            END { printf "%-8s median ratio %.3f\n", work, NR % 2 ? r[(NR + 1) / 2] : (r[NR / 2] + r[NR / 2 + 1]) / 2 }'
-    done
+    measure_pairs before after "$pairs" "$seconds"
 } | tee "$out/summary.txt"

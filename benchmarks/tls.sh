@@ -19,31 +19,12 @@ pairs=${PAIRS:-21}
 seconds=${SECONDS_EACH:-3}
 durability=${DURABILITY:-async}
 mkdir -p "$out"
-declare -A ports=([plain]=$first_port [tls]=$((first_port + 200))) costs=()
-
-one() { # site properties...
-    local site=$1 found
-    shift
-    read -ra found < <(measure_site "$site" "${ports[$site]}" "$work/report" "$seconds" "$@")
-    costs[$site]=${found[3]}
-}
+declare -A ports=([plain]=$first_port [tls]=$((first_port + 200)))
 
 start_site plain "${ports[plain]}" "$durability"
 start_site tls "${ports[tls]}" "$durability" tls
 {
     echo "$replicas replicas, $connections closed-loop connections to the leader, 100-byte values, ${seconds} s each"
     echo "$(uname -sr), $(nproc) processors, $("$leasehold" --version)"
-    printf '%-8s %4s %12s %12s %7s\n' work pair plain_us/op tls_us/op ratio
-    for label in reads writes; do
-        declare -n properties=$label
-        for ((pair = 1; pair <= pairs; pair++)); do
-            order=(plain tls)
-            ((pair % 2)) || order=(tls plain)
-            for site in "${order[@]}"; do one "$site" "${properties[@]}"; done
-            awk -v work="$label" -v pair="$pair" -v plain="${costs[plain]}" -v tls="${costs[tls]}" \
-                'BEGIN { printf "%-8s %4d %12.2f %12.2f %7.3f\n", work, pair, plain, tls, tls / plain }'
-        done | tee "$work/rows"
-        sort -n -k5 "$work/rows" | awk -v work="$label" '{ r[NR] = $5 }
-            END { printf "%-8s median ratio %.3f\n", work, NR % 2 ? r[(NR + 1) / 2] : (r[NR / 2] + r[NR / 2 + 1]) / 2 }'
-    done
+    measure_pairs plain tls "$pairs" "$seconds"
 } | tee "$out/summary.txt"

@@ -111,3 +111,27 @@ reads=(-p readproportion=1 -p updateproportion=0)
 writes=(-p readproportion=0 -p updateproportion=1 -p writeallfields=true)
 # Of one field into records that come to have ten.
 merges=(-p readproportion=0 -p updateproportion=1 -p fieldcount=10)
+
+# measure_pairs FIRST SECOND PAIRS SECONDS: pairs of short runs by turns on two sites, whose first ports are
+# in `ports`; reads come first, then writes. Pairs alternate in which site is first. Prints each pair's CPU
+# for each operation, its ratio, and the median of the ratios.
+measure_pairs() {
+    local first=$1 second=$2 pairs=$3 seconds=$4 label pair site order found
+    local -A costs
+    printf '%-8s %4s %12s %12s %7s\n' work pair "${first}_us/op" "${second}_us/op" ratio
+    for label in reads writes; do
+        local -n properties=$label
+        for ((pair = 1; pair <= pairs; pair++)); do
+            order=("$first" "$second")
+            ((pair % 2)) || order=("$second" "$first")
+            for site in "${order[@]}"; do
+                read -ra found < <(measure_site "$site" "${ports[$site]}" "$work/report" "$seconds" "${properties[@]}")
+                costs[$site]=${found[3]}
+            done
+            awk -v work="$label" -v pair="$pair" -v first="${costs[$first]}" -v second="${costs[$second]}" \
+                'BEGIN { printf "%-8s %4d %12.2f %12.2f %7.3f\n", work, pair, first, second, second / first }'
+        done | tee "$work/rows"
+        sort -n -k5 "$work/rows" | awk -v work="$label" '{ r[NR] = $5 }
+            END { printf "%-8s median ratio %.3f\n", work, NR % 2 ? r[(NR + 1) / 2] : (r[NR / 2] + r[NR / 2 + 1]) / 2 }'
+    done
+}
