@@ -96,7 +96,7 @@ pub fn run(args: &LeaseArgs) -> anyhow::Result<()> {
         LeaseCommand::Show(_) => None,
         LeaseCommand::Set(set) => Some(request(set)?),
     };
-    let shown = match &args.command {
+    let (from, to) = match &args.command {
         LeaseCommand::Show(show) => sides(show.range.as_deref())?,
         _ => ("", ""),
     };
@@ -113,7 +113,7 @@ pub fn run(args: &LeaseArgs) -> anyhow::Result<()> {
             let already = if leases.already { " already" } else { "" };
             say!("in force{already}, configuration {}", status.configuration);
         }
-        show(&status, leases, shown);
+        show(&status, leases, from, to);
         Ok(())
     })
 }
@@ -155,7 +155,7 @@ fn sides(range: Option<&str>) -> anyhow::Result<(&str, &str)> {
 }
 
 /// Whether a range has keys between these sides.
-fn overlaps(range: &LeaseRange, (from, to): (&str, &str)) -> bool {
+fn overlaps(range: &LeaseRange, from: &str, to: &str) -> bool {
     let begins_before_end = to.is_empty() || range.from.as_ref() < to.as_bytes();
     begins_before_end && (range.to.is_empty() || from.as_bytes() < range.to.as_ref())
 }
@@ -169,8 +169,13 @@ async fn set(client: &Client, wanted: LeaseRequest) -> anyhow::Result<StatusRepl
     }
 }
 
-fn show(status: &StatusReply, leases: &Leases, shown: (&str, &str)) {
-    let ranges = || leases.ranges.iter().filter(|range| overlaps(range, shown));
+fn show(status: &StatusReply, leases: &Leases, from: &str, to: &str) {
+    let ranges = || {
+        leases
+            .ranges
+            .iter()
+            .filter(|range| overlaps(range, from, to))
+    };
     let wide = |field: fn(&LeaseRange) -> String| {
         let lengths = ranges().map(|range| field(range).chars().count());
         lengths.max().unwrap_or(0)
@@ -293,8 +298,9 @@ mod tests {
             (Some("..b"), [true, false, false]),
             (Some("x..y"), [false, false, true]),
         ] {
-            let sides = sides(requested).unwrap();
-            assert_eq!(all.each_ref().map(|range| overlaps(range, sides)), expected);
+            let (from, to) = sides(requested).unwrap();
+            let shown = all.each_ref().map(|range| overlaps(range, from, to));
+            assert_eq!(shown, expected);
         }
     }
 

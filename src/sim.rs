@@ -1,7 +1,7 @@
 //! `leasehold sim`: simulated seeds by the thousand, and one at a time.
 //!
 //! The simulator is pure; what it lacks is here: threads (`campaign`), files
-//! (`state`, `summary`), the terminal and Ctrl-C.
+//! (`store`, `summary`), the terminal and Ctrl-C.
 
 mod campaign;
 mod choices;
@@ -155,7 +155,7 @@ fn campaign(args: &SimArgs, resolved: &choices::ResolvedChoices) -> anyhow::Resu
     display.end();
     let saved = store.save(&progress, &clock);
     let failures = progress.failures();
-    let summary = CampaignSummary::new(resolved, &progress, &clock, (args.from, args.twice));
+    let summary = CampaignSummary::new(resolved, &progress, &clock, args.from, args.twice);
     let written = store.write_summary(&summary);
     // Whatever cannot be written, it is printed.
     say!("{}", summary.text());

@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for count in counting.collect::<Vec<_>>() {
         println!("counted to {}", count.await??);
     }
-    let found = client.get(KEY).await?.expect("counted");
+    let found = client.get(KEY).await?.expect("the counter exists");
     assert_eq!(found.value, "4");
     Ok(())
 }

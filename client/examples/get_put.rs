@@ -12,7 +12,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("written as version {version}");
 
     // Linearizable: this sees the write above, whichever replica answers.
-    let found = client.get("example/greeting").await?.expect("just written");
+    let found = client
+        .get("example/greeting")
+        .await?
+        .expect("the key was just written");
     println!("{} (version {})", found.value.escape_ascii(), found.version);
     assert_eq!(found.version, version);
 

@@ -17,8 +17,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .put_fields("example/user/1", [("city", "Paris")])
         .await?;
 
-    let record = client.get("example/user/1").await?.expect("just written");
-    for (name, value) in record.fields().expect("it is a record") {
+    let record = client
+        .get("example/user/1")
+        .await?
+        .expect("the key was just written");
+    for (name, value) in record.fields().expect("the value is a record") {
         println!("{} = {}", name.escape_ascii(), value.escape_ascii());
     }
     Ok(())

@@ -9,7 +9,7 @@ use leasehold_wire as wire;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StatusQuery {
-    /// Whose holders to ask for, in [`Status::holders`].
+    /// Keys whose holders to ask for, in [`Status::holders`].
     pub holders: HoldersQuery,
     /// Whether to ask for strategies and durations of leases, in [`Status::leases`].
     pub leases: bool,

@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for name in ["Command", "PutFields", "MultiPut", "Outcome", "Entries"] {
         config.type_attribute(format!(".leasehold.client.{name}"), "#[derive(Eq, Hash)]");
     }
-    // It holds a token, which no log may show (see `meaning`).
+    // It holds a token, which no log may show (see `constructors`).
     config.skip_debug([".leasehold.client.Hello"]);
     // Answers to commands need no room for it.
     config.boxed(".leasehold.client.Response.status");

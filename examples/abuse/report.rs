@@ -244,7 +244,7 @@ fn row<'a>(run: &'a Run, name: &str) -> Option<&'a Row> {
     run.rows.iter().find(|row| row.name == name)
 }
 
-/// Whether the attack was borne, and if not, what failed.
+/// Returns the verdict on whether the attack was borne, with what failed otherwise.
 fn verdict(run: &Run, name: &str) -> String {
     let Some(row) = row(run, name) else {
         return "not measured".to_owned();

@@ -39,9 +39,10 @@ impl ReplicaMonitor {
         let looks = Rc::new(RefCell::new(Vec::new()));
         let mut tasks = Vec::new();
         for (replica, address) in addresses.iter().enumerate() {
-            let port = (address.clone(), cluster.authority.clone());
+            let address = address.clone();
+            let authority = cluster.authority.clone();
             let process = processes[replica].unwrap_or_default();
-            let watched = watch(replica, port, process, looks.clone());
+            let watched = watch(replica, address, authority, process, looks.clone());
             tasks.push(tokio::task::spawn_local(watched));
         }
         ReplicaMonitor { looks, tasks }
@@ -171,7 +172,8 @@ impl Drop for ReplicaMonitor {
 
 async fn watch(
     replica: usize,
-    (address, authority): (String, Option<PathBuf>),
+    address: String,
+    authority: Option<PathBuf>,
     process: u32,
     looks: Rc<RefCell<Vec<ReplicaSample>>>,
 ) {

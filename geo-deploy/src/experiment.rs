@@ -391,6 +391,6 @@ impl Experiment {
     /// The leader's index in the topology.
     pub fn leader_index(&self) -> usize {
         let leader = self.topology.index(&self.leader);
-        leader.expect("validate() has seen the leader among the sites")
+        leader.expect("the leader of a validated experiment is one of its sites")
     }
 }

@@ -73,7 +73,7 @@ pub struct Case {
     pub label: String,
     /// The strategy's name.
     pub strategy: String,
-    /// Whether clients know the holders of a key.
+    /// Choice of the replica that clients ask.
     pub routing: CaseRouting,
 }
 

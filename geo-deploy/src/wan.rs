@@ -67,7 +67,7 @@ impl BackgroundThread {
     fn end(self) {
         drop(self.shutdown);
         if self.thread.join().is_err() {
-            tracing::error!("the emulated network ended in a panic");
+            tracing::error!("the emulated network panicked");
         }
     }
 }

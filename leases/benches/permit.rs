@@ -62,7 +62,11 @@ fn granted(configs: &Configs) -> (Vec<Grantor>, Vec<Holder>) {
             for (to, message) in out {
                 let holder = &mut holders[to.index()];
                 let ack = holder.handle(Time::ZERO, me, &message, ConfigId(1));
-                grantor.handle(Time::ZERO, to, &ack.expect("nothing is lost"));
+                grantor.handle(
+                    Time::ZERO,
+                    to,
+                    &ack.expect("a holder acknowledges every message"),
+                );
             }
         }
     }

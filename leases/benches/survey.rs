@@ -55,7 +55,7 @@ fn pass(c: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(spec.name()), |b| {
             b.iter(|| {
                 let nothing = ConfigChange::default();
-                let mut survey = Survey::begin(nothing, situation(), (&demand, &configs), None);
+                let mut survey = Survey::begin(nothing, situation(), &demand, &configs, None);
                 while !survey.look(&demand, &configs, 4096) {}
                 survey.finish(&configs, 50_000)
             });

@@ -1,10 +1,10 @@
-//! Whether the clock that leases are counted on may be believed.
+//! Judges whether the clock that leases are counted on may be believed.
 //!
 //! Leases rest on clock *rates*: each within `rho` of true time's. One clock cannot tell
 //! that it runs wrong, so it is compared with others of the machine, which are wrong in
 //! other ways: the one that NTP steers (it may be slewed, `chronyd` by 8%) and the wall
-//! clock (it is set when somebody finds that the machine stood still). Where they disagree
-//! by more than `rho`, nobody knows which is right, and none is believed (hazard 80).
+//! clock (it is set when it is found that the machine stood still). Where they disagree
+//! by more than `rho`, it is unknown which is right, and none is believed (hazard 80).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -47,6 +47,14 @@ impl ClockReading {
     }
 }
 
+/// Readings of all clocks at one time.
+#[derive(Clone, Copy, Debug)]
+struct AllClocks {
+    /// The clock that leases are counted on.
+    now: Time,
+    others: OtherClocks,
+}
+
 /// A clock that disagrees with the one that leases are counted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Divergence {
@@ -64,7 +72,7 @@ pub struct Divergence {
 #[derive(Clone, Debug, Default)]
 pub struct ClockWatch {
     /// Rising, [`APART`], for [`SPAN`]; none from before the last divergence.
-    kept: VecDeque<(Time, OtherClocks)>,
+    kept: VecDeque<AllClocks>,
     /// Divergence that made the clock untrusted.
     divergence: Option<Divergence>,
     /// Whether the replica was last notified that the clock is untrusted.
@@ -75,21 +83,23 @@ impl ClockWatch {
     /// Takes readings made at one moment; `rho_ppm` is what clock rates may differ by.
     /// Returns whether the clock is to be believed, if that is news to the replica.
     pub fn news(&mut self, reading: ClockReading, rho_ppm: u32) -> Option<bool> {
-        let others = reading.others?;
-        let now = reading.now;
+        let latest = AllClocks {
+            now: reading.now,
+            others: reading.others?,
+        };
         let kept = self.kept.iter();
         let found = kept
-            .filter_map(|earlier| differ(*earlier, (now, others), rho_ppm))
+            .filter_map(|earlier| differ(*earlier, latest, rho_ppm))
             .next();
         if found.is_some() {
             self.divergence = found;
             self.kept.clear();
         }
-        self.keep(now, others);
+        self.keep(latest);
         let agreed = self
             .kept
             .front()
-            .is_some_and(|(first, _)| now.since(*first) >= SPAN);
+            .is_some_and(|first| latest.now.since(first.now) >= SPAN);
         if agreed {
             self.divergence = None;
         }
@@ -105,22 +115,26 @@ impl ClockWatch {
         self.divergence
     }
 
-    fn keep(&mut self, now: Time, others: OtherClocks) {
-        let last = self.kept.back().map(|(last, _)| *last);
-        if last.is_some_and(|last| now.since(last) < APART) {
+    fn keep(&mut self, latest: AllClocks) {
+        let is_within = |earlier: &AllClocks, span: Duration| latest.now.since(earlier.now) < span;
+        if self.kept.back().is_some_and(|last| is_within(last, APART)) {
             return;
         }
-        self.kept.push_back((now, others));
+        self.kept.push_back(latest);
         // One that is older than the span stays: it is what spans it.
-        while self.kept.get(1).is_some_and(|(t, _)| now.since(*t) >= SPAN) {
+        while self
+            .kept
+            .get(1)
+            .is_some_and(|second| !is_within(second, SPAN))
+        {
             self.kept.pop_front();
         }
     }
 }
 
-/// Whether the clocks have gone differently far between two readings.
-fn differ(from: (Time, OtherClocks), to: (Time, OtherClocks), rho_ppm: u32) -> Option<Divergence> {
-    let within = to.0.since(from.0);
+/// Returns the divergence of a clock that has gone differently far between two readings, if any.
+fn differ(from: AllClocks, to: AllClocks, rho_ppm: u32) -> Option<Divergence> {
+    let within = to.now.since(from.now);
     let drift_ns = (within.as_nanos() * u128::from(rho_ppm)).div_ceil(1_000_000);
     let differs = |clock, from_ns: u64, to_ns: u64, slack: Duration| {
         let gone_ns = i128::from(to_ns) - i128::from(from_ns);
@@ -132,7 +146,7 @@ fn differ(from: (Time, OtherClocks), to: (Time, OtherClocks), rho_ppm: u32) -> O
             within,
         })
     };
-    let (before, after) = (from.1, to.1);
+    let (before, after) = (from.others, to.others);
     differs("steered", before.steered_ns, after.steered_ns, SLACK)
         .or_else(|| differs("wall", before.wall_ns, after.wall_ns, WALL_SLACK))
 }

@@ -115,7 +115,7 @@ impl Distance {
     /// If `leader` is none of them.
     pub fn new(rtts: RoundTrips, leader: ReplicaId) -> Distance {
         let n = rtts.n();
-        assert!(leader.index() < n, "who leads is a member");
+        assert!(leader.index() < n, "the leader is a member");
         let members = || ReplicaSet::all(n).iter();
         let arrival = |at, of| (rtts.get(leader, of) + rtts.get(of, at)) / 2.0;
         let arrivals: Vec<f64> = members()

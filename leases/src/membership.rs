@@ -74,7 +74,10 @@ impl Membership {
     #[inline]
     pub fn grantors_needed(self) -> usize {
         let needed = self.len() / 2;
-        assert!(needed + 1 >= self.majority(), "with itself, a majority");
+        assert!(
+            needed + 1 >= self.majority(),
+            "a voter and its grantors are a majority"
+        );
         needed
     }
 }

@@ -78,7 +78,7 @@ impl ClockBound {
         }
         assert!(
             self.rho_ppm <= Self::RHO_PPM_MAX,
-            "no stretch makes up for it"
+            "`rho` is within its bound"
         );
         let rho = u128::from(self.rho_ppm);
         let scaled = duration.as_nanos() * (Self::MILLION + rho);

@@ -43,7 +43,7 @@ impl ReplicaSet {
     /// If `n > 64`.
     #[inline]
     pub fn all(n: usize) -> ReplicaSet {
-        assert!(n <= ReplicaId::COUNT_MAX, "at most 64 replicas");
+        assert!(n <= ReplicaId::COUNT_MAX, "a set has at most 64 replicas");
         let unused = ReplicaId::COUNT_MAX - n;
         ReplicaSet(u64::MAX.checked_shr(unused as u32).unwrap_or(0))
     }
@@ -52,7 +52,10 @@ impl ReplicaSet {
     #[inline]
     pub fn one(replica: ReplicaId) -> ReplicaSet {
         // A shift by more would wrap, and name another replica.
-        assert!(replica.index() < ReplicaId::COUNT_MAX, "no bit for it");
+        assert!(
+            replica.index() < ReplicaId::COUNT_MAX,
+            "a set has a bit for the replica"
+        );
         ReplicaSet(1 << replica.0)
     }
 
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "no bit for it")]
+    #[should_panic(expected = "a set has a bit for the replica")]
     fn a_replica_without_a_bit_is_in_no_set() {
         ReplicaSet::all(64).contains(ReplicaId(64));
     }

@@ -48,12 +48,13 @@ pub struct CampaignSummary {
 type Section = (&'static str, Vec<(String, String)>);
 
 impl CampaignSummary {
-    /// `begun`: the first seed, and whether each ran twice.
+    /// Summary of a campaign that began with seed `from`; with `twice` each seed ran twice.
     pub fn new(
         resolved: &ResolvedChoices,
         progress: &CampaignProgress,
         clock: &CampaignClock,
-        begun: (u64, bool),
+        from: u64,
+        twice: bool,
     ) -> CampaignSummary {
         let totals = progress.sums().clone();
         let hours = totals.cluster_hours();
@@ -62,19 +63,19 @@ impl CampaignSummary {
         let rate = |operations: u64| operations as f64 / asking_s.max(1e-9);
         let choices = resolved.choices();
         let mut named = resolved.named();
-        named.push(("--twice", begun.1.to_string()));
-        let twice = if begun.1 { " --twice" } else { "" };
+        named.push(("--twice", twice.to_string()));
+        let twice_flag = if twice { " --twice" } else { "" };
         // Failed seeds do not count, but the command must repeat them, too.
         let failed = progress
             .failures()
             .into_iter()
             .map(|failure| failure.seed + 1);
         let until = failed.max().unwrap_or(0).max(progress.next());
-        let (from, seeds) = (begun.0, until - begun.0);
+        let seeds = until - from;
         let words = resolved.flags();
         let faults = FaultKind::ALL.into_iter();
         CampaignSummary {
-            command: format!("leasehold sim --seeds {seeds} --from {from}{words}{twice}"),
+            command: format!("leasehold sim --seeds {seeds} --from {from}{words}{twice_flag}"),
             code: SIMULATED,
             choices: named,
             from,
@@ -86,7 +87,7 @@ impl CampaignSummary {
             asked_per_virtual_second: rate(totals.asked),
             answered_per_virtual_second: rate(totals.operations),
             digest: format!("{:016x}", totals.digest),
-            twice: begun.1,
+            twice,
             violations: progress.failures().into_iter().cloned().collect(),
             missing: totals.missing(&choices),
             totals,

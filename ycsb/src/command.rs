@@ -17,8 +17,8 @@ use crate::runner::{
     SiteStore, Tick,
 };
 use crate::settings::{ClientSite, Settings};
-use crate::status::{CoarseObserver, Status, TeeObserver};
-use crate::store::Store;
+use crate::status::{CoarseObserver, RunStatus, TeeObserver};
+use crate::store::KvStore;
 use crate::workload::CoreWorkload;
 
 /// Why there is no report.
@@ -149,7 +149,7 @@ struct Job<'a> {
 ///
 /// # Errors
 /// If a file cannot be written.
-async fn carry_out<S: Store>(
+async fn carry_out<S: KvStore>(
     job: &Job<'_>,
     stores: Vec<SiteStore<S>>,
     out: &mut dyn Write,
@@ -158,7 +158,7 @@ async fn carry_out<S: Store>(
     let settings = job.settings;
     wait_for_start(settings.start_s, cancel).await;
     let mut status = status(settings);
-    let live = matches!(status, Status::Bar(_));
+    let live = matches!(status, RunStatus::Bar(_));
     let mut files = Files::create(settings)?;
     let options = run_options(job.phase, settings, live);
     let mut coarse = CoarseObserver::new(&mut status, settings.status_every);
@@ -189,14 +189,14 @@ async fn wait_for_start(start_s: Option<f64>, cancel: &CancellationToken) {
     }
 }
 
-fn status(settings: &Settings) -> Status {
+fn status(settings: &Settings) -> RunStatus {
     if io::stderr().is_terminal() {
-        Status::bar(&settings.label)
+        RunStatus::bar(&settings.label)
     } else if settings.status {
         let label = settings.label.clone();
-        Status::Lines { label }
+        RunStatus::Lines { label }
     } else {
-        Status::Silent
+        RunStatus::Silent
     }
 }
 

@@ -12,7 +12,7 @@ use crate::note;
 use crate::runner::{Observer, RunProgress, Tick};
 
 /// Shows the state of a run.
-pub enum Status {
+pub enum RunStatus {
     /// Nothing.
     Silent,
     /// YCSB's line at every interval, each with this label in front.
@@ -24,32 +24,32 @@ pub enum Status {
     Bar(ProgressBar),
 }
 
-impl Status {
+impl RunStatus {
     /// A bar on stderr.
     pub fn bar(label: &str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         bar.set_prefix(label.to_owned());
-        Status::Bar(bar)
+        RunStatus::Bar(bar)
     }
 
     /// Takes away what is not meant to stay.
     pub fn finish(&self) {
-        if let Status::Bar(bar) = self {
+        if let RunStatus::Bar(bar) = self {
             bar.finish_and_clear();
         }
     }
 }
 
-impl Observer for Status {
+impl Observer for RunStatus {
     fn interval(&mut self, tick: &Tick<'_>) {
-        if let Status::Lines { label } = self {
+        if let RunStatus::Lines { label } = self {
             let line = status_line(label, SystemTime::now(), tick);
             note!("{line}");
         }
     }
 
     fn refresh(&mut self, progress: &RunProgress) {
-        if let Status::Bar(bar) = self {
+        if let RunStatus::Bar(bar) = self {
             draw(bar, progress);
         }
     }

@@ -31,7 +31,7 @@ pub struct Answer {
 }
 
 /// A store under test. Clones share whatever connects them to it.
-pub trait Store: Clone + Send + Sync + 'static {
+pub trait KvStore: Clone + Send + Sync + 'static {
     /// Executes one operation and waits for its result.
     fn execute(&self, op: Op) -> impl Future<Output = Answer> + Send;
 }
@@ -45,7 +45,7 @@ pub struct Connection {
     pub addresses: Arc<[ReplicaName]>,
 }
 
-impl Store for Connection {
+impl KvStore for Connection {
     async fn execute(&self, op: Op) -> Answer {
         let (result, trace) = self.client.raw().execute_traced(op).await;
         if is_unauthenticated(&result) {

@@ -64,8 +64,8 @@ impl Connection {
         }
     }
 
-    /// Appends unsent calls to `writer`, up to the size of one write; whether
-    /// there were any.
+    /// Appends unsent calls to `writer`, up to the size of one write. Returns
+    /// whether there were any.
     fn feed(&self, writer: &mut FrameWriter<ClientWriteHalf>) -> bool {
         let mut table = self.table();
         let table = &mut *table;
@@ -79,7 +79,7 @@ impl Connection {
             if let Err(error) = writer.feed(&Request { id, body, hint }) {
                 // Sizes are checked before a call is queued, so this is one that
                 // the check forgot; its caller will time out.
-                tracing::error!(%error, "request cannot be sent");
+                tracing::error!(%error, "a request cannot be sent");
             }
         }
         writer.buffered_bytes() > 0

@@ -232,7 +232,7 @@ mod tests {
         let greeting = decode_greeting(nameless.encode_to_vec().into());
         assert_eq!(greeting.unwrap(), Ok(nameless));
 
-        let refusal = super::super::Error::new(super::super::ErrorCode::WrongCluster, "other");
+        let refusal = crate::Error::new(crate::ErrorCode::WrongCluster, "other");
         let response = Response::refusal(0, refusal.clone());
         let greeting = decode_greeting(response.encode_to_vec().into());
         assert_eq!(greeting.unwrap(), Err(refusal));

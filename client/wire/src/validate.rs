@@ -240,8 +240,8 @@ fn bad_request(message: impl Into<String>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Field, MoveRequest, StatusRequest};
     use super::*;
+    use crate::{Field, MoveRequest, StatusRequest};
 
     fn entry(key: &'static str, value: usize) -> KeyValue {
         KeyValue {

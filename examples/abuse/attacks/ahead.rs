@@ -57,7 +57,7 @@ pub async fn merge(target: &Target) -> anyhow::Result<Figures> {
     }
     let mut swaps = Vec::new();
     for calm in calm {
-        swaps.extend(calm.join().expect("a client ended")?);
+        swaps.extend(calm.join().expect("no client panicked")?);
     }
     let (answered, refused) = answers.counts();
     Ok(figures([

@@ -37,7 +37,7 @@ pub fn svg(runs: &[Run]) -> String {
             continue;
         }
         let middle = y + BAR * rows.len() as f64;
-        text(&mut body, (LEFT - 8.0, middle + 4.0), "end", attack.name);
+        text(&mut body, LEFT - 8.0, middle + 4.0, "end", attack.name);
         for (run, row) in rows {
             let ms = |name: &str| row.figures.get(name).copied().unwrap_or_default() / 1000.0;
             bar(&mut body, y, ms("quiet_put_p99_us"), QUIET);
@@ -75,7 +75,7 @@ fn bar(body: &mut String, y: f64, ms: f64, colour: &str) {
     );
 }
 
-fn text(body: &mut String, (x, y): (f64, f64), anchor: &str, words: &str) {
+fn text(body: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
     let _ = writeln!(
         body,
         "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"#222\">{words}</text>"
@@ -85,7 +85,8 @@ fn text(body: &mut String, (x, y): (f64, f64), anchor: &str, words: &str) {
 fn legend(all: &mut String, runs: &[Run]) {
     text(
         all,
-        (10.0, 20.0),
+        10.0,
+        20.0,
         "start",
         "p99 of puts of well-behaved clients:",
     );
@@ -102,7 +103,7 @@ fn legend(all: &mut String, runs: &[Run]) {
             all,
             "<rect x=\"{at:.1}\" y=\"11\" width=\"10\" height=\"10\" fill=\"{colour}\"/>"
         );
-        text(all, (at + 15.0, 20.0), "start", &words);
+        text(all, at + 15.0, 20.0, "start", &words);
         at += 40.0 + 7.0 * words.len() as f64;
     }
 }
@@ -117,7 +118,7 @@ fn scale(all: &mut String, bottom: f64) {
             "<line x1=\"{at:.1}\" y1=\"{:.1}\" x2=\"{at:.1}\" y2=\"{bottom:.1}\" stroke=\"#e4e7ea\"/>",
             TOP - 6.0
         );
-        text(all, (at, TOP - 10.0), "middle", &format!("{ms} ms"));
+        text(all, at, TOP - 10.0, "middle", &format!("{ms} ms"));
         ms *= 10.0;
     }
 }

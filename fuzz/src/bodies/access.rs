@@ -63,7 +63,7 @@ pub fn rights(input: &[u8]) {
         assert_eq!(
             format!("{hello:?}"),
             format!("{other:?}"),
-            "a token is shown"
+            "a token is not shown"
         );
     }
     let Ok(DecodedRequest::Request(request)) = decode_request(rest.to_vec().into()) else {
@@ -122,7 +122,7 @@ pub fn rights(input: &[u8]) {
         }
         Some(Op::Scan(_)) => {}
         Some(Op::MultiPut(put)) => assert_eq!(found.is_ok(), put.entries.is_empty()),
-        _ => assert!(found.is_err(), "only reads are allowed"),
+        _ => assert!(found.is_err(), "writes are refused"),
     }
 }
 

@@ -67,7 +67,7 @@ pub fn server_to_client(input: &[u8]) {
     let says_nothing = |response: Response| response.outcome.is_none();
     assert!(
         welcome.is_none_or(|_| response.is_none_or(says_nothing)),
-        "a frame is both a welcome and an outcome"
+        "a frame is not both a welcome and an outcome"
     );
     decode_round_trip::<Record>(input, RESPONSE_PER_BYTE);
 }

@@ -184,7 +184,10 @@ impl Cluster {
         }
         cluster.pass(Duration::from_secs(5));
         assert_eq!(cluster.replica(VICTIM).leader(), Some(leader));
-        assert!(cluster.replica(VICTIM).executed() > Slot(9), "all is done");
+        assert!(
+            cluster.replica(VICTIM).executed() > Slot(9),
+            "the victim has executed all commands"
+        );
         cluster.replies.clear();
         cluster
     }
@@ -226,7 +229,7 @@ impl Cluster {
         let requested = node.requested;
         let all = samples::commands();
         let op = all[requested as usize % all.len()].op.clone();
-        let op = op.expect("samples are complete");
+        let op = op.expect("a sample has an operation");
         let from = ClientHandle {
             connection: 1,
             request: requested,

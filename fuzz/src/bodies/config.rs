@@ -189,7 +189,7 @@ unused = ""#;
     }
 
     pub fn topology() -> Vec<Vec<u8>> {
-        let paper = toml::to_string(&Topology::paper()).expect("the paper's can be written");
+        let paper = toml::to_string(&Topology::paper()).expect("a topology can be written");
         let texts = [
             paper.as_str(),
             "sites=['A']",

@@ -22,7 +22,7 @@ const EXPECTED: &[(&str, &str)] = &[
 ];
 
 thread_local! {
-    /// Whether a liar is being heard in this thread.
+    /// Whether a panic that a liar may cause is expected in this thread.
     static EXPECTS_PANIC: Cell<bool> = const { Cell::new(false) };
 }
 

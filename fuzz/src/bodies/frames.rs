@@ -73,7 +73,7 @@ fn check(mut stream: &[u8], frames: &[(usize, u32)]) {
             matches!(refused, Err(FrameError::TooLong { .. })),
             length > FRAME_BYTES_MAX
         );
-        assert!(length > rest.len(), "a whole frame was left");
+        assert!(length > rest.len(), "no whole frame is left");
     }
 }
 
@@ -101,7 +101,7 @@ fn at_once<F: Future>(future: F) -> F::Output {
     let mut context = Context::from_waker(Waker::noop());
     match pin!(future).poll(&mut context) {
         Poll::Ready(output) => output,
-        Poll::Pending => unreachable!("all bytes are there"),
+        Poll::Pending => unreachable!("a reader of available bytes does not wait"),
     }
 }
 

@@ -179,7 +179,7 @@ pub mod seeds {
         input.push(step);
         match envelope {
             Some(envelope) => {
-                let frame = peer::framed(envelope).expect("it is short");
+                let frame = peer::framed(envelope).expect("a sample fits into a frame");
                 input.extend((frame.len() as u32).to_be_bytes());
                 input.extend(frame);
             }
@@ -234,7 +234,7 @@ pub mod seeds {
     fn ballots(cluster: &Cluster) -> (Ballot, Ballot) {
         let replicas = [VICTIM, LIAR, OTHER].map(|id| cluster.replica(id).leads_at());
         let leader = replicas.into_iter().flatten().max();
-        let leader = leader.expect("somebody leads");
+        let leader = leader.expect("a replica leads");
         let round = leader.round + 1;
         (
             leader,

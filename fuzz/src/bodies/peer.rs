@@ -31,7 +31,7 @@ pub(super) fn framed(envelope: Envelope) -> Option<Bytes> {
         Err(CodecError::TooLong { .. }) => return None,
         Err(error) => panic!("{error}"),
     }
-    let frame = split_frame(&mut buffer).expect("it is no longer than allowed");
+    let frame = split_frame(&mut buffer).expect("an encoded envelope is a frame");
     assert!(buffer.is_empty(), "one envelope is one frame");
     frame
 }

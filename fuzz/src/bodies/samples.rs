@@ -156,7 +156,7 @@ fn news() -> LogNews {
     }
 }
 
-fn accept((slot, value): (u64, Value)) -> Message {
+fn accept(slot: u64, value: Value) -> Message {
     let log = match value {
         Value::Config(_) => LogId::Configs,
         _ => LogId::Commands,
@@ -196,7 +196,7 @@ fn leases() -> Vec<Message> {
     all.map(Message::Lease).into()
 }
 
-fn reported((slot, value): (u64, Value)) -> ReportedEntry {
+fn reported(slot: u64, value: Value) -> ReportedEntry {
     ReportedEntry {
         log: LogId::Commands,
         slot: Slot(slot),
@@ -233,7 +233,7 @@ pub fn messages() -> Vec<Message> {
             part: 1,
             parts: 3,
             commits: [Slot(200), Slot(3)].into(),
-            entries: slots().map(reported).collect(),
+            entries: slots().map(|(slot, value)| reported(slot, value)).collect(),
             log_starts: vec![(LogId::Configs, BALLOT, Slot(150))],
         },
         Message::Accepted {
@@ -319,7 +319,7 @@ pub fn messages() -> Vec<Message> {
             answer: Err(Refusal::Invalid("t_guard_ms: too short".to_owned())),
         },
     ];
-    messages.extend(slots().map(accept));
+    messages.extend(slots().map(|(slot, value)| accept(slot, value)));
     messages.extend(leases());
     messages
 }

@@ -160,7 +160,7 @@ fn talk(ready: &mut SessionFixture, stream: &mut BytesMut) -> Option<&'static Gr
     assert_eq!(
         rights.is_some(),
         grant.is_some(),
-        "who is let in has a token"
+        "a client that is let in has a token"
     );
     let (rights, grant) = rights.zip(grant)?;
     let mut last = 0;
@@ -209,14 +209,24 @@ fn ask(cluster: &mut Cluster, request: u64, body: Body, grant: &Grant) {
             Input::Client { from, command }
         }
         Body::Move(requested) => {
-            assert!(grant.admin, "leadership is moved for {:?}", grant.token);
+            assert!(
+                grant.admin,
+                "only administrators move leadership, not {:?}",
+                grant.token
+            );
             let names = [("A", VICTIM), ("B", LIAR), ("C", OTHER)];
             let Some((_, to)) = names.into_iter().find(|(name, _)| *name == requested.to) else {
                 return;
             };
             Input::Operator(OperatorRequest::Transfer(to))
         }
-        Body::Lease(_) => return assert!(grant.admin, "leases change for {:?}", grant.token),
+        Body::Lease(_) => {
+            return assert!(
+                grant.admin,
+                "only administrators change leases, not {:?}",
+                grant.token
+            );
+        }
         Body::Status(requested) => {
             let wide = requested.leases
                 || requested.demand
@@ -271,7 +281,7 @@ impl SessionFixture {
     fn assert_not_leaked(&self, outcome: &Outcome, read: &[&str], input: &[u8]) {
         if let Some(Answer::Entries(found)) = &outcome.result {
             let revealed = found.entries.iter();
-            revealed.for_each(|entry| assert!(covers(read, &entry.key), "{entry:?} is told"));
+            revealed.for_each(|entry| assert!(covers(read, &entry.key), "{entry:?} may be read"));
         }
         let revealed = outcome.encode_to_vec();
         let has = |all: &[u8], part: &[u8]| all.windows(part.len()).any(|it| it == part);

@@ -123,7 +123,7 @@ impl RunFiles {
         })
     }
 
-    /// Whether the history says of each site as many operations as were measured there.
+    /// Checks that the history has as many operations of each site as were measured there.
     pub(super) fn check_sites(&self, run: &RunFigures, history: &History) -> anyhow::Result<()> {
         let n = self.experiment.topology.len();
         let ns = |seconds: f64| (seconds * 1e9) as u64;

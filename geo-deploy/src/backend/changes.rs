@@ -82,7 +82,8 @@ impl RunPlan<'_> {
 pub(super) fn switch_reads(
     plan: &RunPlan<'_>,
     operations: &[(Sample, u64)],
-    (events, measured): (&[RunEvent], MeasuredInterval),
+    events: &[RunEvent],
+    measured: MeasuredInterval,
 ) -> Vec<SwitchReads> {
     let lease = &plan.experiment.lease;
     let promised_s = (lease.t_lease_ms + lease.t_guard_ms) as f64 / 1e3;
@@ -145,7 +146,7 @@ fn is_local_read(sample: &Sample) -> bool {
     sample.end == OpOutcome::Ok && matches!(sample.path, Path::Local | Path::Held)
 }
 
-/// Whether the last read of each key at each site was local.
+/// Returns, for each key at each site, whether its last read was local.
 fn last_reads(operations: &[(Sample, u64)]) -> HashMap<(u8, u64), bool, FixedState> {
     let local = |(sample, key): &(Sample, u64)| ((sample.site, *key), is_local_read(sample));
     reads(operations).map(local).collect()

@@ -30,7 +30,7 @@ pub(crate) struct HistoryProcess {
 
 impl HistoryProcess {
     /// Its next request, with a value that no other write of the run shares.
-    pub(crate) fn next_request(&mut self, (kind, key): (OpKind, u64)) -> KeyRequest {
+    pub(crate) fn next_request(&mut self, kind: OpKind, key: u64) -> KeyRequest {
         let value = ValueId(u64::from(self.id + 1) << 32 | self.issued);
         self.issued += 1;
         KeyRequest { kind, key, value }
@@ -157,8 +157,14 @@ pub(crate) struct OpenLoop<T> {
     most: u32,
 }
 
-/// When a request is due, and what it is.
-pub(crate) type DueRequest = (u64, (OpKind, u64));
+/// A request of an open loop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DueRequest {
+    /// Time at which it is due, in ns.
+    pub(crate) due_ns: u64,
+    pub(crate) kind: OpKind,
+    pub(crate) key: u64,
+}
 
 impl<T> OpenLoop<T> {
     /// All sites of a plan that ask something, from `start_ns` on.
@@ -200,7 +206,8 @@ impl<T> OpenLoop<T> {
     /// `None`: as many as may be are in flight, and it waits.
     pub(crate) fn next(&mut self, make: impl FnOnce() -> T) -> Option<(T, DueRequest)> {
         let due_ns = self.due_ns();
-        let due = (due_ns, self.requests.next(due_ns));
+        let (kind, key) = self.requests.next(due_ns);
+        let due = DueRequest { due_ns, kind, key };
         self.due += 1;
         if self.busy == self.most {
             self.queued += 1;
@@ -262,11 +269,12 @@ mod tests {
         let mut make = || processes.make(0).id;
         let first = site.next(&mut make).unwrap();
         let second = site.next(&mut make).unwrap();
-        assert_eq!((first.1.0, second.1.0), (1_000_000_000, 1_010_000_000));
+        let due_ns = (first.1.due_ns, second.1.due_ns);
+        assert_eq!(due_ns, (1_000_000_000, 1_010_000_000));
         assert_ne!(first.0, second.0);
         assert!(site.next(&mut make).is_none());
         let (sender, due) = site.complete(first.0).unwrap();
-        assert_eq!((sender, due.0), (first.0, 1_020_000_000));
+        assert_eq!((sender, due.due_ns), (first.0, 1_020_000_000));
         assert!(site.complete(second.0).is_none());
         assert_eq!(
             site.next(&mut make).unwrap().0,
@@ -316,7 +324,7 @@ mod tests {
         for site in [0, 1, 1, 0] {
             let mut process = processes.make(site);
             assert_eq!(process.id % 2, site as u32, "the number says where it is");
-            let ask = |_| process.next_request((OpKind::Update, 1)).value;
+            let ask = |_| process.next_request(OpKind::Update, 1).value;
             assert!((0..5).map(ask).all(|value| all.insert(value)));
         }
     }

@@ -95,7 +95,7 @@ async fn run_plan(
     let ready = ready_event(plan, started.elapsed().as_secs_f64());
     cluster.wan().probe().context("probing the emulated WAN")?;
     let mut faults = RunFaults::new(plan);
-    let outcome = clients::drive(plan, (&mut cluster, &mut faults), started, progress).await?;
+    let outcome = clients::drive(plan, &mut cluster, &mut faults, started, progress).await?;
     let mut statuses = Vec::new();
     for admin in &admins {
         // One that is down, or stands still, says nothing.

@@ -43,14 +43,15 @@ pub(crate) fn bounds(
         return Vec::new();
     }
     let of_leader = leader.is_some_and(|leader| failed.contains(leader));
-    let bound = |site| of_site(plan, fault, (site, failed.contains(site)), of_leader);
+    let bound = |site| of_site(plan, fault, site, failed.contains(site), of_leader);
     (0..n).map(bound).collect()
 }
 
 fn of_site(
     plan: &RunPlan<'_>,
     fault: &FaultSpec,
-    (site, failed): (usize, bool),
+    site: usize,
+    failed: bool,
     of_leader: bool,
 ) -> OutageBound {
     let (election_s, leased_s) = durations_s(plan);

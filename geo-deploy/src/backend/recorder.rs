@@ -120,7 +120,7 @@ impl Recorder {
             leased_to: leased_to(operations, &outcomes),
             part_of: part_of(operations, &parts),
             parts,
-            switches: switch_reads(plan, &self.operations, (&context.events, measured)),
+            switches: switch_reads(plan, &self.operations, &context.events, measured),
             repeats: Vec::new(),
             measured: Some(measured),
             faults: outcomes.spans,
@@ -163,7 +163,7 @@ impl Recorder {
         Some(bookkeeping(plan.topology(), leader, stream))
     }
 
-    /// Whether the history, warm-up included, is linearizable.
+    /// Returns the verdict on whether the history, warm-up included, is linearizable.
     fn judge(&self) -> HistoryVerdict {
         match check(&self.history) {
             LinearizabilityVerdict::Linearizable { ops, keys } => {

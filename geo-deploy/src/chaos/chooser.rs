@@ -60,7 +60,7 @@ pub fn weighted<T: Copy>(all: &[(T, u32)], rng: &mut Pcg64Mcg) -> T {
             None => return one,
         }
     }
-    unreachable!("less than all weights is left")
+    unreachable!("a number below the sum of the weights falls on one of them")
 }
 
 /// The keys of a group, by its number.

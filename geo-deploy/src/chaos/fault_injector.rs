@@ -82,7 +82,7 @@ impl<'a> FaultInjector<'a> {
             .front()
             .is_some_and(|fault| fault.at_s <= now_s)
         {
-            let fault = self.waiting.pop_front().expect("one is there");
+            let fault = self.waiting.pop_front().expect("a waiting fault is due");
             self.begin(cluster, &fault, now_s).await?;
         }
         Ok(())

@@ -124,7 +124,7 @@ impl FaultGenerator<'_> {
 
     fn site(&mut self) -> FaultTarget {
         let names = self.topology.names();
-        let name = names.choose(&mut self.rng).expect("a site");
+        let name = names.choose(&mut self.rng).expect("a topology has sites");
         FaultTarget::Site((*name).to_owned())
     }
 
@@ -140,7 +140,7 @@ impl FaultGenerator<'_> {
         fault.to = (0..some).map(|_| self.site()).filter(other).collect();
         fault.direction = *[Direction::Both, Direction::Out, Direction::In]
             .choose(&mut self.rng)
-            .expect("a direction");
+            .expect("the list of directions is not empty");
         match action {
             FaultAction::Slow => fault.delay_ms = f64::from(self.rng.random_range(10..400_u32)),
             FaultAction::Loss => fault.loss = f64::from(self.rng.random_range(1..40_u32)) / 100.0,

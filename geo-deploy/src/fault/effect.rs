@@ -197,7 +197,7 @@ impl FaultSpec {
             FaultAction::Pause => Effect::Pause(site),
             FaultAction::FillDisk => Effect::FillDisk(site),
             FaultAction::Partition | FaultAction::Slow | FaultAction::Loss => {
-                unreachable!("links fail above")
+                unreachable!("faults of links were handled above")
             }
         };
         Ok(targets.into_iter().map(effect).collect())

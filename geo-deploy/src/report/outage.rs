@@ -113,7 +113,7 @@ pub(super) fn outages(report: &ExperimentReport, run: &StrategyRun) -> Vec<Outag
             let (site, class) = (place / 2, Class::BOTH[place % 2]);
             let bound = fault.bounds.get(site);
             let (median_before_ms, median_after_ms) = window.medians(ops);
-            for (leased, ops) in by_lease(fault, (site, class), ops) {
+            for (leased, ops) in by_lease(fault, site, class, ops) {
                 let found = window.judge(&ops).map(|seen| Outage {
                     run: repeat,
                     fault: number,
@@ -167,7 +167,8 @@ fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(DueOperation, Option<Sit
 /// the slots before it are executed, blocked ones included.
 fn by_lease(
     fault: &FaultSpan,
-    (site, class): (usize, Class),
+    site: usize,
+    class: Class,
     ops: &[(DueOperation, Option<SiteSet>)],
 ) -> [(Option<bool>, Vec<DueOperation>); 3] {
     let at_ns = (fault.at_s * 1e9) as u64;

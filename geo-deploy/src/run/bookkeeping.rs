@@ -106,7 +106,7 @@ struct Ledger {
     /// Where each key's counts begin in `counts`.
     rows: HashMap<u64, usize, FixedState>,
     counts: Vec<u32>,
-    /// Whether writes at a site stay at their minimum, by site and holders.
+    /// By site and holders, whether writes at the site stay at their minimum.
     minimum: HashMap<(usize, SiteSet), bool, FixedState>,
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::bound::SiteSet;
 use crate::wan::NetworkReport;
 
-/// Whether a run's history was linearizable.
+/// Verdict on whether a run's history was linearizable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HistoryVerdict {
     /// Checked, and it is; with what was checked.
@@ -152,7 +152,7 @@ pub struct StrategyRun {
     pub wall_s: f64,
     /// Duration of the run in virtual time, in s.
     pub virtual_s: Option<f64>,
-    /// Whether its history was linearizable.
+    /// Verdict on whether its history was linearizable.
     pub linearizable: HistoryVerdict,
     /// Per site, the share of reads (0 to 1) that perfect bookkeeping would have served locally.
     pub bookkeeping_local: Option<Vec<f64>>,

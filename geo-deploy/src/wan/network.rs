@@ -56,7 +56,7 @@ pub struct Lateness {
     pub p99_ms: f64,
 }
 
-/// Whether a run on this network says anything about the network asked for.
+/// Verdict on whether a run on this network says anything about the network asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkVerdict {
@@ -135,7 +135,7 @@ impl NetworkReport {
     }
 }
 
-/// Whether a network this late will do.
+/// Returns the verdict on a network with this lateness.
 fn judge(late: Lateness) -> NetworkVerdict {
     if late.probes < PROBES_MIN {
         return NetworkVerdict::Unknown;
@@ -216,13 +216,13 @@ mod tests {
         assert_eq!(late(0.1, 0.2, 19), NetworkVerdict::Unknown);
     }
 
-    fn settings(jitter_ms: (u64, u64)) -> PairSettings {
+    fn settings(there_ms: u64, back_ms: u64) -> PairSettings {
         PairSettings {
             pair: (0, 1),
             delay: Duration::from_millis(20),
             jitter: (
-                Duration::from_millis(jitter_ms.0),
-                Duration::from_millis(jitter_ms.1),
+                Duration::from_millis(there_ms),
+                Duration::from_millis(back_ms),
             ),
         }
     }
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn probes_are_compared_with_what_was_asked_for() {
         let on_time = probes((0..200).map(|i| 20.0 + f64::from(i) / 1000.0));
-        let network = NetworkReport::of(&[settings((0, 0))], &on_time);
+        let network = NetworkReport::of(&[settings(0, 0)], &on_time);
         assert_eq!(network.verdict, NetworkVerdict::Valid);
         assert_eq!(network.warning(), None);
         let pair = &network.pairs[0];
@@ -247,7 +247,7 @@ mod tests {
 
         // What clients saw beside eight busy loops, where medians of relays said 20.4.
         let starved = probes((0..200).map(|i| 20.4 + f64::from(i % 10)));
-        let network = NetworkReport::of(&[settings((0, 0))], &starved);
+        let network = NetworkReport::of(&[settings(0, 0)], &starved);
         assert_eq!(network.verdict, NetworkVerdict::Invalid);
         let warning = network.warning().unwrap();
         assert!(
@@ -261,20 +261,17 @@ mod tests {
         // Quantiles of the sum, at even distances.
         let sums = (0..100).flat_map(|a| (0..100).map(move |b| f64::from(a + b) / 10.0));
         let sums: Vec<f64> = sums.collect();
-        let network = NetworkReport::of(
-            &[settings((10, 10))],
-            &probes(sums.iter().map(|j| 20.0 + j)),
-        );
+        let network =
+            NetworkReport::of(&[settings(10, 10)], &probes(sums.iter().map(|j| 20.0 + j)));
         assert_eq!(network.verdict, NetworkVerdict::Valid, "{network:?}");
         let late = network.late;
         assert!(late.p50_ms < 0.2 && late.p99_ms < 0.2, "{late:?}");
         assert_eq!(network.pairs[0].asked_p50_ms, 30.0);
-        let without =
-            NetworkReport::of(&[settings((0, 0))], &probes(sums.iter().map(|j| 20.0 + j)));
+        let without = NetworkReport::of(&[settings(0, 0)], &probes(sums.iter().map(|j| 20.0 + j)));
         assert_eq!(without.verdict, NetworkVerdict::Invalid);
         // One way only, and very unlike ones: evenly drawn, or nearly.
-        assert!((jitter_ms(&settings((10, 0)), 0.99) - 9.9).abs() < 1e-9);
-        assert!((jitter_ms(&settings((1, 100)), 0.5) - 50.5).abs() < 1e-9);
+        assert!((jitter_ms(&settings(10, 0), 0.99) - 9.9).abs() < 1e-9);
+        assert!((jitter_ms(&settings(1, 100), 0.5) - 50.5).abs() < 1e-9);
     }
 
     #[test]
@@ -283,7 +280,7 @@ mod tests {
         slowed
             .iter_mut()
             .for_each(|probe| probe.expected = Duration::from_millis(60));
-        let network = NetworkReport::of(&[settings((0, 0))], &slowed);
+        let network = NetworkReport::of(&[settings(0, 0)], &slowed);
         assert_eq!(network.verdict, NetworkVerdict::Valid);
         assert!(
             network.pairs.is_empty(),

@@ -86,7 +86,7 @@ pub struct SiteForecast {
 }
 
 impl Forecast {
-    /// Returns the replica whose failure stalls most writes, and their share; `None` if none
+    /// Returns the replica that stalls most writes when it fails, and their share; `None` if none
     /// stalls any.
     pub fn worst_stall(&self) -> Option<(ReplicaId, f64)> {
         let all = self.stalled.iter().enumerate();
@@ -142,7 +142,11 @@ pub fn forecast(
     plan: HolderPlan,
     leader: ReplicaId,
 ) -> Forecast {
-    assert_eq!(conditions.rtts.n(), profile.n(), "one matrix, one profile");
+    assert_eq!(
+        conditions.rtts.n(),
+        profile.n(),
+        "the round trips and the profile are of the same replicas"
+    );
     let distance = Distance::new(conditions.rtts.clone(), leader);
     let costs = Costs::new(distance.clone(), conditions.replies, conditions.preference);
     let mut chooser = holders::PlanChooser::new(plan, conditions, leader, costs);

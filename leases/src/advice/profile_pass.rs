@@ -42,7 +42,7 @@ impl ProfilePass {
     ) -> bool {
         let end = demand.len().min(self.place.saturating_add(keys));
         for place in self.place..end {
-            let (key, row) = demand.row(place).expect("below the length");
+            let (key, row) = demand.row(place).expect("the place has a key");
             let rates = self.estimator.rates(row);
             self.builder.add(key, row.counts(), rates, holders(key));
         }

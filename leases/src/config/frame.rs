@@ -116,18 +116,25 @@ impl Frame {
         let everyone = named.fold(self.excluded, ReplicaSet::union);
         assert!(everyone.is_subset(members.voters()), "holders are members");
         self.policies.check();
-        assert!(self.policies.fits(), "no more ranges than there may be");
-        assert!(self.params.is_usable(), "durations that can work");
-        assert!(self.cleared <= self.id, "cleared by it or by one before it");
+        assert!(self.policies.fits(), "the number of ranges is bounded");
+        assert!(self.params.is_usable(), "the durations are usable");
+        assert!(
+            self.cleared <= self.id,
+            "ranges were cleared by this configuration or an earlier one"
+        );
         let mut ranges = self.policies.iter();
         assert!(
             ranges.all(|(_, policy)| policy.cleared <= self.cleared),
-            "the newest that cleared is noted"
+            "the newest configuration that cleared a range is noted"
         );
-        assert_eq!(self.oldest.len(), members.len(), "one for each replica");
+        assert_eq!(
+            self.oldest.len(),
+            members.len(),
+            "there is one oldest configuration for each replica"
+        );
         assert!(
             self.oldest.iter().all(|oldest| *oldest <= self.id),
-            "excluded by it or by one before it"
+            "replicas were excluded by this configuration or an earlier one"
         );
     }
 
@@ -142,7 +149,7 @@ impl Frame {
             mutated()
                 || same
                 || self.policies.iter().all(stays) && before.policies.iter().all(stays),
-            "what is cleared stays so"
+            "a cleared range stays cleared"
         );
         let mut oldest = self.oldest.iter().zip(&before.oldest);
         assert!(

@@ -277,7 +277,10 @@ impl Configs {
         let policy = Arc::make_mut(&mut frame.policies).get_mut(key);
         let place = self.keys.get_index_of(key);
         let place = place.unwrap_or_else(|| self.keys.insert_full(key.clone(), Versions::new()).0);
-        let (_, versions) = self.keys.get_index_mut(place).expect("it has a place");
+        let (_, versions) = self
+            .keys
+            .get_index_mut(place)
+            .expect("a key that is listed has a place");
         let known = !versions.is_empty();
         let last = versions.last().copied();
         let before = last.filter(|(since, _)| *since >= policy.cleared);
@@ -294,7 +297,7 @@ impl Configs {
             .for_each(|before| policy.listed.remove(before));
         policy.listed.add(holders);
         if let Some(sweep) = &mut self.sweep {
-            sweep.note(place, key, (before, holders));
+            sweep.note(place, key, before, holders);
         }
         known
     }
@@ -341,15 +344,19 @@ impl Configs {
             after.check_follows(before);
         }
         let changed = self.changed.back().map_or(self.newest(), |(id, _)| *id);
-        assert_eq!(changed, self.newest(), "the newest is noted last");
+        assert_eq!(
+            changed,
+            self.newest(),
+            "the newest configuration is noted last"
+        );
         let first = self.changed.front().map(|(id, _)| *id);
         assert!(
             first.is_none_or(|id| id > self.oldest_kept()),
-            "what only forgotten ones could see is dropped"
+            "changes that only forgotten configurations could see are dropped"
         );
         assert!(
             !self.last().counted_twice || self.is_sweeping(),
-            "what is counted twice is counted anew"
+            "keys that are counted twice are counted anew"
         );
     }
 

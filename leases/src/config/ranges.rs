@@ -141,11 +141,11 @@ impl<T> RangeMap<T> {
             self.starts
                 .first()
                 .is_some_and(|(first, _)| first.is_empty()),
-            "ranges leave out the first keys"
+            "the first range begins with the first key"
         );
         assert!(
             self.starts.is_sorted_by(|a, b| a.0 < b.0),
-            "ranges are not in rising order"
+            "ranges are in rising order"
         );
     }
 

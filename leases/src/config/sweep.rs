@@ -22,12 +22,13 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// The key at `place` gets other holders than `before`.
+    /// The key at `place` gets the holders `after` in place of `before`, if any.
     pub(super) fn note(
         &mut self,
         place: usize,
         key: &[u8],
-        (before, after): (Option<ReplicaSet>, ReplicaSet),
+        before: Option<ReplicaSet>,
+        after: ReplicaSet,
     ) {
         if place < self.place {
             return;
@@ -74,7 +75,7 @@ impl Configs {
     /// Every configuration still kept has forgotten what was listed before the oldest of
     /// them cleared its range. Returns the key, if it is listed in the newest.
     fn forget_at(&mut self, place: usize) -> Option<(crate::types::Key, ReplicaSet)> {
-        let (key, versions) = self.keys.get_index_mut(place).expect("below the length");
+        let (key, versions) = self.keys.get_index_mut(place).expect("the place has a key");
         let cleared = self.frames[0].policy(key).cleared;
         versions.retain(|(since, _)| *since >= cleared);
         if versions.is_empty() {
@@ -89,11 +90,16 @@ impl Configs {
     fn recount(&mut self, counted: &RangeMap<HolderCounts>) {
         let mut counts = counted.iter();
         let policies = self.policies().map(|policy| {
-            let (_, listed) = counts.next().expect("the same ranges");
+            let (_, listed) = counts
+                .next()
+                .expect("the counts have the ranges of the policies");
             policy.recounted(listed)
         });
         drop(counts);
-        let newest = self.frames.back_mut().expect("there is always one");
+        let newest = self
+            .frames
+            .back_mut()
+            .expect("there is always a configuration");
         newest.take_counts(policies);
     }
 }

@@ -220,11 +220,13 @@ impl Demand {
     /// Drops a rare key.
     fn evict_rarest(&mut self) {
         let candidates = self.budget.eviction_candidates(self.rows.len());
-        let operations = |at: usize| self.row(at).expect("below the length").1.operations();
+        let operations = |at: usize| self.row(at).expect("the place has a key").1.operations();
         let rarer = |a: &usize, b: &usize| operations(*a).total_cmp(&operations(*b));
-        let rarest = candidates.min_by(rarer).expect("there is a key to drop");
+        let rarest = candidates
+            .min_by(rarer)
+            .expect("a full table has a key to drop");
         let dropped = self.rows.swap_remove_index(rarest);
-        let (key, _) = dropped.expect("it was there");
+        let (key, _) = dropped.expect("the key to drop has a place");
         self.hottest = match self.hottest {
             Some(hottest) if hottest == rarest => None,
             // The last row has taken the place of the one that was dropped.

@@ -101,9 +101,9 @@ impl Tally {
     fn evict_rarest(&mut self) {
         let candidates = self.budget.eviction_candidates(self.counts.len());
         let rarest = candidates.min_by_key(|at| self.counts[*at].all());
-        let rarest = rarest.expect("there is a key to drop");
+        let rarest = rarest.expect("a full tally has a key to drop");
         let dropped = self.counts.swap_remove_index(rarest);
-        let (_, dropped) = dropped.expect("it was there");
+        let (_, dropped) = dropped.expect("the key to drop has a place");
         self.budget.free(dropped.key.len() + ENTRY_BYTES);
         self.rare.0 = self.rare.0.saturating_add(dropped.reads);
         self.rare.1 = self.rare.1.saturating_add(dropped.writes);
@@ -158,7 +158,7 @@ impl Tally {
         let mut deltas: Vec<Delta> = Vec::with_capacity(places.len());
         for place in places.into_iter().rev() {
             let taken = self.counts.swap_remove_index(place);
-            let (_, mut counted) = taken.expect("it was looked at");
+            let (_, mut counted) = taken.expect("a key that was looked at has a place");
             self.budget.free(counted.key.len() + ENTRY_BYTES);
             deltas.push(counted.take());
         }

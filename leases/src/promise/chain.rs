@@ -64,7 +64,10 @@ impl Chain {
         }
         self.taken = sequence;
         let newest = self.windows.back();
-        assert!(newest.is_none_or(|w| w.0 < sequence) || mutated(), "rising");
+        assert!(
+            newest.is_none_or(|w| w.0 < sequence) || mutated(),
+            "sequences rise"
+        );
         if self.windows.len() == WINDOWS_MAX {
             self.windows.pop_front();
         }
@@ -125,7 +128,10 @@ impl Chain {
                 last.barrier = rules::renewed_barrier(last.barrier, promise.highest_accepted);
             }
             last => {
-                assert!(last.is_none_or(|last| last.config < config), "records rise");
+                assert!(
+                    last.is_none_or(|last| last.config < config),
+                    "records rise by configuration"
+                );
                 self.records.push(Record {
                     config,
                     expires,
@@ -231,7 +237,7 @@ impl Chain {
         let (last, before) = (newest.next(), newest.next());
         assert!(
             last.is_none_or(|last| last == self.taken),
-            "windows end there"
+            "the last window is of the newest sequence taken"
         );
         assert!(
             before.is_none_or(|before| before < self.taken),
@@ -241,7 +247,11 @@ impl Chain {
             self.records.is_sorted_by(|a, b| a.config < b.config),
             "records rise by configuration"
         );
-        assert_ne!(self.oldest_config(), Some(ConfigId(0)), "gives nothing");
+        assert_ne!(
+            self.oldest_config(),
+            Some(ConfigId(0)),
+            "configuration 0 gives nothing"
+        );
     }
 
     /// Whether there is nothing to read by, and nothing to promise on.

@@ -249,7 +249,10 @@ impl Grantor {
         let clock = params.clock;
         let keep = clock.keep_from_send(promise.t_lease, promise.t_guard, promise.t0);
         assert!(promise.t_lease > Duration::ZERO, "a promise lasts");
-        assert!(promise.base < promise.sequence, "built on an earlier one");
+        assert!(
+            promise.base < promise.sequence,
+            "a promise builds on an earlier one"
+        );
         assert!(
             keep <= self.longest_wait || mutated(),
             "a restart outwaits every grant"
@@ -332,12 +335,16 @@ impl Grantor {
         if mutated() {
             return; // for the oracles to catch
         }
-        assert_eq!(self.peers.len(), self.members.len(), "one for each");
+        assert_eq!(
+            self.peers.len(),
+            self.members.len(),
+            "there is one peer for each member"
+        );
         for peer in &self.peers {
             peer.check(self.next_sequence);
         }
         let own = &self.peers[self.me.index()];
-        assert!(own.latest.is_none(), "nothing is promised to oneself");
+        assert!(own.latest.is_none(), "a grantor promises nothing to itself");
     }
 
     fn by_holder(&self) -> impl Iterator<Item = (ReplicaId, &Peer)> {

@@ -85,13 +85,13 @@ impl Grants {
     pub(super) fn check(&self) {
         assert!(
             self.0.is_sorted_by(|a, b| a.config < b.config),
-            "one grant for each configuration, in rising order"
+            "grants rise by configuration"
         );
         assert!(
             self.0.is_sorted_by(|a, b| a.sequence < b.sequence),
-            "under a newer configuration, a newer promise"
+            "a grant under a newer configuration is of a newer promise"
         );
         let first = self.0.first().map(|grant| grant.config);
-        assert_ne!(first, Some(ConfigId(0)), "which gives nobody anything");
+        assert_ne!(first, Some(ConfigId(0)), "configuration 0 gives nothing");
     }
 }

@@ -172,7 +172,7 @@ impl Holder {
         let permit = judge(covered, needed, executed);
         assert!(
             permit.is_ok_and(|p| now < p.until) || permit.is_err(),
-            "what has expired permits nothing"
+            "a permit has not expired"
         );
         permit
     }
@@ -225,13 +225,20 @@ impl Holder {
         if mutated() {
             return; // for the oracles to catch
         }
-        assert_eq!(self.chains.len(), self.members.len(), "one for each");
+        assert_eq!(
+            self.chains.len(),
+            self.members.len(),
+            "there is one chain for each member"
+        );
         for chain in &self.chains {
             chain.check();
-            assert!(!self.refusing || chain.is_erased(), "given back");
+            assert!(
+                !self.refusing || chain.is_erased(),
+                "a holder that refuses has given back its leases"
+            );
         }
         let own = &self.chains[self.me.index()];
-        assert!(own.is_erased(), "nobody promises to itself");
+        assert!(own.is_erased(), "a replica promises nothing to itself");
     }
 }
 

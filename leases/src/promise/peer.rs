@@ -109,26 +109,38 @@ impl Peer {
     pub(super) fn check(&self, next: u64) {
         self.grants.check();
         for grant in self.grants.iter() {
-            assert!(grant.sequence < next, "granted by a promise that was sent");
-            assert!(grant.sequence > self.relinquished, "not given back");
-        }
-        if let Some(base) = self.base {
-            assert!(base.sequence < next, "an ack of what was sent");
             assert!(
-                base.sequence > self.relinquished,
-                "its window is not erased"
+                grant.sequence < next,
+                "a grant is of a promise that was sent"
+            );
+            assert!(
+                grant.sequence > self.relinquished,
+                "a grant was not given back"
             );
         }
-        assert!(self.relinquished < next, "only what was sent is given back");
+        if let Some(base) = self.base {
+            assert!(base.sequence < next, "an acknowledged promise was sent");
+            assert!(
+                base.sequence > self.relinquished,
+                "the window of an acknowledged promise was not given back"
+            );
+        }
+        assert!(
+            self.relinquished < next,
+            "a promise that was given back was sent"
+        );
         let Some(latest) = self.latest else {
-            assert!(self.grants.is_empty(), "no grant without a promise");
+            assert!(
+                self.grants.is_empty(),
+                "a peer without a promise has no grant"
+            );
             return;
         };
         assert!(latest.sequence < next, "the latest promise was sent");
         let own = self.grants.iter().find(|g| g.config == latest.config);
         assert!(
             own.is_none_or(|grant| grant.sequence == latest.sequence),
-            "the latest promise is the newest behind its grant"
+            "the grant of the latest configuration is of the latest promise"
         );
     }
 }

@@ -95,7 +95,10 @@ impl RoundRobin {
         }
         if self.changes.len() == ROUND_ROBIN_MAX {
             self.goes_on = true;
-            let last = self.changes.last_entry().expect("it is full");
+            let last = self
+                .changes
+                .last_entry()
+                .expect("a full round has a last change");
             if last.key().as_ref() < key {
                 return;
             }

@@ -113,7 +113,11 @@ impl RemainingChanges {
         current: &Configs,
         bytes: usize,
     ) -> Vec<(ReplicaSet, Vec<Key>)> {
-        assert_eq!(self.of, current.newest(), "it goes by the newest");
+        assert_eq!(
+            self.of,
+            current.newest(),
+            "the changes are of the newest configuration"
+        );
         let mut batch = KeyBatch::new(bytes);
         self.add_round_robin(&mut batch, current);
         self.add_by_gain(&mut batch, current);
@@ -215,8 +219,8 @@ impl KeyBatch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::gathered_changes::{KEYS_MAX, Listing};
     use super::*;
+    use crate::strategy::gathered_changes::{KEYS_MAX, Listing};
 
     /// Keys from here on want other holders again as soon as they have them.
     const NEVER_ENDS: u32 = 10_000;

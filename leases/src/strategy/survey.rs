@@ -60,7 +60,8 @@ impl Survey {
     pub fn begin(
         change: ConfigChange,
         situation: Situation,
-        (demand, current): (&Demand, &Configs),
+        demand: &Demand,
+        current: &Configs,
         resume_after: Option<Key>,
     ) -> Survey {
         let mut tables = Tables::new(&situation, demand.estimator());
@@ -101,7 +102,11 @@ impl Survey {
 
     /// Looks at up to `keys` more keys. Returns whether those were all.
     pub fn look(&mut self, demand: &Demand, current: &Configs, keys: usize) -> bool {
-        assert_eq!(self.of, current.newest(), "it goes by the newest");
+        assert_eq!(
+            self.of,
+            current.newest(),
+            "the pass goes by the newest configuration"
+        );
         if self.place < demand.len() {
             self.look_at_demand(demand, current, keys);
         } else {
@@ -113,7 +118,7 @@ impl Survey {
     fn look_at_demand(&mut self, demand: &Demand, current: &Configs, keys: usize) {
         let end = demand.len().min(self.place + keys);
         for place in self.place..end {
-            let (key, row) = demand.row(place).expect("below the length");
+            let (key, row) = demand.row(place).expect("the place has a key");
             self.census.add(row);
             self.consider(key, row, current.listed(key));
         }
@@ -172,7 +177,7 @@ impl Survey {
     /// If listed keys are still to be looked at, or another configuration is in force than the
     /// pass went by.
     pub fn finish(self, current: &Configs, bytes: usize) -> SurveyResult {
-        assert_eq!(self.listed_left, 0, "all were looked at");
+        assert_eq!(self.listed_left, 0, "every listed key was looked at");
         let mut change = self.change;
         let mut remaining = RemainingChanges::new(self.of, self.listing.finish());
         change.keys = remaining.next_keys(current, bytes);
@@ -256,7 +261,7 @@ mod tests {
         let rtts = RoundTrips::new(5, |_, _| 50.0);
         let situation = Situation::new(ReplicaId(0), rtts, Replies::LeaderAndOrigin);
         let demand = Demand::new(Time::ZERO, 5, 1 << 20);
-        let pass = Survey::begin(change, situation, (&demand, &Configs::new(5)), None);
+        let pass = Survey::begin(change, situation, &demand, &Configs::new(5), None);
         let targets = pass.targets.iter();
         let costs = targets.filter_map(|(_, target)| match &target.chooser {
             HolderChooser::Cost(cost) => Some(cost.table()),

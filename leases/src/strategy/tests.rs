@@ -60,7 +60,7 @@ fn no_demand(n: usize) -> Demand {
     Demand::new(Time::ZERO, n, 64 << 20)
 }
 
-fn ask(demand: &mut Demand, key: &Key, origin: u8, (reads, writes): (u32, u32)) {
+fn ask(demand: &mut Demand, key: &Key, origin: u8, reads: u32, writes: u32) {
     let delta = Delta {
         key: key.clone(),
         reads,
@@ -78,8 +78,8 @@ fn some_demand(n: usize, keys: usize, random: &mut Pcg64) -> Demand {
     for _ in 0..keys {
         let key = Key::from(format!("key{}", random.random_range(0..keys)));
         let origin = random.random_range(0..n) as u8;
-        let asked = (random.random_range(0..5), random.random_range(0..5));
-        ask(&mut demand, &key, origin, asked);
+        let (reads, writes) = (random.random_range(0..5), random.random_range(0..5));
+        ask(&mut demand, &key, origin, reads, writes);
     }
     demand
 }
@@ -91,7 +91,7 @@ fn survey(
     demand: &Demand,
     configs: &Configs,
 ) -> SurveyResult {
-    let mut survey = Survey::begin(change, situation.clone(), (demand, configs), None);
+    let mut survey = Survey::begin(change, situation.clone(), demand, configs, None);
     while !survey.look(demand, configs, 7) {}
     survey.finish(configs, BYTES_MAX)
 }
@@ -99,7 +99,8 @@ fn survey(
 /// Puts `spec` in force for `range`, and applies proposals until the strategies rest;
 /// returns how many it took.
 fn settle(
-    (range, spec): (&KeyRange, &StrategySpec),
+    range: &KeyRange,
+    spec: &StrategySpec,
     situation: &Situation,
     demand: &Demand,
     configs: &mut Configs,
@@ -174,19 +175,18 @@ proptest! {
         // left off, as when an operator changes it live.
         let mut configs = Configs::new(n);
         for (spec, range) in specs(n).iter().flat_map(|spec| ranges().map(|r| (spec, r))) {
-            let change = (&range, spec);
             let leader = random.random_range(0..n) as u8;
             let first = situation(n, leader, random);
             let demand = some_demand(n, keys, random);
-            settle(change, &first, &demand, &mut configs);
+            settle(&range, spec, &first, &demand, &mut configs);
             check_holders(&first, &configs);
             prop_assert_eq!(configs.strategy_of(range.from()), spec);
-            prop_assert_eq!(settle(change, &first, &demand, &mut configs), 0);
+            prop_assert_eq!(settle(&range, spec, &first, &demand, &mut configs), 0);
 
             // Another leads, and chooses again.
             let second = situation(n, (leader + 1) % n as u8, random);
             let before = configs.unlisted(range.from());
-            settle(change, &second, &demand, &mut configs);
+            settle(&range, spec, &second, &demand, &mut configs);
             check_holders(&second, &configs);
             if matches!(spec, StrategySpec::Leader) && n > 1 {
                 prop_assert_ne!(configs.unlisted(range.from()), before);
@@ -202,10 +202,10 @@ proptest! {
         let reads: Vec<u32> = (0..n).map(|_| random.random_range(1..100)).collect();
         let mut demand = no_demand(n);
         for (origin, count) in reads.iter().enumerate() {
-            ask(&mut demand, &Key::from("k"), origin as u8, (*count, 0));
+            ask(&mut demand, &Key::from("k"), origin as u8, *count, 0);
         }
         let mut configs = Configs::new(n);
-        settle((&KeyRange::all(), &spec), &situation, &demand, &mut configs);
+        settle(&KeyRange::all(), &spec, &situation, &demand, &mut configs);
         let holders = configs.holders(b"k");
         prop_assert_eq!(holders.len(), n / 2 + 1);
         let least_in = holders.iter().filter(|r| *r != situation.leader);
@@ -226,13 +226,13 @@ fn a_large_demand_is_spread_over_bounded_entries() {
         // Long keys: the count alone would not bound the entry.
         let mut key = vec![b'x'; 4096];
         key.extend(i.to_be_bytes());
-        ask(&mut demand, &Key::from(key), far.0, (1, 0));
+        ask(&mut demand, &Key::from(key), far.0, 1, 0);
     }
     let mut configs = Configs::new(5);
     let spec = StrategySpec::Quorum {
         unlisted: UnlistedHolders::Nearest,
     };
-    let rounds = settle((&KeyRange::all(), &spec), &situation, &demand, &mut configs);
+    let rounds = settle(&KeyRange::all(), &spec, &situation, &demand, &mut configs);
     assert!(rounds > 4, "8 MiB of keys in {rounds} entries");
     assert_eq!(configs.listed_len(), 2000, "and none was left out");
 }
@@ -246,16 +246,12 @@ fn what_one_strategy_listed_does_not_outlive_it() {
         unlisted: UnlistedHolders::Leader,
     };
     let mut demand = no_demand(5);
-    ask(&mut demand, &Key::from("k"), 4, (1, 0));
-    settle(
-        (&KeyRange::all(), &quorum),
-        &situation,
-        &demand,
-        &mut configs,
-    );
+    ask(&mut demand, &Key::from("k"), 4, 1, 0);
+    settle(&KeyRange::all(), &quorum, &situation, &demand, &mut configs);
     assert!(configs.listed(b"k").is_some());
     settle(
-        (&KeyRange::all(), &StrategySpec::None),
+        &KeyRange::all(),
+        &StrategySpec::None,
         &situation,
         &demand,
         &mut configs,
@@ -272,14 +268,15 @@ fn a_new_leader_joins_the_holders_of_keys_nobody_reads_now() {
     let mut configs = Configs::new(5);
     let mut demand = no_demand(5);
     for origin in [1, 2] {
-        ask(&mut demand, &Key::from("k"), origin, (9, 0));
+        ask(&mut demand, &Key::from("k"), origin, 9, 0);
     }
     let first = situation(5, 0, random);
-    settle((&KeyRange::all(), &spec), &first, &demand, &mut configs);
+    settle(&KeyRange::all(), &spec, &first, &demand, &mut configs);
     let before = configs.holders(b"k");
     let second = situation(5, 4, random);
     settle(
-        (&KeyRange::all(), &spec),
+        &KeyRange::all(),
+        &spec,
         &second,
         &no_demand(5),
         &mut configs,
@@ -309,7 +306,7 @@ fn a_new_leader_looks_at_listed_keys_once_and_in_steps() {
     listing.keys = vec![(set(&[0, 1, 4]), (0..KEYS).map(key).collect())];
     configs.apply(ConfigId(1), &listing);
     let demand = no_demand(5);
-    let mut pass = Survey::begin(ConfigChange::default(), paper(2), (&demand, &configs), None);
+    let mut pass = Survey::begin(ConfigChange::default(), paper(2), &demand, &configs, None);
     let mut steps = 1;
     while !pass.look(&demand, &configs, A_STEP) {
         steps += 1;
@@ -321,7 +318,7 @@ fn a_new_leader_looks_at_listed_keys_once_and_in_steps() {
     configs.apply(ConfigId(2), &change);
     assert!(configs.universal(ConfigId(2)).contains(ReplicaId(2)));
 
-    let mut again = Survey::begin(ConfigChange::default(), paper(2), (&demand, &configs), None);
+    let mut again = Survey::begin(ConfigChange::default(), paper(2), &demand, &configs, None);
     assert!(again.look(&demand, &configs, A_STEP), "all have the leader");
     let found = again.finish(&configs, BYTES_MAX);
     assert_eq!(found.change, ConfigChange::default());
@@ -347,10 +344,10 @@ fn everywhere(spec: &StrategySpec) -> ConfigChange {
 #[test]
 fn quorum_gives_a_key_to_its_readers_and_fills_in_the_nearest() {
     let mut demand = no_demand(5);
-    ask(&mut demand, &Key::from("k"), 4, (3, 0));
-    ask(&mut demand, &Key::from("k"), 1, (9, 0));
-    ask(&mut demand, &Key::from("near"), 2, (3, 0));
-    ask(&mut demand, &Key::from("written"), 4, (0, 3));
+    ask(&mut demand, &Key::from("k"), 4, 3, 0);
+    ask(&mut demand, &Key::from("k"), 1, 9, 0);
+    ask(&mut demand, &Key::from("near"), 2, 3, 0);
+    ask(&mut demand, &Key::from("written"), 4, 0, 3);
     for (unlisted, others) in [
         (UnlistedHolders::Nearest, set(&[1, 2, 3])),
         (UnlistedHolders::Leader, set(&[1])),
@@ -380,14 +377,14 @@ fn quorum_gives_a_key_to_its_readers_and_fills_in_the_nearest() {
 #[test]
 fn cost_gives_a_key_to_those_for_whom_it_pays() {
     let mut demand = no_demand(5);
-    ask(&mut demand, &Key::from("japan"), 0, (50, 50));
-    ask(&mut demand, &Key::from("read"), 0, (50, 0));
-    ask(&mut demand, &Key::from("read"), 4, (50, 0));
-    ask(&mut demand, &Key::from("written"), 0, (5, 0));
-    ask(&mut demand, &Key::from("written"), 3, (0, 50));
+    ask(&mut demand, &Key::from("japan"), 0, 50, 50);
+    ask(&mut demand, &Key::from("read"), 0, 50, 0);
+    ask(&mut demand, &Key::from("read"), 4, 50, 0);
+    ask(&mut demand, &Key::from("written"), 0, 5, 0);
+    ask(&mut demand, &Key::from("written"), 3, 0, 50);
     let mut configs = Configs::new(5);
     let spec = StrategySpec::Cost(CostSettings::from_thousandths(500, 0, false));
-    settle((&KeyRange::all(), &spec), &paper(1), &demand, &mut configs);
+    settle(&KeyRange::all(), &spec, &paper(1), &demand, &mut configs);
     // OR's vote is needed in any case.
     assert_eq!(configs.holders(b"japan"), set(&[0, 1, 2]));
     assert!(set(&[0, 1, 4]).is_subset(configs.holders(b"read")));
@@ -401,7 +398,7 @@ fn who_holds_a_key_before_and_after_a_switch_holds_it_all_the_time() {
     let mut demand = no_demand(5);
     let key = |i: u32| Key::from(format!("{i:08}"));
     for i in 0..50_000 {
-        ask(&mut demand, &key(i), 4, (5, 0));
+        ask(&mut demand, &key(i), 4, 5, 0);
     }
     for spec in [
         StrategySpec::Quorum {
@@ -411,7 +408,8 @@ fn who_holds_a_key_before_and_after_a_switch_holds_it_all_the_time() {
     ] {
         let mut configs = Configs::new(5);
         settle(
-            (&KeyRange::all(), &StrategySpec::All),
+            &KeyRange::all(),
+            &StrategySpec::All,
             &paper(1),
             &demand,
             &mut configs,
@@ -439,13 +437,12 @@ fn who_holds_a_key_before_and_after_a_switch_holds_it_all_the_time() {
 fn spare_replicas_hold_nothing_whoever_held_before() {
     let mut demand = no_demand(5);
     for site in 0..5 {
-        ask(&mut demand, &Key::from("read everywhere"), site, (50, 0));
+        ask(&mut demand, &Key::from("read everywhere"), site, 50, 0);
     }
     for prior in [false, true] {
         let mut configs = Configs::new(5);
         let mut put = |spec: &StrategySpec| {
-            let change = (&KeyRange::all(), spec);
-            settle(change, &paper(1), &demand, &mut configs);
+            settle(&KeyRange::all(), spec, &paper(1), &demand, &mut configs);
             let keys = [b"read everywhere".as_slice(), b"unread"];
             keys.map(|key| configs.holders(key).len())
         };
@@ -467,7 +464,7 @@ fn spare_replicas_hold_nothing_whoever_held_before() {
 fn who_is_silent_is_given_no_further_keys() {
     let mut demand = no_demand(5);
     for key in ["held", "new"] {
-        ask(&mut demand, &Key::from(key), 4, (50, 0));
+        ask(&mut demand, &Key::from(key), 4, 50, 0);
     }
     let spec = StrategySpec::Quorum {
         unlisted: UnlistedHolders::Nearest,
@@ -480,13 +477,13 @@ fn who_is_silent_is_given_no_further_keys() {
     configs.apply(ConfigId(1), &listing);
     let mut situation = paper(1);
     situation.silent = set(&[4]);
-    settle((&KeyRange::all(), &spec), &situation, &demand, &mut configs);
+    settle(&KeyRange::all(), &spec, &situation, &demand, &mut configs);
     assert_eq!(
         configs.holders(b"held"),
         set(&[1, 2, 4]),
         "it may come back"
     );
     assert!(!configs.holders(b"new").contains(ReplicaId(4)));
-    settle((&KeyRange::all(), &spec), &paper(1), &demand, &mut configs);
+    settle(&KeyRange::all(), &spec, &paper(1), &demand, &mut configs);
     assert_eq!(configs.holders(b"new"), set(&[1, 2, 4]));
 }

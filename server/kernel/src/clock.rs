@@ -29,7 +29,7 @@ impl Clock {
         *self = Clock::new(now_ns, self.read(now_ns).0, rate_ppm);
     }
 
-    /// Jumps ahead by `by_ns`, which no clock does whose drift is bounded: for negative controls.
+    /// Jumps ahead by `by_ns`, as no clock with a bounded drift does: for negative controls.
     pub fn jump(&mut self, by_ns: u64) {
         self.since += by_ns;
     }

@@ -12,7 +12,7 @@
 //! | [`trace`] | the last lines of a run, as a person reads them |
 //!
 //! Nothing here knows which state machine is simulated. The event loop belongs to its world: it
-//! takes the next event from the [queue](queue::Queue), moves true time, and steps a
+//! takes the next event from the [queue](queue::EventQueue), moves true time, and steps a
 //! [process](process::Process). `leasehold-sim` is the world of replicas, and an example of one.
 //!
 //! All of it is pure: no clock, no threads, no files. The same seed gives the same run, as long as

@@ -21,7 +21,7 @@ pub struct Faults {
 
 /// Number of messages that each fault befell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FaultCounts {
+pub struct LinkFaultCounts {
     /// Messages lost by [`Faults::loss`].
     pub lost: u64,
     /// Messages delivered twice.
@@ -64,7 +64,7 @@ pub struct Network {
     pub bytes_per_s: u64,
     /// Time until which each link is busy with earlier messages, by sender and receiver.
     busy_until_ns: Vec<Vec<u64>>,
-    counts: FaultCounts,
+    counts: LinkFaultCounts,
 }
 
 impl Network {
@@ -79,12 +79,12 @@ impl Network {
             degraded: vec![vec![LinkDegradation::default(); n]; n],
             bytes_per_s: 0,
             busy_until_ns: vec![vec![0; n]; n],
-            counts: FaultCounts::default(),
+            counts: LinkFaultCounts::default(),
         }
     }
 
     /// Number of messages that each fault befell so far.
-    pub fn counts(&self) -> FaultCounts {
+    pub fn counts(&self) -> LinkFaultCounts {
         self.counts
     }
 
@@ -230,7 +230,7 @@ mod tests {
         for now_ns in 0..1000 {
             delivered += arrivals(&mut network, &mut rng, now_ns).len() as u64;
         }
-        let FaultCounts {
+        let LinkFaultCounts {
             lost, duplicated, ..
         } = network.counts();
         assert!(lost > 400 && duplicated > 400);

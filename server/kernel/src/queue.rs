@@ -8,26 +8,26 @@ use std::collections::BinaryHeap;
 const PLACE_BITS: u32 = 24;
 const SCHEDULED_BITS: u32 = 40;
 
-/// Queue of events. Its heap moves one number for each event: its time, then the number of events
+/// EventQueue of events. Its heap moves one number for each event: its time, then the number of events
 /// scheduled before it, then its place.
 #[derive(Debug)]
-pub struct Queue<E> {
+pub struct EventQueue<E> {
     heap: BinaryHeap<Reverse<u128>>,
     events: Vec<Option<E>>,
     free: Vec<usize>,
     scheduled: u64,
 }
 
-impl<E> Default for Queue<E> {
-    fn default() -> Queue<E> {
-        Queue::new()
+impl<E> Default for EventQueue<E> {
+    fn default() -> EventQueue<E> {
+        EventQueue::new()
     }
 }
 
-impl<E> Queue<E> {
+impl<E> EventQueue<E> {
     /// An empty queue.
-    pub fn new() -> Queue<E> {
-        Queue {
+    pub fn new() -> EventQueue<E> {
+        EventQueue {
             heap: BinaryHeap::new(),
             events: Vec::new(),
             free: Vec::new(),
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn events_come_by_time_and_then_in_the_order_in_which_they_were_scheduled() {
-        let mut queue = Queue::new();
+        let mut queue = EventQueue::new();
         for (at_ns, event) in [(5, 'c'), (1, 'a'), (5, 'd'), (1, 'b')] {
             queue.schedule(at_ns, event);
         }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn an_event_that_waits_can_be_changed_in_its_place() {
-        let mut queue = Queue::new();
+        let mut queue = EventQueue::new();
         let place = queue.schedule(1, 7);
         *queue.get_mut(place).expect("it waits") += 1;
         assert_eq!(queue.pop(), Some((1, 8)));

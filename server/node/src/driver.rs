@@ -33,7 +33,9 @@ use leasehold_replica::Replica;
 use leasehold_replica::action::{Action, ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::input::{Input, ReadFrom};
 use leasehold_replica::message::{Envelope, LogId};
-use leasehold_replica::shell::{self, FencedAnswers, FencedReply, Host, IterationPart, Watches};
+use leasehold_replica::shell::{
+    self, FencedAnswers, FencedReply, Host, IterationBuffers, IterationPart, Watches,
+};
 
 /// The longest sleep between two rounds. The timer stands still while the machine is
 /// suspended, but leases do not: this bounds how late their deadlines are noticed.
@@ -213,11 +215,12 @@ impl Driver {
         shell::run_iteration(
             &mut self.replica,
             &mut self.watches,
-            (&mut scratch.inputs, &mut scratch.actions),
-            (
-                |inputs: &mut Vec<Input>| inbox.take(inputs),
-                || clocks.reading(),
-            ),
+            IterationBuffers {
+                inputs: &mut scratch.inputs,
+                actions: &mut scratch.actions,
+            },
+            |inputs: &mut Vec<Input>| inbox.take(inputs),
+            || clocks.reading(),
             begins,
         )
     }
@@ -229,8 +232,8 @@ impl Driver {
         } else {
             tracing::warn!(
                 %directory,
-                "the disk takes no writes: it is full, or hangs. This replica takes part in no \
-                 writes until it does; if it is full, make room"
+                "the disk takes no writes: it is full, or it hangs. This replica takes part in no \
+                 writes until the disk takes them again; if the disk is full, make room"
             )
         }
     }
@@ -245,8 +248,8 @@ impl Driver {
                 clock,
                 ahead_us = ahead_ns / 1000,
                 ?within,
-                "the machine's clocks diverge by more than lease.rho allows: no reads under leases \
-                 here until they agree again"
+                "the machine's clocks diverge by more than lease.rho allows: this replica serves no \
+                 reads under leases until they agree again"
             ),
             None => tracing::info!("the machine's clocks agree again"),
         }
@@ -376,7 +379,7 @@ impl Host for ActionHost<'_> {
 fn die(name: &str) -> ! {
     tracing::error!(
         replica = name,
-        "an invariant of the replica is broken; the process ends here so that nobody is told anything \
+        "an invariant of the replica is broken; the process ends here so that it sends nothing \
          that may be wrong. Please report the panic message above."
     );
     std::process::abort()

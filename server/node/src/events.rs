@@ -54,8 +54,8 @@ impl Events {
                 node = self.node,
                 in_force = strategy,
                 in_the_file = self.configured,
-                "another strategy is in force than the configuration file names: the file counts \
-                 at the first start of the cluster only; `leasehold lease show` tells more"
+                "the strategy in force differs from the one in the configuration file: the file \
+                 counts only at the first start of the cluster; `leasehold lease show` tells more"
             );
         }
         let Some(lines) = &self.lines else { return };
@@ -119,7 +119,7 @@ impl<W: io::Write> EventWriter<W> {
             Ok(()) => {}
             Err(error) if self.lost == 0 => {
                 self.lost = 1;
-                tracing::warn!(%error, "an event cannot be written to its file; it is lost, and the next are tried");
+                tracing::warn!(%error, "an event cannot be written to its file and is lost; later events are still tried");
             }
             Err(_) => self.lost += 1,
         }

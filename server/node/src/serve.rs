@@ -87,7 +87,7 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
     // A thread that looks up a name or reads a file is not waited for.
     runtime.shutdown_background();
     ended?;
-    tracing::info!(node = name, "stopped");
+    tracing::info!(node = name, "the node has stopped");
     Ok(())
 }
 
@@ -103,8 +103,8 @@ fn warn_of_what_is_open(config: &ClusterConfig) {
             peers_prove_who_they_are = config.security.identity != Identity::None,
             clients_need_tokens = config.security.tokens.is_some(),
             "insecure = true: whoever reaches this node's ports may do what nothing else forbids. \
-             Without proof of who peers are anybody can pass for a node and read and change \
-             everything; without tokens so can anybody who reaches the client port"
+             If peers prove no identity, anybody can pass for a node and read and change \
+             everything; if clients need no tokens, so can anybody who reaches the client port"
         );
     }
 }
@@ -293,7 +293,8 @@ impl NodeSetup<'_> {
         if !recovered.joined && needed > 0 {
             let others = self.config.nodes.len() - 1;
             tracing::info!(
-                "new data: takes part once {needed} of the {others} others have answered"
+                "the data is new: this replica takes part once {needed} of the {others} \
+                 others have answered"
             );
         }
         Ok((store, recovered))

@@ -65,7 +65,7 @@ impl ShutdownWatchdog {
                 () = shutdown => {}
                 _ = &mut ended => return,
             }
-            tracing::info!("told to end");
+            tracing::info!("the node was told to end");
             // The node may be ending already.
             let _ = give.send(());
             if timeout(within, ended).await.is_err() {
@@ -84,9 +84,9 @@ fn force_exit(node: &str) {
     tracing::error!(
         node,
         after_s = END_TIMEOUT.as_secs(),
-        "not ended in time, probably because the file system of its data hangs: the process ends \
-         without closing the directory, with status 137 (SIGKILL). What was acknowledged is as safe \
-         as after any kill; find out why the disk takes so long"
+        "the process has not ended in time, probably because the file system of its data hangs: \
+         it is killed without closing the directory, with status 137 (SIGKILL). What was \
+         acknowledged is as safe as after any kill; find out why the disk takes so long"
     );
     std::thread::sleep(LOG_FLUSH_TIME);
     if let Err(error) = kill_process(getpid(), Signal::KILL) {

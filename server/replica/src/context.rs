@@ -105,7 +105,10 @@ impl ReplicaContext {
         from: ReplicaId,
         incarnation: Incarnation,
     ) -> PeerContact {
-        assert!(from != self.settings.me, "who is heard is another");
+        assert!(
+            from != self.settings.me,
+            "a replica hears only other replicas"
+        );
         let gap = self.health_gap();
         let peer = &mut self.peers[from.index()];
         let last = std::mem::replace(&mut peer.last_contact, now);
@@ -134,7 +137,10 @@ impl ReplicaContext {
 
     /// A ping that this replica sent at `stamp` was answered.
     pub(super) fn note_rtt(&mut self, now: Time, from: ReplicaId, stamp: u64) {
-        assert!(self.is_other(from), "no replica measures the way to itself");
+        assert!(
+            self.is_other(from),
+            "a replica measures round trips only to others"
+        );
         let sample = now.since(Time(stamp));
         let peer = &mut self.peers[from.index()];
         peer.rtt = Some(peer.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
@@ -142,7 +148,10 @@ impl ReplicaContext {
 
     /// A peer says what clients would wait if it led.
     pub(super) fn note_cost(&mut self, from: ReplicaId, cost_ms: u32) {
-        assert!(self.is_other(from), "what it costs here is measured");
+        assert!(
+            self.is_other(from),
+            "a reported cost is that of another replica"
+        );
         self.peers[from.index()].cost_ms = cost_ms;
     }
 

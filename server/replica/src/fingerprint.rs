@@ -91,7 +91,7 @@ impl Replica {
             );
         }
         for silence in [timing.election_timeout, timing.retransmit, grace] {
-            assert!(span < silence, "silence counts before the horizon");
+            assert!(span < silence, "no silence counts before the horizon");
         }
     }
 

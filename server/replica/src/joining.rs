@@ -83,7 +83,8 @@ impl Joining {
     pub(super) fn new(
         me: ReplicaId,
         n: usize,
-        (life, joined): (u64, bool),
+        life: u64,
+        joined: bool,
         known: &[(ReplicaId, u64)],
     ) -> Joining {
         assert!(life != 0, "every data directory has a life");
@@ -149,7 +150,7 @@ impl Joining {
     /// Answers `to`: the life that is remembered of it is durable.
     pub(super) fn answer_join(&self, step: &mut Step<'_>, to: ReplicaId) {
         let life = self.lives[to.index()];
-        assert!(life != 0, "only lives that are known are told");
+        assert!(life != 0, "only a known life is confirmed");
         step.send(to, Message::Joined { life });
     }
 
@@ -206,7 +207,7 @@ impl Joining {
         assert_eq!(
             self.state,
             JoinState::Sealing,
-            "what is durable was recorded"
+            "only a recorded joining becomes durable"
         );
         self.state = JoinState::Joined;
         PostponedWork {

@@ -21,7 +21,7 @@
 //! - `joining`: keeps out a replica that has lost its disk.
 //! - `flow`: the steps that an event triggers from part to part.
 //!
-//! `plausible` makes sanity checks of a peer's numbers, and `parts` limits the size of one message.
+//! `sanity` makes sanity checks of a peer's numbers, and `parts` limits the size of one message.
 //!
 //! Every part is given a `Step`: the time, this node (`ctx`), and where its effects go (`persist`,
 //! `timers`, `metrics`). `fingerprint` distinguishes states for the model checker; `status` and

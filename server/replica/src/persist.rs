@@ -175,7 +175,10 @@ impl Persister {
 
     /// Everything up to `sequence` is durable: returns what waited for it, in order.
     pub(super) fn done(&mut self, sequence: Sequence) -> Continuations {
-        assert!(sequence <= self.last, "only what was asked for is durable");
+        assert!(
+            sequence <= self.last,
+            "only requested persists become durable"
+        );
         let mut done = Continuations::new();
         while let Some(waiting) = self.waiting.front()
             && waiting.sequence <= sequence
@@ -191,13 +194,13 @@ impl Persister {
             assert!(
                 waiting.executed.commands >= self.executed.commands
                     && waiting.executed.configs >= self.executed.configs,
-                "the disk does not go back"
+                "executed slots on the disk do not go back"
             );
             self.executed = waiting.executed;
         }
         assert!(
             !self.waiting.is_empty() || self.backlog == BacklogBytes::default(),
-            "an empty backlog takes nothing"
+            "an empty backlog has no bytes"
         );
         done
     }

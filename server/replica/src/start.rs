@@ -33,7 +33,10 @@ impl Replica {
             "1 to 64 replicas, this one among them"
         );
         assert!(recovered.incarnation.0 > 0, "every run has an incarnation");
-        assert!(settings.in_flight_max > 0, "a leader may propose");
+        assert!(
+            settings.in_flight_max > 0,
+            "a leader may have a slot in flight"
+        );
         assert!(settings.log_window >= 4, "a window has four quarters");
         let sessions = settings.sessions;
         let consensus = Consensus::restore(now, &recovered, settings.log_window, seed);
@@ -46,7 +49,7 @@ impl Replica {
             metrics: Metrics::default(),
             requests: RequestNames::default(),
             parts: Parts {
-                joining: Joining::new(me, n, (life, joined), &recovered.lives),
+                joining: Joining::new(me, n, life, joined, &recovered.lives),
                 consensus,
                 leasing,
                 machine: StateMachine::restore(&sessions, recovered.state),

@@ -84,7 +84,7 @@ pub(super) struct RequestNames {
 impl RequestNames {
     fn next(&mut self, incarnation: Incarnation) -> RequestId {
         self.last += 1;
-        assert!(self.last < 1 << 40, "names of a run are not exhausted");
+        assert!(self.last < 1 << 40, "a run has names left");
         let run = if off(Rule::H37Life) { 0 } else { incarnation.0 };
         RequestId(run << 40 | self.last)
     }

@@ -194,7 +194,7 @@ fn main() {
             let net = &net;
             let runs = TRIED.map(|tried| scope.spawn(move || (tried, run(tried, net, hours, 1))));
             runs.into_iter()
-                .map(|run| run.join().expect("a run"))
+                .map(|run| run.join().expect("no run panics"))
                 .collect()
         });
         for (d, false_alarms) in lines {

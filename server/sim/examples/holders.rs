@@ -220,7 +220,7 @@ impl Cluster {
             let (node, due) = deadlines
                 .enumerate()
                 .min_by_key(|(_, due)| *due)
-                .expect("there are replicas");
+                .expect("a cluster has replicas");
             let queued = self
                 .queue
                 .first_key_value()
@@ -229,7 +229,8 @@ impl Cluster {
                 break;
             }
             if queued <= due {
-                let ((at, _), (node, input)) = self.queue.pop_first().expect("it was there");
+                let ((at, _), (node, input)) =
+                    self.queue.pop_first().expect("the queue has an event");
                 self.now_ns = at.max(self.now_ns);
                 self.run_iteration(node, vec![input]);
             } else {
@@ -312,7 +313,7 @@ impl Cluster {
                 let mut buffer = BytesMut::new();
                 let frame = self.steps.time(encoded, || {
                     let fits = codec::encode_envelope(envelope, &mut buffer);
-                    fits.expect("it fits into a frame");
+                    fits.expect("an envelope fits into a frame");
                     buffer.split_off(4).freeze()
                 });
                 // One link of each kind: a follower's reports, and the leader's entries to it.
@@ -321,7 +322,8 @@ impl Cluster {
                 } else if !is_report && to == ReplicaId(1) {
                     self.entries.note(self.now_ns, frame.len());
                 }
-                let decode = || codec::decode_envelope(frame).expect("as it was encoded");
+                let decode =
+                    || codec::decode_envelope(frame).expect("an encoded envelope is decoded");
                 self.steps.time(decoded, decode)
             }
         };
@@ -443,7 +445,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize, usual: u64| -> u64 {
         let given = arguments.get(at).map(|text| text.parse());
-        given.map_or(usual, |number| number.expect("a number"))
+        given.map_or(usual, |number| number.expect("an argument is a number"))
     };
     let unlisted = UnlistedHolders::Nearest;
     let strategy = match arguments.first().map(String::as_str) {

@@ -291,7 +291,7 @@ impl InjectionRun<'_> {
         let Some((fault, named)) = self.injection.fault else {
             return;
         };
-        self.victim = named.or(self.leader()).expect("somebody leads");
+        self.victim = named.or(self.leader()).expect("a replica leads");
         let victim = self.victim.index();
         match fault {
             InjectedFault::Kill | InjectedFault::KillUnheard => self.world.crash(victim),
@@ -327,7 +327,7 @@ impl InjectionRun<'_> {
             Some((InjectedFault::KillUnheard, _))
                 if self.world.replica(self.victim.index()).is_some() =>
             {
-                let leader = self.leader().expect("somebody leads");
+                let leader = self.leader().expect("a replica leads");
                 self.world
                     .set_cut(leader.index(), self.victim.index(), true);
             }

@@ -247,9 +247,9 @@ impl<'a> ScenarioRun<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scenario::Choices;
-    use super::super::swarm::{FaultPlan, Isolation};
     use super::*;
+    use crate::scenario::Choices;
+    use crate::swarm::{FaultPlan, Isolation};
 
     const SECOND: u64 = 1_000_000_000;
 

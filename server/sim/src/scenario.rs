@@ -140,7 +140,7 @@ pub fn strategies() -> [(&'static str, RangeMap<StrategySpec>); 8] {
         ("all", StrategySpec::All.into()),
         ("quorum", quorum(UnlistedHolders::Nearest)),
         ("quorum", quorum(UnlistedHolders::Leader)),
-        ("fixed", fixed.expect("ranges in rising order")),
+        ("fixed", fixed.expect("the ranges are in rising order")),
         ("cost", cost(500, 0)),
         ("cost", cost(800, 1)),
     ]
@@ -167,7 +167,7 @@ fn draw_range(rng: &mut Pcg64Mcg) -> KeyRange {
     let from = rng.random_range(0..8);
     let to = from + rng.random_range(1..6);
     let to = (to < 10).then(|| key(to));
-    KeyRange::new(key(from), to).expect("it ends after its first key")
+    KeyRange::new(key(from), to).expect("the range ends after its first key")
 }
 
 /// Draws a change of an operator: strategies of all keys or of a range, durations, or both.
@@ -286,7 +286,7 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Whether messages are encoded, and values are large. By a generator of its own,
+    /// Draws whether messages are encoded, and values are large. By a generator of its own,
     /// so that it moves no other draw: seeds with small values stay the runs they were.
     fn draw_frames(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FRAMES_SALT);
@@ -298,7 +298,7 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Whether there is room for few sessions, so that they end to make room. Drawn apart,
+    /// Draws whether there is room for few sessions, so that they end to make room. Drawn apart,
     /// too. The bound is often below the number of clients. Sessions stay for less than some
     /// clients wait.
     fn draw_few_sessions(&mut self) {
@@ -318,7 +318,7 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Whether a replica reports nonsense, and to leaders that remember little of it. Drawn
+    /// Draws whether a replica reports nonsense, and to leaders that remember little of it. Drawn
     /// apart, too.
     fn draw_faulty_reporter(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FAULTY_REPORTER_SALT);

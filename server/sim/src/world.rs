@@ -11,7 +11,7 @@ mod iteration;
 
 use leasehold_kernel::clock::Clock;
 use leasehold_kernel::network::{Faults, Network};
-use leasehold_kernel::queue::Queue;
+use leasehold_kernel::queue::EventQueue;
 use leasehold_kernel::trace::Trace;
 use leasehold_leases::{ReplicaId, Time};
 use leasehold_wire::{Command, Outcome, Path};
@@ -85,7 +85,7 @@ pub struct World {
     settings: WorldSettings,
     rng: Pcg64Mcg,
     now_ns: u64,
-    queue: Queue<QueuedEvent>,
+    queue: EventQueue<QueuedEvent>,
     nodes: Vec<Node>,
     network: Network,
     faulty_reporter: Option<FaultyReporter>,
@@ -123,7 +123,7 @@ impl World {
         let mut world = World {
             rng,
             now_ns: 0,
-            queue: Queue::new(),
+            queue: EventQueue::new(),
             nodes: Vec::new(),
             network,
             faulty_reporter: settings

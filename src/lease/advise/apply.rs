@@ -8,8 +8,8 @@ use leasehold_leases::advice::{Forecast, HolderPlan};
 use leasehold_wire::LeaseRequest;
 use tokio::time::sleep;
 
-use super::super::with_leases;
 use super::leader_view::LeaderView;
+use crate::lease::with_leases;
 use crate::terminal::say;
 
 /// Interval at which the leader is asked whether it has listed all keys.

@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    /// Whether `cost` at `mean_ms` under OR is set, while CA leads with 80 ms, and what is
+    /// Returns whether `cost` at `mean_ms` under OR is set, while CA leads with 80 ms, and what is
     /// said, if that leader was asked for.
     fn judged(mean_ms: f64, requested: Option<u8>) -> (bool, String) {
         let (now, best) = (forecast(0, 80.0), forecast(1, mean_ms));

@@ -31,7 +31,10 @@ impl ZipfExact {
     /// # Panics
     /// If `theta` is negative or not a number.
     pub fn new(items: u64, theta: f64) -> Self {
-        assert!(theta >= 0.0 && theta.is_finite(), "zipf constant {theta}");
+        assert!(
+            theta >= 0.0 && theta.is_finite(),
+            "the zipf constant {theta} is negative or not finite"
+        );
         let items = items.max(1);
         let area = |x| area(x, theta);
         ZipfExact {

@@ -192,7 +192,7 @@ impl Availability {
         }
         self.replicas
             .get_mut(name)
-            .expect("it was inserted if it was not there")
+            .expect("an absent replica was inserted above")
     }
 
     /// The longest gap of each site and class, by the site's index. The time after the

@@ -441,7 +441,7 @@ fn observe(histogram: &mut Histogram<u64>, latency_us: u64, count: u64) {
 fn add(sum: &mut Histogram<u64>, part: &Histogram<u64>) {
     // Both resize themselves and have the same digits: nothing can be refused.
     sum.add(part)
-        .expect("a histogram that resizes takes any other");
+        .expect("a histogram that resizes accepts any other");
 }
 
 #[cfg(test)]

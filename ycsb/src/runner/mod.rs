@@ -31,7 +31,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use crate::measurement::{Interval, ReplicaName, SeriesKey};
-use crate::store::Store;
+use crate::store::KvStore;
 use crate::workload::CoreWorkload;
 use pace::Pacer;
 use run_state::RunState;
@@ -157,7 +157,7 @@ pub trait Observer {
 ///
 /// # Panics
 /// If there is no store.
-pub async fn run<S: Store>(
+pub async fn run<S: KvStore>(
     workload: &CoreWorkload,
     stores: &[SiteStore<S>],
     options: &RunOptions,

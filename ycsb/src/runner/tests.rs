@@ -36,7 +36,7 @@ impl Memory {
     }
 }
 
-impl Store for Memory {
+impl KvStore for Memory {
     async fn execute(&self, op: Op) -> Answer {
         let stalled = {
             let mut state = self.state();
@@ -496,7 +496,7 @@ struct Immediate {
     cancel: CancellationToken,
 }
 
-impl Store for Immediate {
+impl KvStore for Immediate {
     async fn execute(&self, _: Op) -> Answer {
         let executed = self.executed.fetch_add(1, Ordering::Relaxed);
         assert!(executed < 1_000_000, "the run does not end");

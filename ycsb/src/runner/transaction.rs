@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use crate::measurement::{ReplicaName, ReturnCode};
 use crate::sample::OpKind;
-use crate::store::Store;
-use crate::workload::{CoreWorkload, Integrity, Operation, WritePayload};
+use crate::store::KvStore;
+use crate::workload::{CoreWorkload, Integrity, WorkloadOperation, WritePayload};
 
 /// One thing to be measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,10 +74,10 @@ impl Transaction {
 }
 
 /// Carries out an operation.
-pub(super) async fn perform<S: Store>(
+pub(super) async fn perform<S: KvStore>(
     store: &S,
     workload: &CoreWorkload,
-    operation: &Operation,
+    operation: &WorkloadOperation,
     transaction: &mut Transaction,
 ) {
     match operation.kind {
@@ -95,12 +95,12 @@ pub(super) async fn perform<S: Store>(
     }
 }
 
-/// Whether there was an answer, and the value in it.
+/// Value in an answer to a read; the outer option is `None` if there was no answer.
 type ReadResult = Option<Option<Bytes>>;
 
-async fn read<S: Store>(
+async fn read<S: KvStore>(
     store: &S,
-    operation: &Operation,
+    operation: &WorkloadOperation,
     transaction: &mut Transaction,
 ) -> ReadResult {
     let op = Op::get(operation.key.clone());
@@ -115,7 +115,7 @@ async fn read<S: Store>(
 /// Does with what was read what YCSB and its bindings do.
 fn examine(
     workload: &CoreWorkload,
-    operation: &Operation,
+    operation: &WorkloadOperation,
     found: ReadResult,
     transaction: &mut Transaction,
 ) {
@@ -128,7 +128,7 @@ fn examine(
     }
 }
 
-async fn scan<S: Store>(store: &S, operation: &Operation, transaction: &mut Transaction) {
+async fn scan<S: KvStore>(store: &S, operation: &WorkloadOperation, transaction: &mut Transaction) {
     let op = Op::scan(operation.key.clone(), Bytes::new(), operation.scan_length);
     let answer = request(store, OpKind::Scan, op, transaction).await;
     if let (Some(outcome::Result::Entries(found)), Some(step)) = (answer, transaction.steps.last())
@@ -140,10 +140,10 @@ async fn scan<S: Store>(store: &S, operation: &Operation, transaction: &mut Tran
 
 /// As in YCSB, the update is made whatever the read returned, and a check comes after
 /// it, so that it is not part of the time.
-async fn read_modify_write<S: Store>(
+async fn read_modify_write<S: KvStore>(
     store: &S,
     workload: &CoreWorkload,
-    operation: &Operation,
+    operation: &WorkloadOperation,
     transaction: &mut Transaction,
 ) {
     transaction.whole = PendingStep::now(OpKind::ReadModifyWrite);
@@ -170,9 +170,9 @@ async fn read_modify_write<S: Store>(
     examine(workload, operation, value, transaction);
 }
 
-async fn write<S: Store>(
+async fn write<S: KvStore>(
     store: &S,
-    operation: &Operation,
+    operation: &WorkloadOperation,
     kind: OpKind,
     transaction: &mut Transaction,
 ) {
@@ -180,13 +180,13 @@ async fn write<S: Store>(
     let op = match &operation.write {
         Some(WritePayload::Record(value)) => Op::put(key, value.clone()),
         Some(WritePayload::Field(field)) => Op::put_fields(key, vec![field.clone()]),
-        None => unreachable!("the workload gives every write something to write"),
+        None => unreachable!("every write of the workload has a payload"),
     };
     request(store, kind, op, transaction).await;
 }
 
 /// Sends one request; the result, if there is one.
-async fn request<S: Store>(
+async fn request<S: KvStore>(
     store: &S,
     kind: OpKind,
     op: Op,

@@ -15,8 +15,8 @@ use super::{Phase, RunOptions, SiteStore};
 use crate::generator::Random;
 use crate::measurement::{Availability, OpMeasurement, ReplicaName, ReturnCode, UnansweredOps};
 use crate::sample::OpKind;
-use crate::store::Store;
-use crate::workload::{CoreWorkload, Operation, ThreadWorkload};
+use crate::store::KvStore;
+use crate::workload::{CoreWorkload, ThreadWorkload, WorkloadOperation};
 
 /// Maximum number of operations that all threads together never sent and that are counted one
 /// by one, each with a kind of its own. If there are more, several are counted at a time.
@@ -34,7 +34,7 @@ pub(super) struct Worker<S> {
     pub shared: Arc<RunState>,
 }
 
-impl<S: Store> Worker<S> {
+impl<S: KvStore> Worker<S> {
     pub async fn work(self) {
         let mut stream = self.workload.thread(self.store.site_number, self.thread);
         let issued = self.issue(&mut stream).await;
@@ -78,7 +78,7 @@ impl<S: Store> Worker<S> {
         self.shared.book(self.store.core.number)
     }
 
-    fn next_operation(&self, stream: &mut ThreadWorkload) -> Option<Operation> {
+    fn next_operation(&self, stream: &mut ThreadWorkload) -> Option<WorkloadOperation> {
         match self.options.phase {
             Phase::Load => Some(stream.next_load()),
             Phase::Run => stream.next(),
@@ -111,7 +111,7 @@ impl<S: Store> Worker<S> {
 
     async fn carry_out(
         &self,
-        operation: &Operation,
+        operation: &WorkloadOperation,
         stream: &mut ThreadWorkload,
         transaction: &mut Transaction,
     ) {
@@ -125,13 +125,13 @@ impl<S: Store> Worker<S> {
         } else if operation.kind == OpKind::Insert
             && let Err(error) = self.workload.acknowledge(operation.record)
         {
-            tracing::warn!(%error, record = operation.record, "the newest records are not asked for");
+            tracing::warn!(%error, record = operation.record, "the newest records are not requested");
         }
     }
 
     /// Looks now and then whether a record that is to be inserted is there already. An
     /// insertion overwrites it, as in YCSB, and nobody would notice. This is not measured.
-    async fn probe(&self, operation: &Operation) {
+    async fn probe(&self, operation: &WorkloadOperation) {
         if !self.workload.is_probed(operation.record) {
             return;
         }
@@ -150,7 +150,7 @@ impl<S: Store> Worker<S> {
     /// for good, so does the phase, unless it is to keep going.
     async fn insert_again(
         &self,
-        operation: &Operation,
+        operation: &WorkloadOperation,
         stream: &mut ThreadWorkload,
         transaction: &mut Transaction,
     ) {

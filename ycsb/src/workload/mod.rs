@@ -22,7 +22,7 @@ use config::{Config, Distribution, Length};
 
 /// One operation to be carried out.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Operation {
+pub struct WorkloadOperation {
     /// Kind of the operation.
     pub kind: OpKind,
     /// The number of the record; acknowledge it if it was inserted.
@@ -172,7 +172,7 @@ impl CoreWorkload {
         match self.config.field_length {
             Length::Constant(length) => record::expected_value(key, field, length),
             // Refused when the configuration was read.
-            _ => unreachable!("data integrity needs fields of constant length"),
+            _ => unreachable!("fields have a constant length where data integrity is checked"),
         }
     }
 }
@@ -202,7 +202,7 @@ pub struct ThreadWorkload {
 impl ThreadWorkload {
     /// The next operation of the run phase; `None` if every proportion is zero.
     #[allow(clippy::should_implement_trait, reason = "it is an endless stream")]
-    pub fn next(&mut self) -> Option<Operation> {
+    pub fn next(&mut self) -> Option<WorkloadOperation> {
         let kind = self.workload.config.kinds.draw(&mut self.random)?;
         let record = match kind {
             OpKind::Insert => self.workload.shared.inserted.take(),
@@ -218,7 +218,7 @@ impl ThreadWorkload {
     }
 
     /// The next insertion of the load phase. The caller counts them.
-    pub fn next_load(&mut self) -> Operation {
+    pub fn next_load(&mut self) -> WorkloadOperation {
         let record = self.workload.shared.load.take();
         // Loading draws from its own stream: a run is the same with and without.
         std::mem::swap(&mut self.random, &mut self.load_random);
@@ -232,7 +232,7 @@ impl ThreadWorkload {
         &mut self.load_random
     }
 
-    fn operation(&mut self, kind: OpKind, record: u64) -> Operation {
+    fn operation(&mut self, kind: OpKind, record: u64) -> WorkloadOperation {
         let config = &self.workload.config;
         let key = config.key(record);
         let (read_all, write_all) = (config.read_all, config.write_all);
@@ -248,7 +248,7 @@ impl ThreadWorkload {
             _ if write_all => Some(self.whole_record(&key)),
             _ => Some(self.one_field(&key)),
         };
-        Operation {
+        WorkloadOperation {
             kind,
             record,
             key,

@@ -18,7 +18,7 @@ fn refusal(text: &str) -> String {
         .to_string()
 }
 
-fn draw(workload: &CoreWorkload, count: usize) -> Vec<Operation> {
+fn draw(workload: &CoreWorkload, count: usize) -> Vec<WorkloadOperation> {
     let mut thread = workload.thread(0, 0);
     (0..count).map(|_| thread.next().unwrap()).collect()
 }
@@ -29,7 +29,7 @@ fn shipped(name: &str) -> CoreWorkload {
     CoreWorkload::new(&properties).unwrap()
 }
 
-fn shares(operations: &[Operation]) -> BTreeMap<OpKind, f64> {
+fn shares(operations: &[WorkloadOperation]) -> BTreeMap<OpKind, f64> {
     let mut shares = BTreeMap::new();
     for operation in operations {
         *shares.entry(operation.kind).or_default() += 1.0 / operations.len() as f64;

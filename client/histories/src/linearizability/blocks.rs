@@ -189,7 +189,7 @@ impl<'k, 'a> Chains<'k, 'a> {
             chain.push(head);
             while let Some(swap) = self.clusters[chain[chain.len() - 1].index()].successor {
                 let OpKind::Swap { new, .. } = self.op(swap).kind else {
-                    unreachable!("only swaps succeed");
+                    unreachable!("the successor of a value is a swap");
                 };
                 chain.push(new);
             }

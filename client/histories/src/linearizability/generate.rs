@@ -89,8 +89,14 @@ pub(super) fn disturb(events: &mut [HistoryEvent], rng: &mut impl Rng) {
     let shift_ns = rng.random_range(0..6);
     let index = rng.random_range(0..events.len());
     let event = &mut events[index];
-    let times = (&mut event.invoke_ns, &mut event.return_ns);
-    disturb_one(&mut event.action, times, other, shift_ns, rng);
+    disturb_one(
+        &mut event.action,
+        &mut event.invoke_ns,
+        &mut event.return_ns,
+        other,
+        shift_ns,
+        rng,
+    );
 }
 
 /// One of these values, or now and then one that nobody wrote.
@@ -189,7 +195,8 @@ impl Register {
 /// begin and its end, by `shift_ns`.
 pub(crate) fn disturb_one(
     action: &mut HistoryAction,
-    (invoke_ns, return_ns): (&mut u64, &mut Option<u64>),
+    invoke_ns: &mut u64,
+    return_ns: &mut Option<u64>,
     other: Option<ValueId>,
     shift_ns: u64,
     rng: &mut impl Rng,

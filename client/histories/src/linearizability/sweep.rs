@@ -276,12 +276,12 @@ impl<'k, 'a> Sweep<'k, 'a> {
 
     fn writer(&self, block: &Block) -> &'a HistoryEvent {
         let writer = self.key.writer(block.head);
-        writer.expect("only absence has no writer, and is not a block here")
+        writer.expect("every block has a writer: absence, which has none, is no block here")
     }
 
     fn undeleted(&self, cause: &HistoryEvent) -> Flaw {
         let KeyState::Holds { value, .. } = self.state else {
-            unreachable!("what is absent needs no deletion");
+            unreachable!("a deletion is missing only where the key holds a value");
         };
         let deletions = self.done.iter().rev().take(EXPLAINED);
         let deletions = deletions.map(|index| self.op(*index).event);

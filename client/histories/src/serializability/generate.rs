@@ -117,6 +117,12 @@ pub(super) fn disturb(transactions: &mut [Transaction], rng: &mut impl Rng) {
     let other = any_of(&values, rng);
     let shift_ns = rng.random_range(0..6);
     let transaction = &mut transactions[index];
-    let times = (&mut transaction.invoke_ns, &mut transaction.return_ns);
-    disturb_one(&mut transaction.parts[part].1, times, other, shift_ns, rng);
+    disturb_one(
+        &mut transaction.parts[part].1,
+        &mut transaction.invoke_ns,
+        &mut transaction.return_ns,
+        other,
+        shift_ns,
+        rng,
+    );
 }

@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use leasehold_client::{Client, ClientOptions};
 use leasehold_wire::LeaseRequest;
 
-use super::super::RunPlan;
+use crate::backend::RunPlan;
 use crate::experiment::StrategyChange;
 
 /// Returns the request to a replica for a change.

@@ -12,18 +12,18 @@ use leasehold_ycsb::sample::OpKind;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, LocalSet};
 
-use super::super::faults::RunFaults;
-use super::super::load::{
-    DueRequest, HistoryProcess, OpenLoop, ProcessNumbers, RequestStream, closed_loops, queued_note,
-};
-use super::super::outage::ATTEMPT_S;
-use super::super::recorder::{READ_ONCE_MORE, READERS};
-use super::super::{
-    IntervalTracker, OperationRecord, ProgressFn, Recorder, RunPlan, key_name, value,
-};
 use super::LocalCluster;
 use super::cluster::start_wan;
 use super::fault_runner::fault_runner;
+use crate::backend::faults::RunFaults;
+use crate::backend::load::{
+    DueRequest, HistoryProcess, OpenLoop, ProcessNumbers, RequestStream, closed_loops, queued_note,
+};
+use crate::backend::outage::ATTEMPT_S;
+use crate::backend::recorder::{READ_ONCE_MORE, READERS};
+use crate::backend::{
+    IntervalTracker, OperationRecord, ProgressFn, Recorder, RunPlan, key_name, value,
+};
 use crate::wan::Wan;
 use crate::wan::alarm::TimerQueue;
 
@@ -43,7 +43,8 @@ pub(super) struct ClientsOutcome {
 /// count from `epoch`, when the run began.
 pub(super) async fn drive(
     plan: &RunPlan<'_>,
-    (cluster, faults): (&mut LocalCluster, &mut RunFaults<'_>),
+    cluster: &mut LocalCluster,
+    faults: &mut RunFaults<'_>,
     epoch: Instant,
     progress: ProgressFn<'_>,
 ) -> anyhow::Result<ClientsOutcome> {
@@ -136,9 +137,10 @@ impl SharedRunState {
         process: &mut HistoryProcess,
         connection: &Client,
         due: Option<u64>,
-        drawn: (OpKind, u64),
+        kind: OpKind,
+        key: u64,
     ) {
-        let request = process.next_request(drawn);
+        let request = process.next_request(kind, key);
         let op = match request.kind {
             OpKind::Read => Op::get(key_name(request.key)),
             _ => Op::put(key_name(request.key), value(request.value, self.bytes)),
@@ -247,8 +249,9 @@ async fn read_all(options: &[ClientOptions], shared: &Rc<SharedRunState>) -> any
                     let Some(key) = keys.borrow_mut().pop_front() else {
                         return;
                     };
-                    let read = (OpKind::Read, key);
-                    shared.operate(&mut process, &connection, None, read).await;
+                    shared
+                        .operate(&mut process, &connection, None, OpKind::Read, key)
+                        .await;
                 }
             }));
         }
@@ -267,8 +270,10 @@ async fn closed_loop(
 ) -> anyhow::Result<()> {
     let mut made = 0;
     while !shared.is_over(shared.now_ns()) {
-        let drawn = stream.next(shared.now_ns());
-        shared.operate(&mut process, &connection, None, drawn).await;
+        let (kind, key) = stream.next(shared.now_ns());
+        shared
+            .operate(&mut process, &connection, None, kind, key)
+            .await;
         made += 1;
         let now_ns = shared.now_ns();
         shared.interval.borrow_mut().made(made, now_ns);
@@ -318,11 +323,11 @@ async fn send_due(
     due: DueRequest,
 ) {
     let mut next = Some((process, due));
-    while let Some((mut process, (due_ns, drawn))) = next {
+    while let Some((mut process, due)) = next {
         let connection = &site.connections[process.id as usize % site.connections.len()];
-        let due_ns = Some(due_ns);
+        let due_ns = Some(due.due_ns);
         shared
-            .operate(&mut process, connection, due_ns, drawn)
+            .operate(&mut process, connection, due_ns, due.kind, due.key)
             .await;
         next = site.open.borrow_mut().complete(process);
     }

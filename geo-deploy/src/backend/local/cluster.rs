@@ -12,7 +12,6 @@ use leasehold_client::Client;
 use leasehold_node::store::StorageError;
 use leasehold_wire::{StatusReply, StatusRequest};
 
-use super::super::RunPlan;
 use super::client_access::ClientAccess;
 use super::links::WanLinks;
 use super::ports::{free_ports, row_of_ports};
@@ -20,6 +19,7 @@ use super::replica::{
     LaunchSpec, ProcessEvent, ProcessState, ProcessStatus, Replica, disk_full_file,
 };
 use super::roles::Roles;
+use crate::backend::RunPlan;
 use crate::cluster_file::{ClusterFile, Node};
 use crate::fault::Effect;
 use crate::wan::{LinkSettings, Wan};

@@ -8,11 +8,11 @@ use anyhow::{Context as _, bail};
 use leasehold_leases::Key;
 use tokio::task::JoinSet;
 
-use super::super::faults::{ClusterSnapshot, FaultTransition, LeaseHolders, RunFaults};
-use super::super::{RunPlan, key_name};
 use super::clients::SharedRunState;
 use super::holder_query::{HolderAnswers, HolderQuery};
 use super::{DownReason, LocalCluster, ProcessEvent, changes};
+use crate::backend::faults::{ClusterSnapshot, FaultTransition, LeaseHolders, RunFaults};
+use crate::backend::{RunPlan, key_name};
 use crate::run::bound::SiteSet;
 
 /// Time between two looks after the processes.

@@ -13,9 +13,9 @@ use std::time::Duration;
 use leasehold_client::Client;
 use leasehold_wire::StatusRequest;
 
-use super::super::{RunPlan, key_name};
 use super::LocalCluster;
 use super::client_access::ClientAccess;
+use crate::backend::{RunPlan, key_name};
 use crate::run::bound::SiteSet;
 
 /// With more keys than this, nobody is asked.

@@ -11,11 +11,11 @@ use leasehold_client::Client;
 use leasehold_wire::{StatusReply, StatusRequest};
 use tokio::process::Command;
 
-use super::super::ProgressFn;
 use super::LocalSettings;
 use super::client_access::ClientAccess;
 use super::ports::free_ports;
 use super::replica::{LaunchSpec, Replica};
+use crate::backend::ProgressFn;
 use crate::cluster_file::{ClusterFile, Node};
 use crate::throughput::{
     Case, CaseRouting, CaseThroughput, OperationThroughput, ThroughputExperiment,

@@ -9,9 +9,9 @@ use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{ErrorCode, Outcome};
 
-use super::super::key_name;
-use super::super::outage::ATTEMPT_S;
 use super::clients::{ClientAlarm, Clients};
+use crate::backend::key_name;
+use crate::backend::outage::ATTEMPT_S;
 
 /// Time that a replica may take before another one is asked, too, in ns.
 const ATTEMPT_NS: u64 = (ATTEMPT_S * 1e9) as u64;

@@ -43,7 +43,7 @@ impl Clients<'_> {
         Ok(())
     }
 
-    /// Whether every change was put in force.
+    /// Checks that every change was put in force.
     ///
     /// # Errors
     /// The change that was not, and the reason.

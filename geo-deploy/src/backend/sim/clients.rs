@@ -10,16 +10,14 @@ use leasehold_sim::world::{ClientReply, World, WorldEvent};
 use leasehold_wire::{Outcome, Path};
 use leasehold_ycsb::sample::OpKind;
 
-use super::super::faults::{FaultTransition, RunFaults};
-use super::super::load::{
-    DueRequest, OpenLoop, ProcessNumbers, RequestStream, closed_loops, queued_note,
-};
-use super::super::recorder::{READ_ONCE_MORE, READERS};
-use super::super::{IntervalTracker, OperationRecord, ProgressFn, Recorder, RunPlan};
 use super::events::event;
 use super::faults::{LinkFaults, is_promised, snapshot};
 use super::route::Route;
 use super::slot::{ClientSlot, Operation};
+use crate::backend::faults::{FaultTransition, RunFaults};
+use crate::backend::load::{OpenLoop, ProcessNumbers, RequestStream, closed_loops, queued_note};
+use crate::backend::recorder::{READ_ONCE_MORE, READERS};
+use crate::backend::{IntervalTracker, OperationRecord, ProgressFn, Recorder, RunPlan};
 use crate::fault::Effect;
 use crate::run::RunEvent;
 
@@ -38,7 +36,7 @@ pub(super) enum ClientAlarm {
     Fault(FaultTransition),
     /// The strategy is changed.
     Change(usize),
-    /// Whether what a failed replica was promised has run out is looked at.
+    /// A check whether promises to a failed replica have expired is due.
     Promises(usize),
     /// A replica that was restarted runs again.
     Restarted(usize),
@@ -272,7 +270,7 @@ impl<'a> Clients<'a> {
             return self.alarm(now_ns + PROMISE_CHECK_NS, ClientAlarm::Promises(node));
         }
         let text = "all promises to it have run out".to_owned();
-        let event = event(self.plan, now_ns, &[node], (RunEvent::LEASE_END, text));
+        let event = event(self.plan, now_ns, &[node], RunEvent::LEASE_END, text);
         self.events.push(event);
     }
 
@@ -296,7 +294,7 @@ impl<'a> Clients<'a> {
             return;
         };
         match keys.pop_front() {
-            Some(key) => self.operate(slot, (now_ns, (OpKind::Read, key))),
+            Some(key) => self.operate(slot, now_ns, OpKind::Read, key),
             None => self.open -= 1,
         }
     }
@@ -344,8 +342,8 @@ impl<'a> Clients<'a> {
             self.open -= 1;
             return;
         }
-        let drawn = streams[slot].next(now_ns);
-        self.operate(slot, (now_ns, drawn));
+        let (kind, key) = streams[slot].next(now_ns);
+        self.operate(slot, now_ns, kind, key);
     }
 
     /// The next request of an open loop.
@@ -368,14 +366,14 @@ impl<'a> Clients<'a> {
             if slot == fresh {
                 self.new_slot(site);
             }
-            self.operate(slot, due);
+            self.operate(slot, due.due_ns, due.kind, due.key);
         }
     }
 
-    fn operate(&mut self, slot: usize, (due_ns, drawn): DueRequest) {
+    fn operate(&mut self, slot: usize, due_ns: u64, kind: OpKind, key: u64) {
         let now_ns = self.world.now_ns();
         let client = &mut self.slots[slot];
-        let request = client.process.next_request(drawn);
+        let request = client.process.next_request(kind, key);
         let command = client.command(request);
         let first = client.attempts + 1;
         client.operation = Some(Operation {
@@ -423,8 +421,9 @@ impl<'a> Clients<'a> {
         };
         self.open -= 1;
         let source = sites.iter_mut().find(|source| source.site == site);
-        if let Some((slot, due)) = source.and_then(|source| source.complete(slot)) {
-            self.operate(slot, due);
+        let next = source.and_then(|source| source.complete(slot));
+        if let Some((slot, due)) = next {
+            self.operate(slot, due.due_ns, due.kind, due.key);
         }
     }
 

@@ -6,8 +6,8 @@ use leasehold_leases::ReplicaId;
 use leasehold_replica::Event as ReplicaEvent;
 use leasehold_replica::action::Event as Note;
 
-use super::super::RunPlan;
-use super::super::node_events::excluded_note;
+use crate::backend::RunPlan;
+use crate::backend::node_events::excluded_note;
 use crate::run::RunEvent;
 
 /// Elections, and each configuration once: as the first replica that knew it reports it.
@@ -20,7 +20,7 @@ pub(super) fn of_replicas(plan: &RunPlan<'_>, notes: &[(u64, ReplicaId, Note)]) 
     let notes: Vec<_> = notes.iter().filter(fresh).collect();
     let event = |(at_ns, site, note): &&(u64, ReplicaId, Note)| {
         let (kind, text) = in_words(plan, note)?;
-        Some(event(plan, *at_ns, &[site.index()], (kind, text)))
+        Some(event(plan, *at_ns, &[site.index()], kind, text))
     };
     notes.iter().filter_map(event).collect()
 }
@@ -54,7 +54,8 @@ pub(super) fn event(
     plan: &RunPlan<'_>,
     at_ns: u64,
     sites: &[usize],
-    (kind, text): (&str, String),
+    kind: &str,
+    text: String,
 ) -> RunEvent {
     let names = plan.topology().names();
     RunEvent {

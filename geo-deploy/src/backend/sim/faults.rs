@@ -6,8 +6,8 @@ use leasehold_kernel::network::LinkDegradation;
 use leasehold_leases::{ConfigId, ReplicaId};
 use leasehold_sim::world::{LEAVE_WITHIN_NS, World};
 
-use super::super::faults::{ClusterSnapshot, LeaseHolders};
-use super::super::{RunPlan, key_name};
+use crate::backend::faults::{ClusterSnapshot, LeaseHolders};
+use crate::backend::{RunPlan, key_name};
 use crate::fault::{Effect, LinkState};
 use crate::run::bound::SiteSet;
 
@@ -19,7 +19,7 @@ const RESTART_NS: u64 = 500_000_000;
 pub(super) struct LinkFaults(BTreeMap<(usize, usize), Vec<LinkState>>);
 
 impl LinkFaults {
-    fn apply(&self, world: &mut World, (from, to): (usize, usize)) {
+    fn apply(&self, world: &mut World, from: usize, to: usize) {
         let failing = self.0.get(&(from, to)).into_iter().flatten();
         let state = LinkState::of(failing.copied());
         world.set_cut(from, to, state.cut);
@@ -30,17 +30,17 @@ impl LinkFaults {
         world.set_degradation(from, to, degradation);
     }
 
-    fn fail(&mut self, world: &mut World, link: (usize, usize), how: LinkState) {
-        self.0.entry(link).or_default().push(how);
-        self.apply(world, link);
+    fn fail(&mut self, world: &mut World, from: usize, to: usize, how: LinkState) {
+        self.0.entry((from, to)).or_default().push(how);
+        self.apply(world, from, to);
     }
 
-    fn heal(&mut self, world: &mut World, link: (usize, usize), how: LinkState) {
-        let failing = self.0.entry(link).or_default();
+    fn heal(&mut self, world: &mut World, from: usize, to: usize, how: LinkState) {
+        let failing = self.0.entry((from, to)).or_default();
         if let Some(place) = failing.iter().position(|one| *one == how) {
             failing.remove(place);
         }
-        self.apply(world, link);
+        self.apply(world, from, to);
     }
 
     /// Applies the effect to the world. Returns the replica that has ended its process at once, if
@@ -60,8 +60,8 @@ impl LinkFaults {
             Effect::Start(node) => world.start(node),
             Effect::Pause(node) => world.freeze(node),
             Effect::Resume(node) => world.wake(node),
-            Effect::Fail { from, to, how } => self.fail(world, (from, to), how),
-            Effect::Mend { from, to, how } => self.heal(world, (from, to), how),
+            Effect::Fail { from, to, how } => self.fail(world, from, to, how),
+            Effect::Mend { from, to, how } => self.heal(world, from, to, how),
             Effect::FillDisk(node) => world.fill_disk_until_repaired(node),
             Effect::FreeDisk(node) => world.repair_disk(node),
         }

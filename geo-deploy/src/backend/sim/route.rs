@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_backoff::FlapBackoff;
 
-use super::super::outage::ATTEMPT_S;
+use crate::backend::outage::ATTEMPT_S;
 use crate::topology::Topology;
 
 /// State of one replica, as the clients of a site know it.

@@ -3,8 +3,8 @@
 use leasehold_wire::{Command, command::Op};
 use leasehold_ycsb::sample::OpKind;
 
-use super::super::load::{HistoryProcess, KeyRequest};
-use super::super::{key_name, value};
+use crate::backend::load::{HistoryProcess, KeyRequest};
+use crate::backend::{key_name, value};
 
 /// A client, and what it waits for.
 pub(super) struct ClientSlot {

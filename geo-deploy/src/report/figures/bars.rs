@@ -1,9 +1,9 @@
 //! Shares per site, each beside perfect bookkeeping and what the paper reports.
 
-use super::super::paper;
-use super::super::summary::{ExperimentSummary, SiteSummary};
-use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 use super::{ExperimentReport, Figure, LEFT, LegendKey, RIGHT, WIDTH, legend, looks};
+use crate::report::paper;
+use crate::report::summary::{ExperimentSummary, SiteSummary};
+use crate::report::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 
 const TOP: f64 = 80.0;
 const PLOT_HEIGHT: f64 = 210.0;

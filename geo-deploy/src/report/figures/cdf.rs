@@ -5,9 +5,9 @@
 mod of_report;
 mod panel;
 
-use super::super::digest::Class;
-use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 use super::{Figure, LEFT, LegendKey, LogAxis, RIGHT, file_name, legend};
+use crate::report::digest::Class;
+use crate::report::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 use panel::CdfPanel;
 
 pub(in super::super) use of_report::of_report;
@@ -109,8 +109,9 @@ impl CdfLayout {
         for (i, &site) in sites.iter().enumerate() {
             for (j, &class) in classes.iter().enumerate() {
                 let (column, row) = if self.sites_across { (i, j) } else { (j, i) };
+                let (low, high) = extent(class, cdf);
                 let panel = CdfPanel {
-                    axis: axis(extent(class, cdf), left(column), width),
+                    axis: axis(low, high, left(column), width),
                     top: TOP + row as f64 * row_height + HEAD,
                     height: self.panel_height,
                 };
@@ -181,7 +182,7 @@ fn caption(cdf: &Cdf) -> String {
 }
 
 /// One axis for all panels of a class, so that they can be compared.
-fn axis((low, high): (f64, f64), from_px: f64, width: f64) -> LogAxis {
+fn axis(low: f64, high: f64, from_px: f64, width: f64) -> LogAxis {
     // Whole decades where there are several; else no more room than is needed.
     let from_ms = if high / low.max(0.001) > 30.0 {
         10f64.powf(low.max(0.001).log10().floor())

@@ -1,12 +1,12 @@
 //! The result at a glance: mean, median and 99th percentile of all operations, by
 //! strategy and site.
 
-use super::super::summary::{ExperimentSummary, RunSummary};
-use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 use super::{
     ExperimentReport, Figure, LEFT, LegendKey, RIGHT, WIDTH, legend, looks, ms_label,
     one_two_five_above,
 };
+use crate::report::summary::{ExperimentSummary, RunSummary};
+use crate::report::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 
 const TOP: f64 = 52.0;
 const PLOT_HEIGHT: f64 = 108.0;

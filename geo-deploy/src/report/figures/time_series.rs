@@ -1,12 +1,12 @@
 //! Mean latency and local reads over time, a line for each strategy, with what was changed
 //! marked.
 
-use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
-use super::super::time_series::{ChangeMark, TimeSlice, is_shown, marks, time_slices};
 use super::{
     ExperimentReport, Figure, LEFT, LegendKey, RIGHT, WIDTH, legend, looks, ms_label,
     one_two_five_above,
 };
+use crate::report::svg::{Anchor, Ink, Lettering, Stroke, Svg};
+use crate::report::time_series::{ChangeMark, TimeSlice, is_shown, marks, time_slices};
 
 /// The name of the picture.
 pub(in super::super) const NAME: &str = "over-time";

@@ -7,12 +7,12 @@ mod panel;
 
 use std::collections::BTreeMap;
 
-use super::super::digest::Class;
-use super::super::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 use super::{
     Figure, LEFT, LegendKey, LogAxis, RIGHT, WIDTH, file_name, legend, one_two_five_above,
     one_two_five_below,
 };
+use crate::report::digest::Class;
+use crate::report::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 use panel::TimelinePanel;
 
 pub(in super::super) use of_run::of_run;

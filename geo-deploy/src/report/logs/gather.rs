@@ -9,10 +9,10 @@ use std::path::Path;
 use anyhow::Context as _;
 use leasehold_ycsb::measurement::{LogInterval, each_interval};
 
-use super::super::figures::timeline::{Band, Series, extremes};
 use super::NamedLogs;
 use super::grid::{Grid, IntervalEdges};
 use super::tag::{OperationTag, parse_tag};
+use crate::report::figures::timeline::{Band, Series, extremes};
 
 /// Name of a site that a log does not name.
 const UNNAMED_SITE: &str = "all sites";
@@ -77,7 +77,8 @@ pub(super) fn gather(logs: &[NamedLogs]) -> anyhow::Result<LogData> {
         for path in paths {
             let mut file = open(path)?;
             gathered.each(name, path, &mut file, &mut |run, tag, interval| {
-                run.times.add(tag, span_ms(interval));
+                let [from_ms, to_ms] = span_ms(interval);
+                run.times.add(tag, from_ms, to_ms);
                 Ok(())
             })?;
             files.push((name, path, file));
@@ -156,7 +157,7 @@ impl LogData {
 }
 
 impl IntervalTimes {
-    fn add(&mut self, tag: &OperationTag, [from_ms, to_ms]: [u64; 2]) {
+    fn add(&mut self, tag: &OperationTag, from_ms: u64, to_ms: u64) {
         let cuts = if tag.done {
             &mut self.done[usize::from(tag.intended)]
         } else {
@@ -206,7 +207,7 @@ impl LogRun {
             row.failed.extend(longest.map(|ms| (middle_ms, ms)));
             return Ok(());
         }
-        row.add(grid, [from_ms, to_ms], &counts);
+        row.add(grid, from_ms, to_ms, &counts);
         Ok(())
     }
 
@@ -260,7 +261,7 @@ impl LogRun {
 }
 
 impl SiteRow {
-    fn add(&mut self, grid: &Grid, [from_ms, to_ms]: [u64; 2], counts: &[(u64, u64)]) {
+    fn add(&mut self, grid: &Grid, from_ms: u64, to_ms: u64, counts: &[(u64, u64)]) {
         let answered: u64 = counts.iter().map(|(_, count)| count).sum();
         let per_s = answered as f64 / ((to_ms - from_ms) as f64 / 1e3);
         let mut last = None;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::figures::timeline::COLUMNS;
+use crate::report::figures::timeline::COLUMNS;
 
 /// Most cells, in which throughput is kept apart: twelve hours have 43,200 seconds.
 const CELLS: usize = 1 << 16;

@@ -3,7 +3,7 @@
 use leasehold_wire::Path;
 use leasehold_ycsb::measurement::path_name;
 
-use super::super::digest::Class;
+use crate::report::digest::Class;
 
 /// Operations that a line counts.
 #[derive(Clone, Debug, PartialEq, Eq)]

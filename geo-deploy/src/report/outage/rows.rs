@@ -1,7 +1,7 @@
 //! Outages as a reader sees them: faults of the same text together.
 
-use super::super::table::{Table, grouped, ms};
 use super::{LongestOutage, OutageGroup};
+use crate::report::table::{Table, grouped, ms};
 
 /// A table with more rows keeps only the worst site of each fault and group.
 const ROWS_MAX: usize = 60;

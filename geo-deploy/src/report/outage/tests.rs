@@ -143,7 +143,7 @@ fn a_write_in_flight_through_a_failed_replica_counts_with_those_on_leased_keys()
     let nobody = Some(SiteSet::EMPTY);
     let ops = [(ok(9.9, 12.5), nobody), (ok(10.1, 10.2), nobody)];
     let counts =
-        |site: usize, class: Class| by_lease(&fault, (site, class), &ops).map(|(_, ops)| ops.len());
+        |site: usize, class: Class| by_lease(&fault, site, class, &ops).map(|(_, ops)| ops.len());
     assert_eq!(counts(3, Class::Writes), [1, 1, 0]);
     assert_eq!(counts(3, Class::Reads), [0, 2, 0]);
     assert_eq!(counts(2, Class::Writes), [0, 2, 0]);

@@ -1,7 +1,7 @@
 //! Counts fade, memory is bounded, and what clients no longer ask is forgotten.
 
-use super::super::Delta;
 use super::*;
+use crate::demand::Delta;
 use crate::types::Key;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -21,7 +21,7 @@ impl Driver {
         }
         let status = self.with_names(self.replica.status(now));
         for (client, request) in waiting {
-            self.answer_status(now, (client, &request), status.clone());
+            self.answer_status(now, client, &request, status.clone());
         }
     }
 
@@ -29,7 +29,8 @@ impl Driver {
     fn answer_status(
         &self,
         now: Time,
-        (client, request): (ClientHandle, &StatusRequest),
+        client: ClientHandle,
+        request: &StatusRequest,
         mut status: StatusReply,
     ) {
         if request.holders {
@@ -56,7 +57,7 @@ impl Driver {
         };
         let status = self.with_names(status);
         for (client, request) in clients {
-            self.answer_status(now, (client, &request), status.clone());
+            self.answer_status(now, client, &request, status.clone());
         }
     }
 

@@ -35,7 +35,7 @@ pub(crate) struct TransferContext<'a> {
     pub timeout: Duration,
 }
 
-/// Whether a transfer can begin.
+/// Outcome of a request for a transfer.
 pub(crate) enum TransferAdmission {
     /// It is done already; the leader is told all the same, that it is to stay.
     AlreadyLeads(ReplicaId),

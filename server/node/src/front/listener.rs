@@ -143,13 +143,14 @@ impl Clients {
         loop {
             match listener.accept().await {
                 Ok((stream, address)) => match self.claim_slots(address) {
-                    Ok(slots) => {
-                        tokio::task::spawn_local(self.clone().serve(stream, address, slots));
+                    Ok((slot, of_address)) => {
+                        let served = self.clone().serve(stream, address, slot, of_address);
+                        tokio::task::spawn_local(served);
                     }
                     Err(why) => self.reject(stream, address, why),
                 },
                 Err(error) => {
-                    tracing::warn!(%error, "cannot take a client's connection");
+                    tracing::warn!(%error, "a client's connection cannot be accepted");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -323,13 +324,14 @@ impl Clients {
         self: Rc<Self>,
         stream: TcpStream,
         address: SocketAddr,
-        _slots: (ConnectionSlot, AddressSlot),
+        _slot: ConnectionSlot,
+        _of_address: AddressSlot,
     ) {
         let until = Instant::now() + HELLO_TIMEOUT;
         let established = match self.handshakes.perform(stream, Side::Client, until).await {
             Ok(established) => established,
             Err(problem) => {
-                tracing::debug!(client = %address, problem, "no handshake");
+                tracing::debug!(client = %address, problem, "the handshake failed");
                 return;
             }
         };
@@ -344,7 +346,7 @@ impl Clients {
         self.inbox.acquire_read_units(END_WORK).await;
         if let Err(refusal) = ended {
             if let Some(untold) = self.budget.close_log.due(std::time::Instant::now()) {
-                tracing::info!(client = %address, reason = refusal.message, untold, "closed");
+                tracing::info!(client = %address, reason = refusal.message, untold, "the connection is closed");
             }
             send_rejection(&connection, &mut frames, refusal).await;
         }

@@ -53,7 +53,7 @@ impl Peers {
                     tokio::task::yield_now().await;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot take a peer's connection");
+                    tracing::warn!(%error, "a peer's connection cannot be accepted");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -69,7 +69,7 @@ impl Peers {
         let identified = tokio::select! {
             biased;
             () = slot.evicted() => {
-                tracing::debug!(%address, "closed for a newer one, before it said who it is");
+                tracing::debug!(%address, "a connection is closed for a newer one, before the peer has identified itself");
                 return;
             }
             identified = self.identify(stream) => identified,

@@ -224,7 +224,7 @@ impl Peers {
         if !belongs && is_too_much(outbox.pending_bytes(), &envelope) {
             if link.dropped.replace(link.dropped.get() + 1) == 0 {
                 let peer = &self.members[to.index()].name;
-                tracing::warn!(peer, "takes no messages; what is new is dropped");
+                tracing::warn!(peer, "the peer takes no messages; new ones are dropped");
             }
             return;
         }
@@ -246,7 +246,8 @@ impl Peers {
                 peer,
                 message,
                 %error,
-                "a message is dropped, for it cannot be sent; this is a mistake of the program, please report it"
+                "a message cannot be sent and is dropped; this is a bug in the program, \
+                 please report it"
             );
         }
     }
@@ -291,7 +292,7 @@ impl Peers {
             let started = Instant::now();
             let problem = self.run_connection(peer).await;
             if problem != last_problem {
-                tracing::info!(peer = name, address, problem, "not connected");
+                tracing::info!(peer = name, address, problem, "the peer is not connected");
                 last_problem = problem;
             }
             if started.elapsed() > BACKOFF_MAX {
@@ -350,7 +351,7 @@ impl Peers {
             match greeting {
                 Ok(proto::Greeting { refusal }) if refusal.is_empty() => {
                     let Member { name, address } = &self.members[peer.index()];
-                    tracing::info!(peer = name, address, "connected");
+                    tracing::info!(peer = name, address, "the peer is connected");
                 }
                 Ok(proto::Greeting { refusal }) => return format!("refused: {refusal}"),
                 Err(error) => return format!("malformed greeting: {error}"),

@@ -96,7 +96,8 @@ impl CertRotation {
         if self.watcher.mark_unusable(&problem) {
             tracing::warn!(
                 problem,
-                "the new certificates are not used, the old ones still are; they are tried again every second"
+                "the new certificates cannot be used, and the old ones stay in use; the \
+                 new ones are tried again every second"
             );
         }
         None

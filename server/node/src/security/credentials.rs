@@ -238,7 +238,7 @@ impl KeyMaterial {
     }
 }
 
-/// Whether a certificate is one of the node called `name`, and is accepted now.
+/// Checks that a certificate is one of the node called `name`, and is accepted now.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -276,7 +276,7 @@ pub(crate) fn is_named(certificate: &ParsedCertificate<'_>, name: &str) -> bool 
     name.is_ok_and(|name| verify_server_name(certificate, &name).is_ok())
 }
 
-/// Whether these authorities vouch for a certificate at some time.
+/// Checks that these authorities vouch for a certificate at some time.
 fn verify(
     chain: &[CertificateDer<'_>],
     roots: &RootCertStore,

@@ -157,7 +157,7 @@ impl Handshakes {
         };
         let performed = async {
             let permit = self.permit(side).await;
-            submit(thread, stream, (side, until), permit).await
+            submit(thread, stream, side, until, permit).await
         };
         let established = timeout_at(until, performed).await;
         let established = established.unwrap_or_else(|_| Err(TOO_LONG.to_owned()));
@@ -182,7 +182,8 @@ impl Handshakes {
 async fn submit(
     thread: &UnboundedSender<HandshakeRequest>,
     stream: TcpStream,
-    (side, until): (Side, Instant),
+    side: Side,
+    until: Instant,
     permit: Option<OwnedSemaphorePermit>,
 ) -> Result<EstablishedStream, String> {
     let (answer, answered) = oneshot::channel();
@@ -195,7 +196,10 @@ async fn submit(
         permit,
     };
     let sent = thread.send(request);
-    assert!(sent.is_ok(), "the handshakes' thread runs as long as this");
+    assert!(
+        sent.is_ok(),
+        "the handshakes' thread runs as long as its handle exists"
+    );
     let done = answered.await;
     let CompletedHandshake {
         stream,
@@ -318,14 +322,14 @@ impl HandshakeWorker {
         if expires <= now {
             tracing::error!(
                 on,
-                "the certificate of this node has expired: nobody connects to it any more, and it to nobody; \
-                 `leasehold cert --renew` makes new ones"
+                "the certificate of this node has expired: new connections to it and from it fail; \
+                 `leasehold cert --renew` makes new certificates"
             );
         } else {
             tracing::warn!(
                 on,
-                "the certificate of this node is about to expire: nobody connects to it then, and it to nobody; \
-                 `leasehold cert --renew` makes new ones"
+                "the certificate of this node is about to expire: new connections to it and \
+                 from it will then fail; `leasehold cert --renew` makes new certificates"
             );
         }
     }

@@ -127,12 +127,13 @@ impl Writer {
         report: impl Fn(StorageReport) + Send + 'static,
     ) -> std::io::Result<Writer> {
         let in_memory = durability == Durability::None;
-        Writer::start_on(store, (RETRY, in_memory), report)
+        Writer::start_on(store, RETRY, in_memory, report)
     }
 
     pub(super) fn start_on(
         store: Box<dyn Store>,
-        (retry, in_memory): (Duration, bool),
+        retry: Duration,
+        in_memory: bool,
         report: impl Fn(StorageReport) + Send + 'static,
     ) -> std::io::Result<Writer> {
         let (jobs, queue) = channel();
@@ -146,7 +147,7 @@ impl Writer {
             .name("storage".to_owned())
             .spawn({
                 let closing = closing.clone();
-                move || WriterThread::new((queue, closing), (retry, written), report).run(store)
+                move || WriterThread::new(queue, closing, retry, written, report).run(store)
             })?;
         Ok(Writer {
             jobs,
@@ -265,8 +266,10 @@ struct WriterThread<F> {
 
 impl<F: Fn(StorageReport)> WriterThread<F> {
     fn new(
-        (queue, close_requested): (Receiver<StorageJob>, Arc<AtomicBool>),
-        (retry, written): (Duration, Arc<AtomicU64>),
+        queue: Receiver<StorageJob>,
+        close_requested: Arc<AtomicBool>,
+        retry: Duration,
+        written: Arc<AtomicU64>,
         report: F,
     ) -> Self {
         WriterThread {

@@ -746,7 +746,7 @@ fn a_cluster_with_a_shared_secret_serves_and_another_secret_is_foreign() {
     let config = secured(dir.path(), &["CA", "JP"], "secret = 'secret'");
     let with = |file: &str| {
         let mut other = config.clone();
-        other.security.identity = super::super::config::Identity::Secret(dir.path().join(file));
+        other.security.identity = crate::config::Identity::Secret(dir.path().join(file));
         other
     };
     let mut options = ClientOptions::new(&config.nodes[0].client);

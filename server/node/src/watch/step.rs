@@ -171,7 +171,7 @@ impl StepWatch {
     fn report(&self, took: Duration) -> LongIteration {
         let parts = WORK_KINDS.iter().zip(self.spent).zip(self.counts);
         let most = parts.max_by_key(|((_, spent), _)| *spent);
-        let (((_, cause), cause_took), count) = most.expect("there are kinds of work");
+        let (((_, cause), cause_took), count) = most.expect("at least one kind of work exists");
         let due: Vec<&str> = self.due.names().collect();
         LongIteration {
             took,
@@ -201,8 +201,9 @@ pub(crate) fn warn(long: &LongIteration) {
         count = long.count,
         due = long.due,
         untold = long.untold,
-        "a round took long, and untold others not longer: nothing was read or sent meanwhile, no heartbeat either. If the machine \
-         is not short of processor time, please report this line"
+        "a round took long, and `untold` other long rounds took no longer: nothing was read or sent \
+         meanwhile, not even a heartbeat. If the machine is not short of processor time, \
+         please report this line"
     );
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn warn(short: ShortTimeout) {
         majority_rtt_ms = rtt.as_millis() as u64,
         least_ms = short.least_ms(),
         "timing.election_timeout_ms is less than two round trips to the nearest majority: a leader \
-         may be deposed without need; set least_ms or more, on all nodes"
+         may be deposed without need; set it to least_ms or more on all nodes"
     );
 }
 

@@ -6,16 +6,16 @@ use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Key, ReplicaId, ReplicaSet, Slot};
 use smallvec::{SmallVec, smallvec};
 
-use super::super::action::Record;
-use super::super::leasing::Tags;
-use super::super::message::{Accept, LogId, Message, Value};
-use super::super::parts::Capacity;
-use super::super::per_log::PerLog;
-use super::super::persist::Continuation;
-use super::super::settings::AcceptReplies;
-use super::super::step::Step;
 use super::Consensus;
 use super::cell::Accepted;
+use crate::action::Record;
+use crate::leasing::Tags;
+use crate::message::{Accept, LogId, Message, Value};
+use crate::parts::Capacity;
+use crate::per_log::PerLog;
+use crate::persist::Continuation;
+use crate::settings::AcceptReplies;
+use crate::step::Step;
 
 /// Value for a slot, with its ballot and the leader's statements about it.
 #[derive(Clone, Debug)]
@@ -275,7 +275,7 @@ impl Consensus {
                 };
                 assert_eq!(
                     ballot, self.promised,
-                    "what is acknowledged is not superseded"
+                    "an acknowledged acceptance is at the promised ballot"
                 );
                 accepted.durable = true;
                 (ReplicaSet::EMPTY, accepted.origins)
@@ -309,7 +309,7 @@ impl Consensus {
         }
         assert!(
             votes.iter().all(|vote| vote.ballot <= self.promised),
-            "votes are at promised ballots"
+            "no vote is above the promised ballot"
         );
         let mut chosen = ChosenSlots::default();
         for vote in &votes {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use leasehold_leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot, Time};
 
-use super::super::message::{LogId, PerLog, ReportedEntry, Value};
-use super::super::step::Step;
 use super::log::is_within;
+use crate::message::{LogId, PerLog, ReportedEntry, Value};
+use crate::step::Step;
 
 /// A reply of more parts than this is refused.
 const PARTS_MAX: u32 = 1 << 16;
@@ -121,7 +121,7 @@ impl CandidateState {
     pub(super) fn set_requested(&mut self, now: Time) {
         assert!(
             self.requested_at.is_none_or(|requested| requested <= now),
-            "time goes on"
+            "time does not go back"
         );
         self.requested_at = Some(now);
     }
@@ -152,7 +152,8 @@ impl CandidateState {
     pub(super) fn take(
         &mut self,
         step: &mut Step<'_>,
-        (from, incarnation): (ReplicaId, Incarnation),
+        from: ReplicaId,
+        incarnation: Incarnation,
         prepared: Prepared,
     ) -> bool {
         let Prepared { part, parts, .. } = prepared;
@@ -208,18 +209,24 @@ impl CandidateState {
     /// Panics if replies or times are not as they must be.
     pub(super) fn check(&self) {
         let (since, requested) = (self.since, self.requested_at.unwrap_or(self.notified_at));
-        assert!(since <= requested, "others are asked once it has begun");
-        assert!(since <= self.notified_at, "and notified no earlier");
+        assert!(
+            since <= requested,
+            "no replica is asked before the campaign begins"
+        );
+        assert!(
+            since <= self.notified_at,
+            "no replica is notified before the campaign begins"
+        );
         let within = |reply: &Reply| reply.seen.len() <= reply.parts as usize;
         assert!(
             self.replies.values().all(within),
-            "a promise has no more parts than it says"
+            "a promise has no more parts than it states"
         );
         assert!(
             self.arrived
                 .keys()
                 .all(|from| self.replies.contains_key(from)),
-            "only who has answered has sent a part"
+            "a replica that has sent a part has a reply"
         );
     }
 

@@ -4,14 +4,14 @@ use std::hash::{Hash, Hasher};
 
 use leasehold_leases::{Ballot, ReplicaId, Slot, Time};
 
-use super::super::action::Action;
-use super::super::handles::Requester;
-use super::super::message::{LogId, Message, Value};
-use super::super::parts::Capacity;
-use super::super::size_estimate::value_size_estimate;
-use super::super::step::Step;
-use super::super::timers::Timer;
 use super::Consensus;
+use crate::action::Action;
+use crate::handles::Requester;
+use crate::message::{LogId, Message, Value};
+use crate::parts::Capacity;
+use crate::size_estimate::value_size_estimate;
+use crate::step::Step;
+use crate::timers::Timer;
 
 /// Newest fetch request for one log: the replica that was asked, the first slot, and the time.
 #[derive(Clone, Copy, Debug)]
@@ -89,14 +89,21 @@ impl Consensus {
     }
 
     /// Serves committed entries from memory, or has them read from the disk.
-    pub fn on_fetch(&self, step: &mut Step<'_>, from: ReplicaId, log: LogId, wanted: (Slot, Slot)) {
+    pub fn on_fetch(
+        &self,
+        step: &mut Step<'_>,
+        from: ReplicaId,
+        log: LogId,
+        first: Slot,
+        last: Slot,
+    ) {
         let paxos = &self.logs[log];
-        let (first, last) = (wanted.0, wanted.1.min(paxos.commit_point));
+        let last = last.min(paxos.commit_point);
         if first == Slot::ZERO || first > last {
             return;
         }
         if first < paxos.first_kept() {
-            return self.read_log(step, from, log, (first, last));
+            return self.read_log(step, from, log, first, last);
         }
         let mut capacity = Capacity::default();
         let mut entries = Vec::new();
@@ -114,10 +121,10 @@ impl Consensus {
 
     /// Only what is surely on the disk as it was executed is read from it: a slot may
     /// hold there what an earlier ballot left in it, while the chosen value is on its way.
-    fn read_log(&self, step: &mut Step<'_>, to: ReplicaId, log: LogId, wanted: (Slot, Slot)) {
+    fn read_log(&self, step: &mut Step<'_>, to: ReplicaId, log: LogId, first: Slot, last: Slot) {
         let durable = step.persister.executed(log);
         let kept = self.logs[log].first_kept();
-        let (first, last) = (wanted.0, wanted.1.min(Slot(kept.0 - 1)).min(durable));
+        let last = last.min(Slot(kept.0 - 1)).min(durable);
         if first > last {
             return;
         }

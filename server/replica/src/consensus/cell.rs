@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
 
-use super::super::message::Value;
-use super::super::size_estimate::value_size_estimate;
 use super::votes::Votes;
 use crate::cost;
+use crate::message::Value;
+use crate::size_estimate::value_size_estimate;
 
 /// An accepted value and what its leader said with it.
 #[derive(Clone, Debug)]

@@ -8,13 +8,13 @@ use leasehold_leases::{Ballot, Key, Slot};
 use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Outcome};
 
-use super::super::action::Record;
-use super::super::machine::version_of;
-use super::super::message::{LogId, LogNews, Value};
-use super::super::per_log::PerLog;
-use super::super::step::Step;
 use super::Consensus;
 use super::cell::Accepted;
+use crate::action::Record;
+use crate::machine::version_of;
+use crate::message::{LogId, LogNews, Value};
+use crate::per_log::PerLog;
+use crate::step::Step;
 
 /// A leader's news, compared with what is here.
 #[derive(Clone, Debug, Default)]

@@ -4,19 +4,19 @@ use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot};
 use smallvec::SmallVec;
 
-use super::super::action::{Event, Record};
-use super::super::message::{LogId, Message, ReportedEntry, Value};
-use super::super::parts::chunks;
-use super::super::per_log::PerLog;
-use super::super::persist::Continuation;
-use super::super::sanity::{NUMBER_MAX, nearer};
-use super::super::size_estimate::value_size_estimate;
-use super::super::step::Step;
-use super::super::timers::Timer;
 use super::candidate::{self, CandidateState, Prepared};
 use super::lead::Leadership;
 use super::recover::recover_log;
 use super::{Consensus, Role};
+use crate::action::{Event, Record};
+use crate::message::{LogId, Message, ReportedEntry, Value};
+use crate::parts::chunks;
+use crate::per_log::PerLog;
+use crate::persist::Continuation;
+use crate::sanity::{NUMBER_MAX, nearer};
+use crate::size_estimate::value_size_estimate;
+use crate::step::Step;
+use crate::timers::Timer;
 
 /// Piece of a promise: an accepted entry, or the slot at which a ballot began.
 enum Piece {
@@ -106,7 +106,7 @@ impl Consensus {
     pub fn follow(&mut self, step: &mut Step<'_>, ballot: Ballot) -> bool {
         assert_eq!(
             ballot, self.promised,
-            "who is followed has the promised ballot"
+            "the followed leader has the promised ballot"
         );
         self.note_leader(step, ballot);
         let new = self.leader != ballot;
@@ -133,7 +133,10 @@ impl Consensus {
     /// Asks to lead, under a ballot above every one seen and above every one of an
     /// earlier run, once its own promise is durable.
     pub fn campaign(&mut self, step: &mut Step<'_>) {
-        assert!(self.is_follower(), "who campaigns has stepped down");
+        assert!(
+            self.is_follower(),
+            "a replica steps down before it campaigns"
+        );
         let round = self.round_seen.max(self.promised.round) + 1;
         if round > NUMBER_MAX && !off(Rule::H81Leaps) {
             return; // no decoder would take the ballot, and no restart its own disk
@@ -195,7 +198,7 @@ impl Consensus {
             return;
         }
         let parts = self.promise_pieces(commits);
-        assert!(!parts.is_empty(), "a promise has one part at least");
+        assert!(!parts.is_empty(), "a promise has at least one part");
         self.last_answer += 1;
         let count = parts.len() as u32;
         for (part, pieces) in (0..).zip(parts) {
@@ -242,20 +245,21 @@ impl Consensus {
     pub fn take_promise(
         &mut self,
         step: &mut Step<'_>,
-        from: (ReplicaId, Incarnation),
+        from: ReplicaId,
+        incarnation: Incarnation,
         prepared: Prepared,
     ) -> bool {
         match &mut self.role {
-            Role::Candidate(candidate) => candidate.take(step, from, prepared),
+            Role::Candidate(candidate) => candidate.take(step, from, incarnation, prepared),
             Role::Leader(leadership) if leadership.ballot == prepared.ballot => {
-                self.follower_answered(step, from.0);
+                self.follower_answered(step, from);
                 false
             }
             _ => false,
         }
     }
 
-    /// Whether this candidate may lead, or what it lacks.
+    /// Returns whether this candidate may lead, or what it lacks.
     pub fn election_progress(&self, step: &Step<'_>) -> ElectionProgress {
         let Role::Candidate(candidate) = &self.role else {
             return ElectionProgress::Waiting;
@@ -326,10 +330,13 @@ impl Consensus {
         };
         let ballot = candidate.ballot;
         assert_eq!(ballot, self.promised, "a candidate promises itself");
-        assert!(is_elected(step, candidate), "a majority elects");
+        assert!(
+            is_elected(step, candidate),
+            "an elected candidate has the promises of a majority"
+        );
         let n = step.ctx.settings.n;
         let sessions_max = step.ctx.settings.sessions.max;
-        let mut leadership = Leadership::new(ballot, n, step.now, (log_time_ms, sessions_max));
+        let mut leadership = Leadership::new(ballot, n, step.now, log_time_ms, sessions_max);
         leadership.next = PerLog::of(|log| self.logs[log].commit_point.next());
         self.role = Role::Leader(Box::new(leadership));
         self.leader = ballot;

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Slot};
 
-use super::super::message::{LogId, LogNews, ReportedEntry, Value};
-use super::super::parts::NEWS_RANGES_MAX;
 use super::cell::{Accepted, Cell};
 use super::ranges::Ranges;
+use crate::message::{LogId, LogNews, ReportedEntry, Value};
+use crate::parts::NEWS_RANGES_MAX;
 
 /// Executed entries kept in memory for followers behind: slots, and bytes.
 const KEEP_SLOTS: usize = 8192;
@@ -147,7 +147,7 @@ impl Log {
     pub fn note_checkpoint(&mut self, slot: Slot) -> bool {
         assert!(
             self.checkpointed <= slot && slot <= self.executed,
-            "checkpoints rise, and hold what is executed"
+            "checkpoints rise, and hold only executed slots"
         );
         let waited = self.commit_point >= self.end();
         self.checkpointed = slot;
@@ -235,7 +235,10 @@ impl Log {
         if self.is_committed(slot) {
             return false;
         }
-        assert!(slot > self.executed, "executed slots are committed");
+        assert!(
+            slot > self.executed,
+            "an executed slot is committed already"
+        );
         self.above.insert(slot);
         if let Some(last) = self.above.take_from(self.commit_point.next()) {
             let committed = self.open.range(self.commit_point.next()..=last);
@@ -363,7 +366,10 @@ impl Log {
             slot <= self.commit_point,
             "only committed slots are executed"
         );
-        let cell = self.open.remove(&slot).expect("it has a cell");
+        let cell = self
+            .open
+            .remove(&slot)
+            .expect("a committed, unexecuted slot has a cell");
         let (size, work) = (cell.size_estimate(), cell.work());
         self.executed = slot;
         self.highest = self.highest.max(slot);
@@ -415,18 +421,18 @@ impl Log {
         assert_eq!(
             self.to_execute_work,
             work.sum::<usize>(),
-            "what is to be executed is counted"
+            "the counted work is that of the slots to execute"
         );
         assert!(
             self.checkpointed <= self.executed,
-            "a checkpoint holds what is executed"
+            "a checkpoint holds only executed slots"
         );
         self.above.check();
         assert!(
             self.above
                 .lowest()
                 .is_none_or(|first| first > self.commit_point.next()),
-            "what follows the commit point is not committed"
+            "the slot after the commit point is not committed"
         );
         let newest = self.log_starts.last_key_value();
         assert!(
@@ -452,8 +458,8 @@ mod tests {
     use leasehold_wire::Command;
     use leasehold_wire::command::Op;
 
-    use super::super::super::message::{Batch, Proposal, RequestId};
     use super::*;
+    use crate::message::{Batch, Proposal, RequestId};
 
     fn noop() -> Accepted {
         Accepted {

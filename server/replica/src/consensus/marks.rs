@@ -8,7 +8,7 @@ use leasehold_leases::hashing::SeededState;
 use leasehold_leases::{Key, Slot};
 use smallvec::SmallVec;
 
-use super::super::message::Value;
+use crate::message::Value;
 
 /// Slots marked, by key.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +41,7 @@ impl Slots {
         let marked = self.marked();
         let rises = at == 0 || marked[at - 1] < slot;
         let rises = rises && marked.get(at).is_none_or(|next| slot < *next);
-        assert!(rises, "marks rise");
+        assert!(rises, "the marked slots of a key rise");
         self.all.insert(self.gone + at, slot);
     }
 

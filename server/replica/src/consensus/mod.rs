@@ -2,9 +2,9 @@
 //! its caller what follows from it. It changes nothing outside: it is handed the sessions to
 //! determine which writes are *infallible*, and the tags that votes carry.
 //!
-//! `canvass` is the pre-vote before a campaign, `candidacy` and `recover` are Phase 1, `acceptor`
-//! and `proposer` Phase 2. `votes` is the commit rule, `hand_over` transfers leadership, and
-//! `preference` decides when the preferred leader may lead again. `learner` tracks commits,
+//! `pre_vote` comes before a campaign, `candidate` and `recover` are Phase 1, `acceptor`
+//! and `proposer` Phase 2. `votes` is the commit rule, `transfer` transfers leadership, and
+//! `preference` decides when the preferred leader may lead again. `commits` tracks commits,
 //! `catchup` fetches what was missed, and `lead` is what a leader keeps. A slot is *chosen* when
 //! the votes say so, and *committed* here when that is known here.
 
@@ -225,11 +225,11 @@ impl Consensus {
         );
         assert!(
             self.leader <= self.promised,
-            "nobody is followed below the promised ballot"
+            "the leader's ballot is not above the promised ballot"
         );
         assert!(
             self.promised.round <= self.round_seen,
-            "what was promised was seen"
+            "the promised round was seen"
         );
         self.pre_vote.check();
         match &self.role {

@@ -18,11 +18,11 @@ use std::time::Duration;
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Time};
 use rand::RngExt as _;
 
-use super::super::message::Message;
-use super::super::sanity::NUMBER_MAX;
-use super::super::step::Step;
-use super::super::timers::Timer;
 use super::{Consensus, Role};
+use crate::message::Message;
+use crate::sanity::NUMBER_MAX;
+use crate::step::Step;
+use crate::timers::Timer;
 
 /// Maximum wait of a candidate to which promises still arrive, as a multiple of its wait for the
 /// first one. The candidate then abandons its campaign: others may be reached faster.
@@ -90,11 +90,11 @@ impl PreVoteState {
         if let Some(open) = &self.open {
             assert!(
                 (1..=self.asks).contains(&open.first),
-                "a question that is open was asked"
+                "an open pre-vote was sent"
             );
             assert!(
                 open.agreed.contains(open.ballot.replica),
-                "who asks would promise itself"
+                "a replica agrees to its own pre-vote"
             );
         }
     }
@@ -116,8 +116,8 @@ impl Consensus {
     }
 
     /// The leader has lost what it knew, so it leads no more: no replica waits for it.
-    pub(in super::super) fn leader_restarted(&mut self, step: &mut Step<'_>, who: ReplicaId) {
-        if self.leader() == Some(who) && self.is_follower() {
+    pub(in super::super) fn leader_restarted(&mut self, step: &mut Step<'_>, leader: ReplicaId) {
+        if self.leader() == Some(leader) && self.is_follower() {
             self.pre_vote.heard = None;
             self.pre_vote.waited = false;
             let jitter = self.jitter(step);
@@ -206,7 +206,10 @@ impl Consensus {
 
     /// Asks the others whether they would promise a ballot above every one seen.
     pub(in super::super) fn start_pre_vote(&mut self, step: &mut Step<'_>) {
-        assert!(self.is_follower(), "who asks has stepped down");
+        assert!(
+            self.is_follower(),
+            "a replica steps down before it starts a pre-vote"
+        );
         let round = self.round_seen() + 1;
         if round > NUMBER_MAX {
             return;
@@ -257,7 +260,8 @@ impl Consensus {
         &mut self,
         step: &Step<'_>,
         from: ReplicaId,
-        (ballot, ask): (Ballot, u64),
+        ballot: Ballot,
+        ask: u64,
     ) -> bool {
         let asks = self.pre_vote.asks;
         let Some(open) = &mut self.pre_vote.open else {

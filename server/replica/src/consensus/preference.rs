@@ -14,9 +14,9 @@ use std::time::Duration;
 use leasehold_backoff::FlapBackoff;
 use leasehold_leases::{Ballot, ReplicaId, Time};
 
-use super::super::context::PeerContact;
-use super::super::step::Step;
 use super::{Consensus, Role};
+use crate::context::PeerContact;
+use crate::step::Step;
 
 /// Observations of the preferred leader by this replica.
 #[derive(Clone, Debug)]

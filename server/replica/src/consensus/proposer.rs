@@ -7,16 +7,16 @@ use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Key, ReplicaId, ReplicaSet, Slot, Time};
 use leasehold_wire::Command;
 
-use super::super::leasing::Tags;
-use super::super::machine::Sessions;
-use super::super::message::{Accept, Batch, LogId, Message, Proposal, Value};
-use super::super::per_log::PerLog;
-use super::super::persist::Continuation;
-use super::super::step::Step;
 use super::acceptor::{SlotEntry, vote_tag};
 use super::cell::Accepted;
 use super::lead::BatchLimits;
 use super::{CommandClass, Consensus, Leadership};
+use crate::leasing::Tags;
+use crate::machine::Sessions;
+use crate::message::{Accept, Batch, LogId, Message, Proposal, Value};
+use crate::per_log::PerLog;
+use crate::persist::Continuation;
+use crate::step::Step;
 
 /// Maximum number of Accepts that are sent again at once.
 const RETRANSMIT_MAX: usize = 256;
@@ -103,7 +103,7 @@ impl Consensus {
         let leadership = self.leadership_mut()?;
         assert!(
             leadership.next.commands.0 > commit_point.0 + above,
-            "only what was proposed is committed"
+            "a committed slot was proposed"
         );
         let in_flight = leadership.next.commands.0 - 1 - commit_point.0 - above;
         let most = step.ctx.settings.in_flight_max;
@@ -118,12 +118,11 @@ impl Consensus {
         let nearby = self.nearby(self.leadership()?, step);
         let leadership = self.leadership_mut()?;
         let class = leadership.queue.next_class(most - in_flight as usize)?;
-        let classes = (class, nearby);
         let limits = BatchLimits {
             commands: step.ctx.settings.batch_max,
             cost,
         };
-        Some(leadership.next_batch(classes, limits, step.now))
+        Some(leadership.next_batch(class, nearby, limits, step.now))
     }
 
     /// Puts a value into the next slot of a log.
@@ -131,7 +130,8 @@ impl Consensus {
         &mut self,
         step: &mut Step<'_>,
         log: LogId,
-        (value, early_tag): (Value, Option<ReplicaSet>),
+        value: Value,
+        early_tag: Option<ReplicaSet>,
         sessions: &Sessions,
     ) {
         let Some(leadership) = self.leadership_mut() else {
@@ -325,7 +325,8 @@ impl Consensus {
         &mut self,
         step: &Step<'_>,
         from: ReplicaId,
-        (ballot, probe): (Ballot, u64),
+        ballot: Ballot,
+        probe: u64,
     ) -> bool {
         let leadership = self.leadership_mut();
         let Some(leadership) = leadership.filter(|l| l.ballot == ballot && probe <= l.probe) else {

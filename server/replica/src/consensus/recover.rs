@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leasehold_leases::{Ballot, Slot};
 
-use super::super::message::{ReportedEntry, Value};
+use crate::message::{ReportedEntry, Value};
 
 /// The values to propose above `commit_point`, from the entries that a majority has
 /// reported (the candidate included), and where ballots began (`starts`): in each slot
@@ -45,7 +45,7 @@ pub fn recover_log(
     assert_eq!(
         values.len() as u64,
         highest.0 - commit_point.0,
-        "a value for each slot"
+        "every recovered slot has a value"
     );
     if highest > end && values.last() == Some(&Value::Noop) {
         values.pop();

@@ -3,13 +3,13 @@
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Slot, Time};
 
-use super::super::action::RecoveredState;
-use super::super::message::{LogId, ReportedEntry};
-use super::super::per_log::PerLog;
 use super::acceptor::{SlotEntry, origins};
 use super::cell::Accepted;
 use super::log::Log;
 use super::marks::Marks;
+use crate::action::RecoveredState;
+use crate::message::{LogId, ReportedEntry};
+use crate::per_log::PerLog;
 
 /// Both logs, with windows of so many slots: the accepted entries above what is executed, all of
 /// them, however far above, for others may count on each (hazard 78). What was committed is learnt

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Time};
 
-use super::super::message::{LogId, Message};
-use super::super::step::Step;
 use super::Consensus;
 use super::lead::TransferProgress;
+use crate::message::{LogId, Message};
+use crate::step::Step;
 
 /// Maximum number of transfer targets that a leaving leader waits for, one after another.
 const TRANSFER_TARGETS_MAX: usize = 2;
@@ -105,16 +105,16 @@ impl Consensus {
         };
         assert!(
             !failed.contains(target),
-            "nobody is asked twice to take over"
+            "no replica is asked twice to take over"
         );
         leadership.transfer.begin(target, false, step.now + timeout);
         false
     }
 
-    /// Returns whether this leader has notified `who` that it is to take over.
-    pub fn transfers_to(&self, who: ReplicaId) -> bool {
+    /// Returns whether this leader has notified `replica` that it is to take over.
+    pub fn transfers_to(&self, replica: ReplicaId) -> bool {
         let leadership = self.leadership();
-        leadership.is_some_and(|leadership| leadership.transfer.has_notified(who))
+        leadership.is_some_and(|leadership| leadership.transfer.has_notified(replica))
     }
 
     /// Returns the replicas that did not take over while this leader leaves.

@@ -4,10 +4,10 @@
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 
-use super::super::consensus::{Acceptances, SlotEntry, origins, vote_once_durable};
-use super::super::message::{Accept, LogId, LogNews, Message, PerLog, Value};
-use super::super::step::Step;
 use super::Parts;
+use crate::consensus::{Acceptances, SlotEntry, origins, vote_once_durable};
+use crate::message::{Accept, LogId, LogNews, Message, PerLog, Value};
+use crate::step::Step;
 
 impl Parts {
     pub(super) fn on_accept(&mut self, step: &mut Step<'_>, from: ReplicaId, accept: Accept) {
@@ -107,10 +107,10 @@ impl Parts {
         &mut self,
         step: &mut Step<'_>,
         from: ReplicaId,
-        heartbeat: (Ballot, u64),
+        ballot: Ballot,
+        probe: u64,
         logs: PerLog<LogNews>,
     ) {
-        let (ballot, probe) = heartbeat;
         if ballot.replica != from {
             step.metrics.refused_messages += 1;
             return;

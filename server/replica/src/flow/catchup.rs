@@ -2,11 +2,11 @@
 
 use leasehold_leases::{ReplicaId, Slot};
 
-use super::super::consensus::SlotEntry;
-use super::super::message::{LogId, Value};
-use super::super::per_log::PerLog;
-use super::super::step::Step;
 use super::Parts;
+use crate::consensus::SlotEntry;
+use crate::message::{LogId, Value};
+use crate::per_log::PerLog;
+use crate::step::Step;
 
 impl Parts {
     /// Takes entries that their sender knows to be committed.

@@ -3,12 +3,12 @@
 use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Path};
 
-use super::super::handles::ClientHandle;
-use super::super::handles::{FencedRead, ReadFrom};
-use super::super::origin::{ReadRequest, Writes, read_many};
-use super::super::step::Step;
-use super::super::unavailable::too_many_session_opens;
 use super::Parts;
+use crate::handles::ClientHandle;
+use crate::handles::{FencedRead, ReadFrom};
+use crate::origin::{ReadRequest, Writes, read_many};
+use crate::step::Step;
+use crate::unavailable::too_many_session_opens;
 
 /// Marks that the scans of a group of inputs look at: some 2 ms.
 const MARKS_LOOKED_AT: usize = 1 << 16;
@@ -28,7 +28,7 @@ impl Parts {
                     && read_many(step, self.view(), from, &command);
                 if !is_answered {
                     step.metrics.reads_in_log += 1;
-                    self.writes.submit(step, from, (command, 0));
+                    self.writes.submit(step, from, command, 0);
                 }
             }
             Some(Op::Put(_) | Op::Delete(_) | Op::Cas(_) | Op::PutFields(_) | Op::MultiPut(_)) => {
@@ -56,7 +56,7 @@ impl Parts {
             Some(outcome) => step.reply(from, Path::Log, outcome),
             None if self.may_send(step, &command) => {
                 let work = self.machine.merge_work(&command);
-                self.writes.submit(step, from, (command, work));
+                self.writes.submit(step, from, command, work);
             }
             None => {
                 step.metrics.openings_refused += 1;

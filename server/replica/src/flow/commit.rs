@@ -6,14 +6,14 @@ use std::time::Duration;
 use leasehold_leases::{Ballot, ConfigId, ReplicaId, Slot, Time};
 use leasehold_wire::Outcome;
 
-use super::super::action::Event;
-use super::super::consensus::EarlyAnswer;
-use super::super::message::{LogId, LogNews, Proposal};
-use super::super::step::Step;
-use super::super::timers::Timer;
-use super::super::unavailable::client_disconnected;
 use super::Parts;
+use crate::action::Event;
+use crate::consensus::EarlyAnswer;
 use crate::cost;
+use crate::message::{LogId, LogNews, Proposal};
+use crate::step::Step;
+use crate::timers::Timer;
+use crate::unavailable::client_disconnected;
 
 /// About how long a unit of [`cost::merging`] takes where replicas share the memory of
 /// one machine. A replica that has a machine for itself takes half of that, and its merges half of their
@@ -56,7 +56,7 @@ impl ExecutionBudget {
     /// When to go on, if that is not now. Merges may be ahead of their part by `ahead`, which is
     /// what one group executes. So much else is executed that what is `left` does not grow for
     /// ever.
-    fn later(&self, now: Time, (work_max, ahead): (usize, Duration), left: usize) -> Option<Time> {
+    fn later(&self, now: Time, work_max: usize, ahead: Duration, left: usize) -> Option<Time> {
         let merge_from = self.merged_until - ahead;
         if merge_from > now {
             return Some(merge_from);
@@ -152,7 +152,8 @@ impl Parts {
 
     /// Writes the next values of a checkpoint ahead, or the checkpoint.
     pub(super) fn stage(&mut self, step: &mut Step<'_>) {
-        self.machine.go_on_staging(step, self.reached());
+        let (executed, config) = self.reached();
+        self.machine.go_on_staging(step, executed, config);
         self.hasten_checkpoint(step);
     }
 
@@ -209,8 +210,8 @@ impl Parts {
             let (work_max, behind) = (settings.executed_work_max, settings.behind_work());
             let left = self.consensus.commands().to_execute_work();
             let merging_time = |work| merging_time(work, left, behind);
-            let in_a_group = (work_max, merging_time(work_max / cost::MERGING));
-            if let Some(later) = self.execution.later(step.now, in_a_group, left) {
+            let ahead = merging_time(work_max / cost::MERGING);
+            if let Some(later) = self.execution.later(step.now, work_max, ahead, left) {
                 step.metrics.executed_later += 1;
                 step.timers.set_earlier(Timer::Execute, later);
                 break;
@@ -218,7 +219,7 @@ impl Parts {
             let mut work = 0;
             self.machine.begin(&value);
             for (index, proposed) in value.commands().iter().enumerate() {
-                if let Some((outcome, done)) = self.execute(step.me(), (slot, index), proposed) {
+                if let Some((outcome, done)) = self.execute(step.me(), slot, index, proposed) {
                     work += done;
                     self.writes.answer(step, proposed, outcome);
                 }
@@ -241,7 +242,8 @@ impl Parts {
     fn execute(
         &mut self,
         me: ReplicaId,
-        (slot, index): (Slot, usize),
+        slot: Slot,
+        index: usize,
         proposed: &Proposal,
     ) -> Option<(Outcome, usize)> {
         let command = if proposed.command.is_write() {

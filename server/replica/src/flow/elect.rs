@@ -3,13 +3,13 @@
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Incarnation, ReplicaId, Slot};
 
-use super::super::action::Event;
-use super::super::consensus::{ElectionProgress, Prepared};
-use super::super::message::{LogId, Message, PerLog, Value};
-use super::super::persist::Continuation;
-use super::super::step::Step;
-use super::super::timers::Timer;
 use super::Parts;
+use crate::action::Event;
+use crate::consensus::{ElectionProgress, Prepared};
+use crate::message::{LogId, Message, PerLog, Value};
+use crate::persist::Continuation;
+use crate::step::Step;
+use crate::timers::Timer;
 
 impl Parts {
     /// The leader has been silent for too long: asks whether to campaign, when it is this
@@ -52,7 +52,8 @@ impl Parts {
         &mut self,
         step: &mut Step<'_>,
         from: ReplicaId,
-        (ballot, ask): (Ballot, u64),
+        ballot: Ballot,
+        ask: u64,
     ) {
         let promised = self.consensus.promised();
         if ballot.replica != from {
@@ -75,9 +76,10 @@ impl Parts {
         &mut self,
         step: &mut Step<'_>,
         from: ReplicaId,
-        request: (Ballot, u64),
+        ballot: Ballot,
+        ask: u64,
     ) {
-        if self.consensus.take_agreement(step, from, request) {
+        if self.consensus.take_agreement(step, from, ballot, ask) {
             self.campaign(step);
         }
     }
@@ -129,10 +131,14 @@ impl Parts {
     pub(super) fn on_prepared(
         &mut self,
         step: &mut Step<'_>,
-        from: (ReplicaId, Incarnation),
+        from: ReplicaId,
+        incarnation: Incarnation,
         prepared: Prepared,
     ) {
-        if self.consensus.take_promise(step, from, prepared) {
+        if self
+            .consensus
+            .take_promise(step, from, incarnation, prepared)
+        {
             self.try_lead(step);
             self.consensus.promise_progressed(step);
         }

@@ -2,9 +2,9 @@
 
 use leasehold_leases::Ballot;
 
-use super::super::message::LogId;
-use super::super::step::Step;
 use super::Parts;
+use crate::message::LogId;
+use crate::step::Step;
 
 impl Parts {
     /// A ballot was heard of from its leader.

@@ -6,14 +6,14 @@ use std::time::Duration;
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{LeaseMessage, ReplicaId, ReplicaSet, Time};
 
-use super::super::action::Event;
-use super::super::input::OperatorRequest;
-use super::super::lease_set::LeaseSet;
-use super::super::leasing::NextConfig;
-use super::super::message::{DemandReport, LogId, Message, Value};
-use super::super::step::Step;
-use super::super::timers::Timer;
 use super::Parts;
+use crate::action::Event;
+use crate::input::OperatorRequest;
+use crate::lease_set::LeaseSet;
+use crate::leasing::NextConfig;
+use crate::message::{DemandReport, LogId, Message, Value};
+use crate::step::Step;
+use crate::timers::Timer;
 
 /// Delay before a leader looks again whether it may propose a configuration.
 const CONFIGURE_AGAIN: Duration = Duration::from_millis(50);
@@ -86,7 +86,7 @@ impl Parts {
     pub fn on_operator(&mut self, step: &mut Step<'_>, operator: OperatorRequest) {
         match operator {
             OperatorRequest::Transfer(to) => self.transfer_leadership(step, to),
-            OperatorRequest::Lease { ask, set } => self.set_leases(step, step.me(), (ask, set)),
+            OperatorRequest::Lease { ask, set } => self.set_leases(step, step.me(), ask, set),
         }
     }
 
@@ -96,12 +96,13 @@ impl Parts {
         &mut self,
         step: &mut Step<'_>,
         from: ReplicaId,
-        (ask, set): (u64, LeaseSet),
+        ask: u64,
+        set: LeaseSet,
     ) {
         let me = step.me();
         if self.consensus.leads() {
             let has_begun = self.consensus.knows_configs();
-            if self.leasing.take_request(step, from, (ask, set), has_begun) {
+            if self.leasing.take_request(step, from, ask, set, has_begun) {
                 step.set_timer(Timer::Reconfigure, step.now);
             }
         } else if let Some(leader) = self.consensus.leader().filter(|l| *l != me && from == me) {

@@ -1,8 +1,8 @@
 //! A planned end: nobody is to wait for this replica while it is away.
 
-use super::super::action::Event;
-use super::super::step::Step;
 use super::Parts;
+use crate::action::Event;
+use crate::step::Step;
 
 impl Parts {
     /// The process is to end: transfers leadership, gives leases back and recalls promises.
@@ -34,7 +34,7 @@ impl Parts {
         };
         if !joined || !unsettled && self.leasing.has_left(step) {
             let leads = self.consensus.leads();
-            assert!(!leads || alone, "nobody goes who leads others");
+            assert!(!leads || alone, "a leader of other replicas does not leave");
             self.left = true;
             step.announce(Event::Left);
         }

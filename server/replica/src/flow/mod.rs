@@ -96,7 +96,7 @@ impl Parts {
         assert_eq!(
             configs.0,
             self.leasing.configs().newest().0,
-            "configurations are known as far as they are executed"
+            "the newest known configuration is the newest executed one"
         );
     }
 }

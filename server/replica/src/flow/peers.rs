@@ -1,10 +1,10 @@
 //! One message of a peer, to the flow that it sets going.
 
-use super::super::action::Event;
-use super::super::consensus::{Acceptances, Prepared};
-use super::super::message::{Envelope, Message};
-use super::super::step::Step;
 use super::Parts;
+use crate::action::Event;
+use crate::consensus::{Acceptances, Prepared};
+use crate::message::{Envelope, Message};
+use crate::step::Step;
 
 impl Parts {
     /// Takes a message of a peer. `current`: it is from the run of the peer that is known
@@ -20,7 +20,7 @@ impl Parts {
             }
             // A replica that takes no part yet helps others to join, and says that it is there.
             _ if !self.joining.has_joined() => {}
-            Message::PreVote { ballot, ask } => self.on_pre_vote(step, from, (ballot, ask)),
+            Message::PreVote { ballot, ask } => self.on_pre_vote(step, from, ballot, ask),
             Message::Prepare { ballot, commits } => self.on_prepare(step, from, ballot, commits),
             Message::Prepared {
                 ballot,
@@ -40,7 +40,7 @@ impl Parts {
                     entries,
                     log_starts,
                 };
-                self.on_prepared(step, (from, incarnation), prepared)
+                self.on_prepared(step, from, incarnation, prepared)
             }
             Message::Accept(accept) => self.on_accept(step, from, accept),
             Message::Accepted { ballot, log, votes } => {
@@ -51,12 +51,12 @@ impl Parts {
                 ballot,
                 probe,
                 logs,
-            } => self.on_heartbeat(step, from, (ballot, probe), logs),
+            } => self.on_heartbeat(step, from, ballot, probe, logs),
             Message::HeartbeatAck {
                 ballot,
                 probe,
                 suspects,
-            } => self.on_heartbeat_ack(step, from, (ballot, probe), suspects),
+            } => self.on_heartbeat_ack(step, from, ballot, probe, suspects),
             Message::TransferRequest => self.on_transfer_request(step, from),
             Message::Move { to } => self.transfer_leadership(step, to),
             _ if !current => step.metrics.stale_incarnation += 1,
@@ -79,18 +79,18 @@ impl Parts {
                 ballot,
                 by_operator,
             } => self.consensus.note_transfer(from, ballot, by_operator),
-            Message::PreVoted { ballot, ask } => self.on_pre_voted(step, from, (ballot, ask)),
+            Message::PreVoted { ballot, ask } => self.on_pre_voted(step, from, ballot, ask),
             Message::Fetch {
                 log,
                 from: first,
-                to,
-            } => self.consensus.on_fetch(step, from, log, (first, to)),
+                to: last,
+            } => self.consensus.on_fetch(step, from, log, first, last),
             Message::Fetched { log, entries } => self.on_fetched(step, from, log, entries),
             Message::Forward { commands } => self.on_forward(step, from, commands),
             Message::Answered { answers } => self.writes.on_answered(step, answers),
             Message::ForwardRead { read_index, reads } => {
                 let (part, view) = self.reads();
-                part.on_forwarded(step, view, (from, read_index), reads)
+                part.on_forwarded(step, view, from, read_index, reads)
             }
             Message::ReadAnswers(answers) => {
                 let (reads, view) = self.reads();
@@ -98,7 +98,7 @@ impl Parts {
             }
             Message::Lease(message) => self.on_lease(step, from, &message),
             Message::Demand(report) => self.on_demand(step, from, &report),
-            Message::SetLease { ask, set } => self.set_leases(step, from, (ask, set)),
+            Message::SetLease { ask, set } => self.set_leases(step, from, ask, set),
             Message::LeaseAnswer { ask, answer } => {
                 step.announce(Event::LeaseAnswered { ask, answer });
             }

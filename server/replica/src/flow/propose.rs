@@ -5,12 +5,12 @@ use std::sync::Arc;
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
 use leasehold_wire::{Command, Outcome};
 
-use super::super::consensus::{CommandClass, SlotEntry};
-use super::super::message::{Batch, LogId, Message, Proposal, RequestId, Value};
-use super::super::parts::{chunks, outcome_size};
-use super::super::persist::Continuation;
-use super::super::step::Step;
 use super::Parts;
+use crate::consensus::{CommandClass, SlotEntry};
+use crate::message::{Batch, LogId, Message, Proposal, RequestId, Value};
+use crate::parts::{chunks, outcome_size};
+use crate::persist::Continuation;
+use crate::step::Step;
 
 impl Parts {
     /// Takes commands from their origin (this replica included). A replica that does not lead
@@ -119,7 +119,7 @@ impl Parts {
         let early_tag = self.early_tag(step, &value);
         let sessions = self.machine.sessions();
         self.consensus
-            .propose(step, log, (value, early_tag), sessions);
+            .propose(step, log, value, early_tag, sessions);
     }
 
     /// Puts into the next slot a value that Phase 1 found, over whatever is there. Its
@@ -193,10 +193,11 @@ impl Parts {
         &mut self,
         step: &mut Step<'_>,
         from: ReplicaId,
-        probe: (Ballot, u64),
+        ballot: Ballot,
+        probe: u64,
         suspects: ReplicaSet,
     ) {
-        if self.consensus.probe_answered(step, from, probe) {
+        if self.consensus.probe_answered(step, from, ballot, probe) {
             self.leasing.note_report(step.now, from, suspects);
             self.answer_confirmed_requests(step);
             let (reads, view) = self.reads();

@@ -2,15 +2,15 @@
 
 use leasehold_leases::{Incarnation, ReplicaId, Time};
 
-use super::super::action::Event;
-use super::super::context::PeerContact;
-use super::super::handles::Sequence;
-use super::super::input::Input;
-use super::super::message::Message;
-use super::super::persist::{Continuation, Continuations};
-use super::super::step::Step;
-use super::super::timers::Timer;
 use super::Parts;
+use crate::action::Event;
+use crate::context::PeerContact;
+use crate::handles::Sequence;
+use crate::input::Input;
+use crate::message::Message;
+use crate::persist::{Continuation, Continuations};
+use crate::step::Step;
+use crate::timers::Timer;
 
 impl Parts {
     /// Takes an input that is no message and does not change what this node is.

@@ -5,11 +5,11 @@ use leasehold_leases::latency::RoundTrips;
 use leasehold_leases::{Key, ReplicaId, Time};
 use leasehold_wire::Command;
 
-use super::super::context::ReplicaContext;
-use super::super::message::{DemandReport, Message};
-use super::super::step::Step;
 use super::Leasing;
 use super::rtt_matrix::RttMatrix;
+use crate::context::ReplicaContext;
+use crate::message::{DemandReport, Message};
+use crate::step::Step;
 
 /// Divisor: a replica takes one such part of the memory for demand for its own clients. The rest is
 /// for what a leader hears of all.

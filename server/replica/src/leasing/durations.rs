@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_leases::LeaseParams;
 
-use super::super::lease_set::Durations;
+use crate::lease_set::Durations;
 
 /// Why these durations may not be put in force, if so: the reason, and what would do.
 pub(super) fn unfit(params: &LeaseParams, distance: Duration, force: bool) -> Option<String> {

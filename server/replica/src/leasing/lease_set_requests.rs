@@ -9,13 +9,13 @@ use leasehold_leases::{
     StrategySpec,
 };
 
-use super::super::action::Event;
-use super::super::context::ReplicaContext;
-use super::super::handles::Requester;
-use super::super::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
-use super::super::message::Message;
-use super::super::step::Step;
 use super::{Leasing, durations};
+use crate::action::Event;
+use crate::context::ReplicaContext;
+use crate::handles::Requester;
+use crate::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
+use crate::message::Message;
+use crate::step::Step;
 
 /// Most requests that a leader keeps at a time.
 const REQUESTS_MAX: usize = 64;
@@ -135,7 +135,10 @@ impl LeaseSetRequests {
                 self.merged = Some(merged);
             }
         }
-        assert!(self.len() <= REQUESTS_MAX, "no more are kept than may be");
+        assert!(
+            self.len() <= REQUESTS_MAX,
+            "at most {REQUESTS_MAX} requests are kept"
+        );
         true
     }
 }
@@ -148,7 +151,8 @@ impl Leasing {
         &mut self,
         step: &mut Step<'_>,
         from: ReplicaId,
-        (ask, set): (u64, LeaseSet),
+        ask: u64,
+        set: LeaseSet,
         has_begun: bool,
     ) -> bool {
         let from = requester(step, from);
@@ -162,7 +166,7 @@ impl Leasing {
         let merged = match self.merge(step, &set, has_begun) {
             Ok(merged) => merged,
             Err(refusal) => {
-                self.answer(step, from, (ask, set), Err(refusal));
+                self.answer(step, from, ask, set, Err(refusal));
                 return false;
             }
         };
@@ -298,7 +302,7 @@ impl Leasing {
         }
         assert!(
             already <= requests.len(),
-            "only what is requested is in force"
+            "a configuration in force was requested"
         );
         // The last may take back what one before it adds: then nothing is proposed.
         let already = if nothing { requests.len() } else { already };
@@ -364,8 +368,8 @@ impl Leasing {
         } in ended
         {
             let already = true;
-            let change = (request.ask, request.set);
-            self.answer(step, request.from, change, Ok(InForce { config, already }));
+            let in_force = Ok(InForce { config, already });
+            self.answer(step, request.from, request.ask, request.set, in_force);
         }
     }
 
@@ -374,7 +378,7 @@ impl Leasing {
         assert_eq!(
             config,
             self.configs.newest(),
-            "what was just executed is in force"
+            "the configuration just executed is in force"
         );
         self.leader_state.requests.merged = None;
         let waiting = &mut self.leader_state.requests.waiting;
@@ -382,8 +386,8 @@ impl Leasing {
             waiting.extract_if(.., |request| request.proposed).collect();
         for request in proposed {
             let already = false;
-            let change = (request.ask, request.set);
-            self.answer(step, request.from, change, Ok(InForce { config, already }));
+            let in_force = Ok(InForce { config, already });
+            self.answer(step, request.from, request.ask, request.set, in_force);
         }
     }
 
@@ -393,7 +397,8 @@ impl Leasing {
         &mut self,
         step: &mut Step<'_>,
         from: Requester,
-        (ask, set): (u64, LeaseSet),
+        ask: u64,
+        set: LeaseSet,
         answer: LeaseAnswer,
     ) {
         if !matches!(answer, Err(Refusal::Busy(_))) {

@@ -16,11 +16,11 @@ use std::time::Duration;
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{LeaseMessage, ReplicaId, ReplicaSet};
 
-use super::super::action::Record;
-use super::super::message::Message;
-use super::super::persist::Continuation;
-use super::super::step::Step;
 use super::Leasing;
+use crate::action::Record;
+use crate::message::Message;
+use crate::persist::Continuation;
+use crate::step::Step;
 
 /// Progress of a replica that leaves.
 #[derive(Clone, Debug, Default, Hash)]
@@ -39,9 +39,12 @@ impl LeaveProgress {
     pub(super) fn check(&self, last: u64) {
         assert!(
             self.recorded || !self.durable,
-            "what is on disk was written down"
+            "a durable departure was recorded"
         );
-        assert!(self.recalls <= last, "only what was sent is recalled");
+        assert!(
+            self.recalls <= last,
+            "only promises that were sent are recalled"
+        );
     }
 }
 
@@ -93,7 +96,7 @@ impl Leasing {
             return;
         };
         if !believed && step.ctx.clock_trusted && !leaving.recorded {
-            assert!(!leaving.durable, "it is written down once");
+            assert!(!leaving.durable, "a departure is recorded once");
             leaving.recorded = true;
             step.record(Record::RestartWait(Duration::ZERO));
             step.when_durable(Continuation::Left);

@@ -246,7 +246,7 @@ impl Leasing {
     pub(super) fn poll(&mut self, step: &mut Step<'_>, barrier: Slot, executed: Slot) -> bool {
         assert!(
             barrier >= executed || mutated(),
-            "a barrier counts what is executed"
+            "a barrier is not below the executed slot"
         );
         let waited = self.in_restart_wait(step.now);
         self.persist_restart_wait(step);
@@ -327,7 +327,11 @@ impl Leasing {
         let lagging = ConfigId(newest.0.saturating_sub(CONFIGS_KEPT));
         self.configs
             .forget_before(granted.min(promised).min(lagging));
-        assert_eq!(self.configs.newest(), newest, "the newest is kept");
+        assert_eq!(
+            self.configs.newest(),
+            newest,
+            "the newest configuration is kept"
+        );
     }
 
     /// Grantor and holder talk. Returns whether a grant was given back: accepted slots
@@ -363,7 +367,7 @@ impl Leasing {
     pub fn check(&self) {
         assert!(
             !self.configured || self.configs.newest() > ConfigId(0),
-            "who is configured has executed a configuration"
+            "a configured replica has executed a configuration"
         );
         if let Some(leaving) = &self.leaving {
             leaving.check(self.grantor.last_sequence());

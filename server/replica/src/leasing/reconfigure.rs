@@ -11,12 +11,12 @@ use leasehold_leases::{
     Time,
 };
 
-use super::super::context::ReplicaContext;
-use super::super::settings::AcceptReplies;
-use super::super::step::Step;
 use super::Leasing;
 use super::lease_set_requests::LeaseSetRequests;
 use super::suspicion::{ExclusionRule, Suspicions};
+use crate::context::ReplicaContext;
+use crate::settings::AcceptReplies;
+use crate::step::Step;
 
 /// When clients have turned to other keys, holders are chosen so many times as often ...
 const HURRY: u32 = 4;
@@ -155,7 +155,11 @@ impl Leasing {
             Some(survey) => survey,
             None => self.begin_survey(step),
         };
-        assert_eq!(survey.of(), newest, "a pass changes the newest");
+        assert_eq!(
+            survey.of(),
+            newest,
+            "a pass changes the newest configuration"
+        );
         if !survey.look(
             &self.demand_tracker.demand,
             &self.configs,
@@ -295,11 +299,11 @@ impl Leasing {
         let mut situation = self.situation(step.ctx);
         let silent = |other: &ReplicaId| !step.ctx.is_heard(step.now, *other);
         situation.silent = step.ctx.others().filter(silent).collect();
-        let known = (&self.demand_tracker.demand, &self.configs);
         Survey::begin(
             wanted,
             situation,
-            known,
+            &self.demand_tracker.demand,
+            &self.configs,
             self.leader_state.round_robin_key.clone(),
         )
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_leases::latency::RoundTrips;
 use leasehold_leases::{ReplicaId, ReplicaSet};
 
-use super::super::context::ReplicaContext;
+use crate::context::ReplicaContext;
 
 /// Assumed of a way that nobody has measured, in ms, if no longer one is known.
 const UNMEASURED_MS: f64 = 1000.0;
@@ -40,7 +40,10 @@ impl RttMatrix {
         if let Some(row) = self.rows.get_mut(from.index()) {
             let usable = rtts_us.iter().take(n).map(|us| (*us).min(RTT_MAX_US));
             *row = usable.collect();
-            assert!(row.len() <= n, "no more ways than replicas");
+            assert!(
+                row.len() <= n,
+                "a row has no more round trips than replicas"
+            );
         }
     }
 

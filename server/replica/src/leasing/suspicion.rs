@@ -125,7 +125,7 @@ impl Suspicions {
         );
         assert!(
             exclusions.is_subset(rule.members.voters()),
-            "who is excluded exists"
+            "an excluded replica is a member"
         );
         exclusions
     }

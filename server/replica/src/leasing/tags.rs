@@ -4,7 +4,7 @@
 use leasehold_leases::promise::LiveGrants;
 use leasehold_leases::{Configs, ReplicaSet};
 
-use super::super::message::Value;
+use crate::message::Value;
 
 /// The grants in force at one moment.
 pub struct Tags<'a> {

@@ -11,13 +11,13 @@ use leasehold_leases::{Key, Slot};
 use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Entry, ErrorCode, Outcome, ReadOp, Version};
 
-use super::super::action::{Checkpoint, StoredValue};
-use super::super::settings::SessionLimits;
-use super::super::size_estimate::command_size_estimate;
-use super::super::unavailable;
 use super::merge::{RECORD_BYTES_MAX, merge, work_ahead};
 use super::session::{Admission, Sessions};
+use crate::action::{Checkpoint, StoredValue};
 use crate::cost;
+use crate::settings::SessionLimits;
+use crate::size_estimate::command_size_estimate;
+use crate::unavailable;
 
 /// The entries of one answer: they fit into a frame, with what is around them.
 const RESULT_BYTES_MAX: usize = leasehold_wire::FRAME_BYTES_MAX - (64 << 10);

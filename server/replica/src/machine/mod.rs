@@ -163,7 +163,7 @@ impl StateMachine {
         );
         assert!(
             (executed, config) >= self.checkpointed,
-            "no state goes back behind its checkpoint"
+            "the state is not behind its checkpoint"
         );
         if (executed, config) == self.checkpointed {
             return;
@@ -183,13 +183,13 @@ impl StateMachine {
             written_bytes,
             piece_bytes,
         ));
-        self.go_on_staging(step, (executed, config));
+        self.go_on_staging(step, executed, config);
     }
 
     /// Writes down the next values of a checkpoint, or the checkpoint. It holds the state of the
     /// slot at which it was begun, whatever was executed since (hazard 86): a restart executes the
-    /// log from there on.
-    pub(super) fn go_on_staging(&mut self, step: &mut Step<'_>, now: (Slot, ConfigId)) {
+    /// log from there on. `executed` and `config` are what is executed now.
+    pub(super) fn go_on_staging(&mut self, step: &mut Step<'_>, executed: Slot, config: ConfigId) {
         let Some(mut staging) = self.staging.take() else {
             return;
         };
@@ -205,7 +205,7 @@ impl StateMachine {
         }
         let mut checkpoint = staging.finish();
         if off(Rule::H86OneSlot) {
-            (checkpoint.executed, checkpoint.config) = now;
+            (checkpoint.executed, checkpoint.config) = (executed, config);
         }
         self.checkpointed = (checkpoint.executed, checkpoint.config);
         step.when_durable(Continuation::Checkpointed(self.checkpointed()));

@@ -53,8 +53,8 @@ use leasehold_leases::mutants::{Rule, off};
 use leasehold_wire::{Command, Outcome};
 
 use self::results::Results;
-use super::super::action::SessionImage;
-use super::super::settings::{SESSION_STEP, SessionLimits};
+use crate::action::SessionImage;
+use crate::settings::{SESSION_STEP, SessionLimits};
 
 const STEP_MS: u64 = SESSION_STEP.as_millis() as u64;
 /// Sessions that end because of their age at most when a batch is executed, so that no step
@@ -294,7 +294,7 @@ impl Sessions {
         session.acked_below = session.acked_below.max(acked_below);
         assert!(
             session.acked_below <= sequence,
-            "nobody has acknowledged what is being executed"
+            "no client has acknowledged the command being executed"
         );
         let results = &mut session.results;
         let is_new = results.insert(sequence, outcome.into(), session.acked_below);

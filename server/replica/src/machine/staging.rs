@@ -5,11 +5,11 @@
 //! values ([`checkpoint_piece_bytes`]) writes one piece first, and the next when that is durable.
 //! Others write between them.
 //!
-//! [`checkpoint_piece_bytes`]: super::super::settings::Settings::checkpoint_piece_bytes
+//! [`checkpoint_piece_bytes`]: crate::settings::Settings::checkpoint_piece_bytes
 
 use leasehold_leases::Key;
 
-use super::super::action::{Checkpoint, StoredValue};
+use crate::action::{Checkpoint, StoredValue};
 
 /// A value is long if it has at least this fraction of a piece.
 const LONG_SHARE: usize = 128;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use leasehold_leases::{Key, ReplicaId};
 use leasehold_wire::{Outcome, Path};
 
-use super::super::handles::ReadFrom;
-use super::super::message::{ReadAnswer, RequestId};
-use super::super::parts::read_answers;
-use super::super::step::Step;
+use crate::handles::ReadFrom;
+use crate::message::{ReadAnswer, RequestId};
+use crate::parts::read_answers;
+use crate::step::Step;
 
 /// A read of one key, and the client or peer that gets its answer.
 #[derive(Clone, Debug, Hash)]

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 
 use leasehold_wire::Path;
 
-use super::super::handles::ClientHandle;
-use super::super::step::Step;
-use super::super::unavailable::client_disconnected;
+use crate::handles::ClientHandle;
+use crate::step::Step;
+use crate::unavailable::client_disconnected;
 
 /// Connections of clients that have ended.
 #[derive(Clone, Debug, Default, Hash)]

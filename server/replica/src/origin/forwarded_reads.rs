@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use leasehold_leases::{Key, ReplicaId, Time};
 
-use super::super::handles::ClientHandle;
-use super::super::message::{Message, RequestId};
-use super::super::parts::chunks;
-use super::super::step::Step;
 use super::disconnected::{DisconnectedClients, reply_disconnected};
+use crate::handles::ClientHandle;
+use crate::message::{Message, RequestId};
+use crate::parts::chunks;
 use crate::round_robin::RoundRobinQueue;
+use crate::step::Step;
 
 /// Reads that one peer is asked at a time. Over a round trip of 100 ms these are 10,000 a second.
 pub const FORWARDED_TO_PEER_MAX: usize = 1024;
@@ -139,7 +139,7 @@ impl ForwardedReads {
             of_leader: target.of_leader,
         };
         let known = self.forwarded.insert(request, forwarded);
-        assert!(known.is_none(), "every attempt has a name of its own");
+        assert!(known.is_none(), "every attempt has its own name");
     }
 
     /// A peer has answered something.
@@ -158,7 +158,8 @@ impl ForwardedReads {
     /// A peer does not answer this read. What somebody else is to be asked, if anybody.
     pub(super) fn take_refused(
         &mut self,
-        (by, request): (ReplicaId, RequestId),
+        by: ReplicaId,
+        request: RequestId,
         leader: Option<ReplicaId>,
     ) -> Option<UnroutedRead> {
         let forwarded = self.forwarded.get(&request)?;
@@ -219,7 +220,7 @@ impl ForwardedReads {
         if let ForwardState::Sent(to) = forwarded.state
             && let Some(window) = self.peers.get_mut(&to)
         {
-            assert!(window.sent > 0, "what was sent is counted");
+            assert!(window.sent > 0, "sent reads are counted");
             window.sent -= 1;
         }
         Some(forwarded)
@@ -291,10 +292,10 @@ impl ForwardedReads {
         }
         for (to, window) in &self.peers {
             let counted = sent.get(to).copied().unwrap_or_default();
-            assert_eq!(window.sent, counted, "what was sent is counted");
+            assert_eq!(window.sent, counted, "sent reads are counted");
             assert!(
                 !waits.contains(to) || !window.waiting.is_empty(),
-                "what waits for a peer has a turn"
+                "a read that waits for a peer has a turn"
             );
         }
     }

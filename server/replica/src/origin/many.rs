@@ -5,11 +5,11 @@ use leasehold_leases::Permit;
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_wire::{Command, Outcome, Path, ReadOp};
 
-use super::super::action::Action;
-use super::super::handles::ClientHandle;
-use super::super::handles::{FencedRead, ReadFrom};
-use super::super::step::Step;
 use super::view::View;
+use crate::action::Action;
+use crate::handles::ClientHandle;
+use crate::handles::{FencedRead, ReadFrom};
+use crate::step::Step;
 
 /// Answers a client's read of several keys, if that is possible here and now. Returns
 /// whether it was.

@@ -13,9 +13,9 @@ use bytes::Bytes;
 use leasehold_leases::hashing::SeededState;
 use leasehold_wire::Command;
 
-use super::super::message::RequestId;
-use super::super::size_estimate::command_size_estimate;
+use crate::message::RequestId;
 use crate::round_robin::RoundRobinQueue;
+use crate::size_estimate::command_size_estimate;
 
 /// Minimum cost counted for a merge: writes on their way may make its record large.
 const WORK_MIN: usize = 64;
@@ -218,7 +218,10 @@ impl MergeQueues {
         let Some(key) = merged_key(command) else {
             return;
         };
-        let merges = self.by_key.get_mut(key).expect("its merges are counted");
+        let merges = self
+            .by_key
+            .get_mut(key)
+            .expect("the merges of a key are counted");
         *merges -= 1;
         if *merges == 0 {
             self.by_key.remove(key);
@@ -241,9 +244,9 @@ impl MergeQueues {
         assert_eq!(self.by_key, counted.by_key, "merges are counted");
         let queues = |of: &MergeQueues| [&of.small, &of.large, &of.long].map(Clone::clone);
         for (queue, found) in queues(self).iter().zip(queues(&counted)) {
-            assert_eq!(queue.work_sent, found.work_sent, "what was sent is counted");
+            assert_eq!(queue.work_sent, found.work_sent, "sent work is counted");
             let waiting = queue.queued.len() - queue.answered;
-            assert_eq!(waiting, found.queued.len(), "what was not sent is queued");
+            assert_eq!(waiting, found.queued.len(), "unsent merges are queued");
         }
     }
 }

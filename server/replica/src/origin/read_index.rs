@@ -7,10 +7,10 @@ use leasehold_leases::Slot;
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_wire::Path;
 
-use super::super::handles::ReadFrom;
-use super::super::step::Step;
 use super::answers::{ReadAnswers, ReadRequest};
 use super::view::View;
+use crate::handles::ReadFrom;
+use crate::step::Step;
 
 /// Reads that the leader confirms: a majority has to answer, then a slot to execute.
 #[derive(Clone, Debug, Default, Hash)]
@@ -97,7 +97,7 @@ impl ReadIndex {
             && *probe <= confirmed
             && let Some((_, index, read)) = self.unconfirmed.pop_front()
         {
-            self.answer((step, view), answers, index, read);
+            self.answer(step, view, answers, index, read);
         }
     }
 
@@ -105,7 +105,8 @@ impl ReadIndex {
     /// what the key holds then. Else it waits for it.
     fn answer(
         &mut self,
-        (step, view): (&mut Step<'_>, View<'_>),
+        step: &mut Step<'_>,
+        view: View<'_>,
         answers: &mut ReadAnswers,
         index: Slot,
         read: ReadRequest,
@@ -159,7 +160,7 @@ impl ReadIndex {
     ) {
         let ready = self.confirmed.remove(&slot);
         for read in ready.into_iter().flatten() {
-            self.answer((step, view), answers, slot, read);
+            self.answer(step, view, answers, slot, read);
         }
     }
 

@@ -1,5 +1,5 @@
 //! Reads of one key (protocol §3): under a lease, blocked by writes in flight, forwarded
-//! to the nearest holder, else confirmed by the leader (`indexing`).
+//! to the nearest holder, else confirmed by the leader (`read_index`).
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -9,15 +9,15 @@ use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Key, Permit, ReplicaId, Slot};
 use leasehold_wire::{Outcome, Path};
 
-use super::super::action::Action;
-use super::super::handles::{ClientHandle, FencedRead, ReadFrom};
-use super::super::message::{ReadAnswer, RequestId};
-use super::super::step::Step;
 use super::answers::{ReadAnswers, ReadRequest};
 use super::disconnected::{DisconnectedClients, reply_disconnected};
 use super::forwarded_reads::{ForwardedReads, Target, UnroutedRead};
 use super::read_index::ReadIndex;
 use super::view::View;
+use crate::action::Action;
+use crate::handles::{ClientHandle, FencedRead, ReadFrom};
+use crate::message::{ReadAnswer, RequestId};
+use crate::step::Step;
 
 /// A read under a valid permit (`Path::Held`) that waits for the slots that were marked then.
 #[derive(Clone, Debug, Hash)]
@@ -105,7 +105,7 @@ impl Reads {
         for key in std::mem::take(&mut self.touched) {
             let executed = view.executed();
             let ready = self.take_blocked(&key, |blocked| blocked.wait <= executed);
-            self.answer_blocked(step, view, (&key, ready), None);
+            self.answer_blocked(step, view, &key, ready, None);
         }
         self.read_index
             .answer_executed(step, view, &mut self.answers);
@@ -122,7 +122,7 @@ impl Reads {
                 .collect();
             for (key, outcome) in values {
                 let ready = self.take_blocked(&key, |blocked| blocked.wait <= slot);
-                self.answer_blocked(step, view, (&key, ready), Some(outcome));
+                self.answer_blocked(step, view, &key, ready, Some(outcome));
             }
         }
         self.read_index
@@ -151,7 +151,8 @@ impl Reads {
         &mut self,
         step: &mut Step<'_>,
         view: View<'_>,
-        (key, ready): (&Key, Vec<BlockedRead>),
+        key: &Key,
+        ready: Vec<BlockedRead>,
         outcome: Option<Outcome>,
     ) {
         if ready.is_empty() {
@@ -275,7 +276,8 @@ impl Reads {
         &mut self,
         step: &mut Step<'_>,
         view: View<'_>,
-        (from, read_index): (ReplicaId, bool),
+        from: ReplicaId,
+        read_index: bool,
         reads: Vec<(RequestId, Key)>,
     ) {
         for (request, key) in reads {
@@ -310,7 +312,7 @@ impl Reads {
                 }
                 None => {
                     let leader = view.consensus.leader();
-                    if let Some(unrouted) = self.forwarded.take_refused((from, request), leader) {
+                    if let Some(unrouted) = self.forwarded.take_refused(from, request, leader) {
                         self.forward(step, view, unrouted);
                     }
                 }

@@ -3,9 +3,9 @@
 use leasehold_leases::{NoPermit, Permit, Slot, Time};
 use leasehold_wire::Outcome;
 
-use super::super::consensus::Consensus;
-use super::super::leasing::Leasing;
-use super::super::machine::Kv;
+use crate::consensus::Consensus;
+use crate::leasing::Leasing;
+use crate::machine::Kv;
 
 /// State that reads look at.
 #[derive(Clone, Copy)]

@@ -9,17 +9,17 @@ use leasehold_leases::hashing::SeededState;
 use leasehold_leases::{ReplicaId, Slot, Time};
 use leasehold_wire::{Command, Outcome, Path};
 
-use super::super::consensus::Accepted;
-use super::super::handles::ClientHandle;
-use super::super::machine::version_of;
-use super::super::message::{Message, Proposal, RequestId};
-use super::super::parts::chunks;
-use super::super::size_estimate::command_size_estimate;
-use super::super::step::Step;
-use super::super::unavailable::{sent_again, too_many_merges};
 use super::disconnected::{DisconnectedClients, reply_disconnected};
 use super::merge_queues::{MergeCost, MergeQueues, QueuedMerge};
 use super::placeholder::placeholder;
+use crate::consensus::Accepted;
+use crate::handles::ClientHandle;
+use crate::machine::version_of;
+use crate::message::{Message, Proposal, RequestId};
+use crate::parts::chunks;
+use crate::size_estimate::command_size_estimate;
+use crate::step::Step;
+use crate::unavailable::{sent_again, too_many_merges};
 
 /// Waits between attempts grow with their number, up to this.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
@@ -88,7 +88,8 @@ type PendingBySession = HashMap<(u64, u64), PendingCommand, SeededState>;
 /// it.
 fn queued_write(
     writes: &mut PendingBySession,
-    (session, request): QueuedMerge,
+    session: (u64, u64),
+    request: RequestId,
 ) -> Option<&mut PendingCommand> {
     let pending = writes.get_mut(&session)?;
     pending.is_queued_as(request).then_some(pending)
@@ -125,14 +126,15 @@ impl Writes {
         self.writes.contains_key(&(write.client, write.sequence))
     }
 
-    /// Takes a command of a client that is so much work. A write that waits already is answered
+    /// Takes a command of a client that is so much `work`. A write that waits already is answered
     /// where its client asked last, perhaps on a new connection. Where it asked before it hears
     /// so.
     pub fn submit(
         &mut self,
         step: &mut Step<'_>,
         from: ClientHandle,
-        (command, work): (Command, usize),
+        command: Command,
+        work: usize,
     ) {
         let session = (command.client, command.sequence);
         if command.is_write()
@@ -187,7 +189,8 @@ impl Writes {
         let work_max = step.ctx.settings.merge_work_max;
         let mut recounted = 0;
         while let Some(next) = self.merging.next(work_max, recounted >= RECOUNTED_MAX) {
-            let Some(pending) = queued_write(&mut self.writes, next.queued) else {
+            let (session, request) = next.queued;
+            let Some(pending) = queued_write(&mut self.writes, session, request) else {
                 self.merging.pass_over(&next);
                 continue;
             };

@@ -8,9 +8,9 @@ use leasehold_leases::demand::{Delta, TallyReport};
 use leasehold_leases::{ConfigChange, Promise, ReplicaId, ReplicaSet};
 use smallvec::smallvec;
 
-use super::super::lease_set::LeaseSet;
-use super::super::message::Batch;
 use super::*;
+use crate::lease_set::LeaseSet;
+use crate::message::Batch;
 
 const KNOWN: SanityBaseline = SanityBaseline {
     round: 7,

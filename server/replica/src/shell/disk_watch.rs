@@ -1,4 +1,4 @@
-//! Whether the replica may count on its disk.
+//! Watch over the disk: it determines whether the replica may count on it.
 //!
 //! A full disk says so; a stalled one says nothing, and its thread is stuck in
 //! the write. A replica that acknowledges leases but cannot make an acceptance
@@ -58,7 +58,7 @@ impl DiskWatch {
         })
     }
 
-    /// Whether the storage takes writes, if that is news to the replica.
+    /// Returns whether the storage takes writes, if that is news to the replica.
     pub fn news(&mut self, now: Time) -> Option<bool> {
         let oldest = self.waiting.front();
         let stalled =

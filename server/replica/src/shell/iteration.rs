@@ -17,6 +17,16 @@ pub struct Watches {
     pub clock: ClockWatch,
 }
 
+/// Vectors of a batch of inputs. They belong to the caller, and keep their capacity from one batch
+/// to the next.
+#[derive(Debug)]
+pub struct IterationBuffers<'a> {
+    /// Inputs of the batch: empty before and after it.
+    pub inputs: &'a mut Vec<Input>,
+    /// Actions of the batch: those that it brings are added.
+    pub actions: &'a mut Vec<Action>,
+}
+
 /// Part of an event-loop iteration that is about to begin.
 #[derive(Debug)]
 pub enum IterationPart<'a> {
@@ -30,9 +40,9 @@ pub enum IterationPart<'a> {
     Proposals,
 }
 
-/// Steps `replica` through everything that `take` brings, and what is due. The vectors are buffers:
-/// `inputs` is empty before and after, `actions` gets what is to be done. `begins` is notified of
-/// each part, so that a caller can measure how long the parts take.
+/// Steps `replica` through everything that `take` brings, and what is due. `buffers` gets what is
+/// to be done. `begins` is notified of each part, so that a caller can measure how long the parts
+/// take.
 ///
 /// Protocol §0: the clock is read *after* the inputs had arrived. A process that
 /// was stopped between reading it and taking them would otherwise date a grant
@@ -41,10 +51,12 @@ pub enum IterationPart<'a> {
 pub fn run_iteration(
     replica: &mut Replica,
     watches: &mut Watches,
-    (inputs, actions): (&mut Vec<Input>, &mut Vec<Action>),
-    (take, clock): (impl FnOnce(&mut Vec<Input>), impl Fn() -> ClockReading),
+    buffers: IterationBuffers<'_>,
+    take: impl FnOnce(&mut Vec<Input>),
+    clock: impl Fn() -> ClockReading,
     mut begins: impl FnMut(&IterationPart<'_>),
 ) -> Time {
+    let IterationBuffers { inputs, actions } = buffers;
     let early = off(Rule::H25StaleNow).then(&clock);
     take(inputs);
     let reading = early.unwrap_or_else(clock);

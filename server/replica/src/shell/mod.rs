@@ -10,5 +10,5 @@ mod perform;
 
 pub use disk_watch::DiskWatch;
 pub use fenced_answers::FencedAnswers;
-pub use iteration::{IterationPart, Watches, run_iteration};
+pub use iteration::{IterationBuffers, IterationPart, Watches, run_iteration};
 pub use perform::{FencedReply, Host, perform};

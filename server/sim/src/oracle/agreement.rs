@@ -69,8 +69,8 @@ mod tests {
     use leasehold_leases::Slot;
     use leasehold_wire::Version;
 
-    use super::super::test_world::{ReplicaState, TestWorld, key, puts};
     use super::*;
+    use crate::oracle::test_world::{ReplicaState, TestWorld, key, puts};
     use leasehold_replica::action::StoredValue;
     use leasehold_replica::message::{LogId, Value};
 

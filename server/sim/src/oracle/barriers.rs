@@ -187,10 +187,10 @@ mod tests {
     use leasehold_wire::Command;
     use leasehold_wire::command::Op;
 
-    use super::super::test_world::{
+    use super::*;
+    use crate::oracle::test_world::{
         BALLOT, ReplicaState, TestWorld, ack, everybody, key, lease_end, promise, puts, says,
     };
-    use super::*;
     use leasehold_replica::action::Sequence;
 
     fn persists(record: Record) -> Vec<Action> {

@@ -229,8 +229,8 @@ fn last_of<T>(
 mod tests {
     use leasehold_leases::KeyRange;
 
-    use super::super::test_world::{ReplicaState, TestWorld, everybody};
     use super::*;
+    use crate::oracle::test_world::{ReplicaState, TestWorld, everybody};
 
     fn set(bits: u64) -> ReplicaSet {
         ReplicaSet(bits)

@@ -184,8 +184,8 @@ mod tests {
     use leasehold_wire::Outcome;
     use leasehold_wire::command::Op;
 
-    use super::super::test_world::{BALLOT, key, says};
     use super::*;
+    use crate::oracle::test_world::{BALLOT, key, says};
     use leasehold_replica::message::ReadAnswer;
 
     const READ: ClientHandle = ClientHandle {

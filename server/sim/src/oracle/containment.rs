@@ -159,8 +159,8 @@ fn compare(
 mod tests {
     use std::time::Duration;
 
-    use super::super::test_world::{LEASE, ReplicaState, TestWorld};
     use super::*;
+    use crate::oracle::test_world::{LEASE, ReplicaState, TestWorld};
 
     /// A clock runs at another rate from the beginning on.
     fn change_rate(node: &mut crate::node::Node, rate_ppm: i32) {

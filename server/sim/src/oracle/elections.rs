@@ -134,8 +134,8 @@ impl ElectionOracle {
 mod tests {
     use leasehold_leases::ReplicaId;
 
-    use super::super::test_world::{ReplicaState, TestWorld, says};
     use super::*;
+    use crate::oracle::test_world::{ReplicaState, TestWorld, says};
     use leasehold_replica::action::Action;
     use leasehold_replica::message::PerLog;
     use leasehold_replica::{Input, Replica};

@@ -88,8 +88,8 @@ impl FreshnessOracle {
 mod tests {
     use leasehold_wire::Version as Written;
 
-    use super::super::test_world::key;
     use super::*;
+    use crate::oracle::test_world::key;
 
     fn at(slot: u64, index: u32) -> Written {
         Written { slot, index }

@@ -144,8 +144,8 @@ mod tests {
     use leasehold_wire::Outcome;
     use leasehold_wire::command::Op;
 
-    use super::super::test_world::{ReplicaState, TestWorld, key, puts};
     use super::*;
+    use crate::oracle::test_world::{ReplicaState, TestWorld, key, puts};
     use leasehold_replica::action::ClientHandle;
     use leasehold_replica::input::ReadFrom;
 

@@ -73,10 +73,10 @@ impl OldLeaderOracle {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_world::{
+    use super::*;
+    use crate::oracle::test_world::{
         BALLOT, LEASE, ReplicaState, TestWorld, ack, promise, puts, says,
     };
-    use super::*;
 
     /// Replica 1 has been promised by replica 0, up to slot 5, and slot 6 writes `a`.
     fn chosen(led: bool, has: ReplicaState, later: bool) -> Verdict {

@@ -110,8 +110,8 @@ mod tests {
     use leasehold_leases::Time;
     use leasehold_wire::{KeyValue, Path};
 
-    use super::super::test_world::{BALLOT, ReplicaState, TestWorld, batch, key, puts, says};
     use super::*;
+    use crate::oracle::test_world::{BALLOT, ReplicaState, TestWorld, batch, key, puts, says};
     use leasehold_replica::action::ClientHandle;
     use leasehold_replica::input::{FencedRead, ReadFrom};
     use leasehold_replica::message::{ReadAnswer, RequestId};

@@ -123,8 +123,8 @@ impl PendingOracle {
 mod tests {
     use leasehold_wire::command::Op;
 
-    use super::super::test_world::{BALLOT, ReplicaState, TestWorld, batch, key, puts};
     use super::*;
+    use crate::oracle::test_world::{BALLOT, ReplicaState, TestWorld, batch, key, puts};
     use leasehold_replica::action::Sequence;
 
     /// A replica has executed five slots and accepted `a` and `b` in the sixth.

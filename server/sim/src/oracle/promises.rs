@@ -129,9 +129,9 @@ impl Promises {
                 Ok(())
             }
             LeaseMessage::Promise(promise) => {
-                let runs = (envelope.from_incarnation, envelope.to_incarnation);
+                let (run, to_run) = (envelope.from_incarnation, envelope.to_incarnation);
                 self.pair_mut(node, to.index())
-                    .make(node, to, runs, promise)
+                    .make(node, to, run, to_run, promise)
             }
         }
     }
@@ -203,7 +203,8 @@ impl PairState {
         &mut self,
         grantor: usize,
         holder: ReplicaId,
-        (run, to_run): (Incarnation, Incarnation),
+        run: Incarnation,
+        to_run: Incarnation,
         promise: &Promise,
     ) -> Verdict {
         let (name, newest) = ((run, promise.sequence), self.newest);

@@ -132,8 +132,8 @@ fn identity(command: &Command) -> WriteId {
 #[cfg(test)]
 mod tests {
 
-    use super::super::test_world::{ReplicaState, TestWorld, key, puts};
     use super::*;
+    use crate::oracle::test_world::{ReplicaState, TestWorld, key, puts};
     use leasehold_replica::action::StoredValue;
     use leasehold_wire::command::Op;
 

@@ -197,10 +197,10 @@ fn lasts_ns(promise: &Promise, rho_ppm: u32) -> u64 {
 mod tests {
     use leasehold_leases::{ConfigId, Slot};
 
-    use super::super::test_world::{
+    use super::*;
+    use crate::oracle::test_world::{
         BALLOT, LEASE, ReplicaState, TestWorld, ack, promise, puts, says,
     };
-    use super::*;
     use leasehold_replica::action::{Action, Record, Sequence};
 
     #[test]

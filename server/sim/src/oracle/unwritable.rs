@@ -50,8 +50,8 @@ impl UnwritableOracle {
 mod tests {
     use leasehold_leases::LeaseMessage;
 
-    use super::super::test_world::{LEASE, ReplicaState, TestWorld, promise, says};
     use super::*;
+    use crate::oracle::test_world::{LEASE, ReplicaState, TestWorld, promise, says};
     use leasehold_replica::Input;
     use leasehold_replica::message::Message;
 

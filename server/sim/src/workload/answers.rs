@@ -101,12 +101,12 @@ impl ClientWorkload {
         };
         let home = client.home;
         world.note_fault(FaultKind::ResentAfterRefusal);
-        let id = self.ask((index, lane), op, refused.ops, world);
+        let id = self.ask(index, lane, op, refused.ops, world);
         if let Some(operation) = self.operations.get_mut(id) {
             operation.again = true;
         }
         self.send(&[id], home, world);
-        self.wait_first(index, (id, 1), world);
+        self.wait_first(index, id, 1, world);
     }
 
     /// Whether an answer reaches its client, and ends what the client waits for.

@@ -142,7 +142,7 @@ impl ClientLoad {
         }
     }
 
-    /// Whether clients' connections end, and whether values are records. Each drawn apart: all
+    /// Draws whether clients' connections end, and whether values are records. Each apart: all
     /// else in a seed stays as it is without these.
     pub fn draw_apart(&mut self, seed: u64) {
         self.records = RecordShape::draw(seed);

@@ -8,7 +8,7 @@
 //! so the checkers must find none of its values. Nor is a write that a replica says it has
 //! not sent, if no other was asked.
 //!
-//! In some runs values are `records`, and many puts merge one field into them; in some
+//! In some runs values are records (`record_shape`), and many puts merge one field into them; in some
 //! clients' connections end now and then (`hang_up`).
 
 mod answers;
@@ -142,11 +142,12 @@ impl ClientWorkload {
 
     /// An alarm of a client went off.
     pub fn alarm(&mut self, token: u64, world: &mut World) {
-        let group = |kind: u64| ((token & !kind) >> COUNT_BITS, token & COUNT_MASK);
+        let first = |kind: u64| (token & !kind) >> COUNT_BITS;
+        let count = token & COUNT_MASK;
         if token & RETRY != 0 {
-            self.retry(group(RETRY), world);
+            self.retry(first(RETRY), count, world);
         } else if token & ABANDON != 0 {
-            self.abandon_unanswered(group(ABANDON), world);
+            self.abandon_unanswered(first(ABANDON), count, world);
         } else {
             self.arrive(token as usize, world);
         }
@@ -181,8 +182,9 @@ impl ClientWorkload {
         self.clients[index].session = ClientSession::new(self.sessions, log_time_ms);
     }
 
-    /// Sends what has no answer again, and then waits for longer.
-    fn retry(&mut self, (first, count): (u64, u64), world: &mut World) {
+    /// Sends again what has no answer among `count` operations from `first` on, and then waits
+    /// for longer.
+    fn retry(&mut self, first: u64, count: u64, world: &mut World) {
         let mut open: Vec<u64> = Vec::new();
         let mut attempts = 0;
         for id in first..first + count {
@@ -201,11 +203,12 @@ impl ClientWorkload {
         let mut others = std::iter::repeat_with(draw).take(DRAWS);
         let at = others.find(|at| !world.refuses(*at)).unwrap_or(0);
         self.send(&open, at, world);
-        self.wait((first, count), attempts, world);
+        self.wait(first, count, attempts, world);
     }
 
-    /// Waits no longer for what has no answer. Once all is well, everything is waited for.
-    fn abandon_unanswered(&mut self, (first, count): (u64, u64), world: &mut World) {
+    /// Waits no longer for what has no answer among `count` operations from `first` on. Once all
+    /// is well, everything is waited for.
+    fn abandon_unanswered(&mut self, first: u64, count: u64, world: &mut World) {
         if world.now_ns() >= self.end_ns {
             return;
         }
@@ -247,7 +250,7 @@ impl ClientWorkload {
             && let Some(lane) = self.clients[index].idle.pop()
         {
             let (op, ops) = self.choose(index);
-            ids.push(self.ask((index, lane), op, ops, world));
+            ids.push(self.ask(index, lane, op, ops, world));
         }
         if ids.is_empty() {
             return;
@@ -259,7 +262,7 @@ impl ClientWorkload {
             let other = self.chooser.rng.random_range(0..world.n());
             self.send(&ids, other, world);
         }
-        self.wait_first(index, (first, ids.len() as u64), world);
+        self.wait_first(index, first, ids.len() as u64, world);
     }
 
     fn choose(&mut self, index: usize) -> (Op, Parts) {
@@ -268,7 +271,7 @@ impl ClientWorkload {
     }
 
     /// Begins an operation of a client in one of its lanes.
-    fn ask(&mut self, (index, lane): (usize, usize), op: Op, ops: Parts, world: &mut World) -> u64 {
+    fn ask(&mut self, index: usize, lane: usize, op: Op, ops: Parts, world: &mut World) -> u64 {
         let id = self.operations.begun() + 1;
         let command = self.clients[index].session.issue(op);
         for (k, did) in ops.iter().filter(|(k, _)| !is_rest(*k)) {
@@ -317,8 +320,10 @@ impl ClientWorkload {
         world.request(at, requests);
     }
 
-    fn wait_first(&mut self, index: usize, (first, count): (u64, u64), world: &mut World) {
-        self.wait((first, count), 1, world);
+    /// Waits for the first answers to `count` operations from `first` on; a client may abandon
+    /// them.
+    fn wait_first(&mut self, index: usize, first: u64, count: u64, world: &mut World) {
+        self.wait(first, count, 1, world);
         if self.load.abandons == 0.0 {
             return;
         }
@@ -333,8 +338,8 @@ impl ClientWorkload {
         }
     }
 
-    /// Looks later whether so many operations from `first` on are answered.
-    fn wait(&mut self, (first, count): (u64, u64), attempts: u64, world: &mut World) {
+    /// Looks later whether `count` operations from `first` on are answered.
+    fn wait(&mut self, first: u64, count: u64, attempts: u64, world: &mut World) {
         let doubled = 1 << (attempts - 1).min(8);
         let retry_timeout_ns =
             self.load.retry_timeout_ns * doubled.min(RETRY_TIMEOUT_GROWTH.into());

@@ -6,9 +6,9 @@ use leasehold_leases::{ReplicaId, Slot};
 use leasehold_wire::{Outcome, Path};
 use rand::RngExt as _;
 
-use super::super::fault::FaultKind;
-use super::super::oracle::WorldSnapshot;
 use super::{ClientReply, QueuedEvent, World};
+use crate::fault::FaultKind;
+use crate::oracle::WorldSnapshot;
 use leasehold_replica::Input;
 use leasehold_replica::action::{ClientHandle, Event, Record, Requester, Sequence};
 use leasehold_replica::codec;

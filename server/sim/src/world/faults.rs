@@ -9,10 +9,10 @@ use leasehold_kernel::process::{Pause, Trap};
 use leasehold_leases::ReplicaId;
 use rand::RngExt as _;
 
-use super::super::fault::FaultKind;
-use super::super::node::PendingShutdown;
-use super::super::oracle::WorldSnapshot;
 use super::{QueuedEvent, World};
+use crate::fault::FaultKind;
+use crate::node::PendingShutdown;
+use crate::oracle::WorldSnapshot;
 use leasehold_leases::clock_watch::ClockReading;
 use leasehold_replica::action::Action;
 use leasehold_replica::shell::Watches;

@@ -2,12 +2,12 @@
 
 use leasehold_kernel::process::Trap;
 
-use super::super::fault::FaultKind;
-use super::super::node::Node;
-use super::super::oracle::WorldSnapshot;
-use super::super::trace;
 use super::effects::ReplicaHost;
 use super::{QueuedEvent, World};
+use crate::fault::FaultKind;
+use crate::node::Node;
+use crate::oracle::WorldSnapshot;
+use crate::trace;
 use leasehold_leases::clock_watch::ClockReading;
 use leasehold_replica::Input;
 use leasehold_replica::action::Action;
@@ -82,7 +82,8 @@ impl World {
             }
         };
         let (replica, inputs) = (process.machine_mut()?, &mut self.inputs);
-        shell::run_iteration(replica, watches, (inputs, actions), (take, clock), |_| {});
+        let buffers = shell::IterationBuffers { inputs, actions };
+        shell::run_iteration(replica, watches, buffers, take, clock, |_| {});
         replica.check();
         Some(leases)
     }

@@ -142,7 +142,7 @@ pub fn nothing_held() -> Settings {
 
 /// Puts a record of so many fields, and merges another value of one field into it as often.
 /// Returns how many merges are executed at once; soon all are.
-fn merged_at_once((count, bytes): (usize, usize), merges: u64, merged: &[Field]) -> u64 {
+fn merged_at_once(count: usize, bytes: usize, merges: u64, merged: &[Field]) -> u64 {
     let mut cluster = Cluster::with(nothing_held());
     let record = fields(count, bytes);
     let put = cluster.ask(0, write(1, 1, Op::put_fields("k", record)));
@@ -163,11 +163,11 @@ fn merged_at_once((count, bytes): (usize, usize), merges: u64, merged: &[Field])
 #[test]
 fn a_group_of_inputs_executes_only_so_much_and_the_next_goes_on() {
     let one = fields(1, 1);
-    let many_fields = merged_at_once((1000, 240), 200, &one);
+    let many_fields = merged_at_once(1000, 240, 200, &one);
     assert!((40..50).contains(&many_fields), "{many_fields} at once");
-    let many_bytes = merged_at_once((250, 1000), 200, &one);
+    let many_bytes = merged_at_once(250, 1000, 200, &one);
     assert!((50..65).contains(&many_bytes), "{many_bytes} at once");
-    assert_eq!(merged_at_once((10, 100), 200, &one), 200);
+    assert_eq!(merged_at_once(10, 100, 200, &one), 200);
 }
 
 /// The replica is idle for most of the time, whenever it is looked at: also if merges come a few at
@@ -287,7 +287,7 @@ fn refused_merges_count_as_work() {
         name: "new".into(),
         value: "v".into(),
     }];
-    let refused = merged_at_once((1024, 10), 200, &one_too_many);
+    let refused = merged_at_once(1024, 10, 200, &one_too_many);
     assert!((105..120).contains(&refused), "{refused} at once");
 }
 
@@ -552,8 +552,8 @@ fn sent(cluster: &Cluster) -> usize {
 }
 
 /// Returns the number of commands that a packet brings to the leader.
-fn forwarded((envelope, _): &Packet) -> usize {
-    match &envelope.message {
+fn forwarded(packet: &Packet) -> usize {
+    match &packet.0.message {
         Message::Forward { commands } => commands.len(),
         _ => 0,
     }

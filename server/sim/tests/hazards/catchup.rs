@@ -9,9 +9,9 @@ use super::cluster::{Cluster, Packet, put};
 
 const FAR_MS: u64 = 50;
 
-fn is_catchup((envelope, _): &Packet) -> bool {
+fn is_catchup(packet: &Packet) -> bool {
     matches!(
-        envelope.message,
+        packet.0.message,
         Message::Fetch { .. } | Message::Fetched { .. }
     )
 }

@@ -79,7 +79,7 @@ struct NodeHost<'a>(&'a mut Cluster, usize);
 
 impl Host for NodeHost<'_> {
     fn send(&mut self, to: ReplicaId, envelope: Envelope) {
-        self.0.transmit((envelope, to));
+        self.0.transmit(envelope, to);
     }
 
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
@@ -282,7 +282,8 @@ impl Cluster {
     }
 
     /// Delivers a packet now, whatever the rules say.
-    pub fn deliver(&mut self, (envelope, to): Packet) {
+    pub fn deliver(&mut self, packet: Packet) {
+        let (envelope, to) = packet;
         self.input(to.index(), Input::Peer(envelope));
         self.deliver_all();
     }
@@ -309,13 +310,13 @@ impl Cluster {
         }
         for (peer, message) in self.answers.take() {
             let envelope = self.node(node).envelope(peer, message);
-            self.transmit((envelope, peer));
+            self.transmit(envelope, peer);
         }
         self.sync(node);
     }
 
-    /// Transmits a packet in the form that its addressee decodes: every message fits into a frame.
-    fn transmit(&mut self, (envelope, to): Packet) {
+    /// Transmits a message in the form that its addressee decodes: every message fits into a frame.
+    fn transmit(&mut self, envelope: Envelope, to: ReplicaId) {
         let decoded = FrameOracle::default().pass(envelope);
         let packet = (decoded.unwrap_or_else(|refused| panic!("{refused:?}")), to);
         // The test chooses which replica leads.
@@ -548,21 +549,22 @@ pub fn read(key: &'static str) -> Command {
 }
 
 /// Whether a packet goes from one replica to another.
-pub fn between((envelope, to): &Packet, a: usize, b: usize) -> bool {
+pub fn between(packet: &Packet, a: usize, b: usize) -> bool {
+    let (envelope, to) = packet;
     envelope.from.index() == a && to.index() == b
 }
 
 /// The Accept of commands in a packet.
-pub fn accept((envelope, _): &Packet) -> Option<&Accept> {
-    match &envelope.message {
+pub fn accept(packet: &Packet) -> Option<&Accept> {
+    match &packet.0.message {
         Message::Accept(accept) if accept.log == LogId::Commands => Some(accept),
         _ => None,
     }
 }
 
 /// Whether a packet holds votes on commands, `slot` among them if one is named.
-pub fn votes_on((envelope, _): &Packet, slot: Option<Slot>) -> bool {
-    match &envelope.message {
+pub fn votes_on(packet: &Packet, slot: Option<Slot>) -> bool {
+    match &packet.0.message {
         Message::Accepted {
             log: LogId::Commands,
             votes,
@@ -573,13 +575,13 @@ pub fn votes_on((envelope, _): &Packet, slot: Option<Slot>) -> bool {
 }
 
 /// Whether a packet is about leases.
-pub fn about_leases((envelope, _): &Packet) -> bool {
-    matches!(envelope.message, Message::Lease(_))
+pub fn about_leases(packet: &Packet) -> bool {
+    matches!(packet.0.message, Message::Lease(_))
 }
 
 /// Returns the ballot of the leader that sent a packet, if that is a heartbeat.
-pub fn heartbeat_of((envelope, _): &Packet) -> Option<Ballot> {
-    match &envelope.message {
+pub fn heartbeat_of(packet: &Packet) -> Option<Ballot> {
+    match &packet.0.message {
         Message::Heartbeat { ballot, .. } => Some(*ballot),
         _ => None,
     }

@@ -7,12 +7,13 @@ use leasehold_wire::Path;
 
 use super::cluster::{Cluster, Packet, put, settings};
 
-fn join((envelope, _): &Packet) -> bool {
-    matches!(envelope.message, Message::Join { .. })
+fn join(packet: &Packet) -> bool {
+    matches!(packet.0.message, Message::Join { .. })
 }
 
 /// An answer to a Join, for `node`.
-fn joined_for((envelope, to): &Packet, node: usize) -> bool {
+fn joined_for(packet: &Packet, node: usize) -> bool {
+    let (envelope, to) = packet;
     to.index() == node && matches!(envelope.message, Message::Joined { .. })
 }
 

@@ -44,12 +44,12 @@ fn configs(cluster: &Cluster, node: usize) -> &Configs {
     cluster.node(node).configs()
 }
 
-fn is_answer((envelope, _): &Packet) -> bool {
-    matches!(envelope.message, Message::LeaseAnswer { .. })
+fn is_answer(packet: &Packet) -> bool {
+    matches!(packet.0.message, Message::LeaseAnswer { .. })
 }
 
-fn proposes_configuration((envelope, _): &Packet) -> bool {
-    matches!(&envelope.message, Message::Accept(accept) if accept.log == LogId::Configs)
+fn proposes_configuration(packet: &Packet) -> bool {
+    matches!(&packet.0.message, Message::Accept(accept) if accept.log == LogId::Configs)
 }
 
 #[test]

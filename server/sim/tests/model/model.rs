@@ -15,6 +15,15 @@ use super::node::{self, Node, ReactionContext, Reactions, Stimulus};
 use super::scenario::{N, PREFIX, Scenario, TICK};
 use super::world::{Action, World};
 
+/// What a replica has and grants by leases at one time.
+#[derive(Clone, Copy, Debug)]
+pub struct LeasesOfNode {
+    /// Whether it may read.
+    pub may_read: bool,
+    /// Whether another replica may read by its grant.
+    pub grants: bool,
+}
+
 /// Things that must be reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
@@ -190,11 +199,11 @@ impl Leasehold {
     }
 
     /// Counts leases and grants that a tick ended.
-    pub fn count_lapses(&self, before: (bool, bool), after: (bool, bool)) {
-        if before.0 && !after.0 {
+    pub fn count_lapses(&self, before: LeasesOfNode, after: LeasesOfNode) {
+        if before.may_read && !after.may_read {
             self.reach(Milestone::LeaseLapsed);
         }
-        if before.1 && !after.1 {
+        if before.grants && !after.grants {
             self.reach(Milestone::GrantLapsed);
         }
     }

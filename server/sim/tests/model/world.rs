@@ -11,7 +11,7 @@ use leasehold_replica::Replica;
 use leasehold_replica::message::{Envelope, LogId, Message};
 
 use super::clients::{Clients, KEY};
-use super::model::{Leasehold, Milestone};
+use super::model::{Leasehold, LeasesOfNode, Milestone};
 use super::node::{Node, Packet, ReactionContext, Stimulus};
 use super::scenario::{Clocks, N, Order, Scenario};
 
@@ -288,18 +288,18 @@ impl World {
         }
     }
 
-    /// Whether `node` may read, and whether anybody may by its grant, now.
-    fn leases(&self, model: &Leasehold, node: usize) -> (bool, bool) {
+    /// Returns what leases `node` has and grants now.
+    fn leases(&self, model: &Leasehold, node: usize) -> LeasesOfNode {
         let now = model.clock(self, node);
         let replica = self.replica(node);
         let grants = (0..N as u8).filter_map(|holder| {
             let newest = replica.configuration();
             replica.granted_to(ReplicaId(holder), newest)
         });
-        (
-            replica.may_read(now, KEY.as_bytes()),
-            grants.max() > Some(now),
-        )
+        LeasesOfNode {
+            may_read: replica.may_read(now, KEY.as_bytes()),
+            grants: grants.max() > Some(now),
+        }
     }
 
     /// Lets a replica react, and takes what it did to everybody else.

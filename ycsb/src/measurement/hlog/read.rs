@@ -119,8 +119,8 @@ fn take_line(
 mod tests {
     use std::time::UNIX_EPOCH;
 
-    use super::super::HlogWriter;
     use super::*;
+    use crate::measurement::hlog::HlogWriter;
     use crate::measurement::new_histogram;
 
     #[test]

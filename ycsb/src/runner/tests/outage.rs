@@ -29,7 +29,7 @@ impl Scripted {
     }
 }
 
-impl Store for Scripted {
+impl KvStore for Scripted {
     async fn execute(&self, op: Op) -> Answer {
         let ready = Instant::now() + self.takes;
         let outage = (self.start + self.outage.start)..(self.start + self.outage.end);
@@ -143,7 +143,7 @@ async fn an_outage_to_the_end_is_in_every_figure_of_an_open_loop() {
     assert_outage_seen(&outcome, 5_000, 5_000);
 }
 
-/// Whether the site's longest gap, and the replica's silence, are told.
+/// Asserts that the site's longest gap, and the replica's silence, are told.
 fn assert_outage_seen(outcome: &BenchmarkOutcome, began_ms: u64, length_ms: u64) {
     let (_, class, gap) = outcome.availability.gaps().next().unwrap();
     assert_eq!(class, OpClass::Reads);

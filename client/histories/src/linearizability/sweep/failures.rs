@@ -1,9 +1,9 @@
 //! Failed swaps: each needs a moment at which its expectation was wrong.
 
-use super::super::Flaw;
-use super::super::prepare::{OpKind, OpTime, RegisterValue};
 use super::ticks::{SweepStep, SweepTick};
 use super::{KeyState, Sweep};
+use crate::linearizability::Flaw;
+use crate::linearizability::prepare::{OpKind, OpTime, RegisterValue};
 
 fn unexplained() -> Flaw {
     let reason = "a swap failed that the pass cannot explain".to_owned();

@@ -1,9 +1,9 @@
 //! Begins and ends on a key, in order of time: the steps of the pass.
 
-use super::super::Flaw;
-use super::super::blocks::{self, Block, Blocks};
-use super::super::explain::operation;
-use super::super::prepare::{Op, OpKind, OpTime, PreparedKey, RegisterValue};
+use crate::linearizability::Flaw;
+use crate::linearizability::blocks::{self, Block, Blocks};
+use crate::linearizability::explain::operation;
+use crate::linearizability::prepare::{Op, OpKind, OpTime, PreparedKey, RegisterValue};
 
 /// Begins and ends, in their order at one moment: begins come before ends, so that operations which
 /// touch overlap.
@@ -38,7 +38,8 @@ pub(super) fn ticks(key: &PreparedKey, blocks: &Blocks) -> Result<Vec<SweepTick>
             tick(block.last_begin, SweepStep::ForwardEnds(index));
         } else {
             let fits = blocks.fit(block.last_begin, block.first_end);
-            let (begin, end) = fits.expect("checked with the blocks");
+            let (begin, end) =
+                fits.expect("every backward block fits, as was checked with the blocks");
             tick(begin, SweepStep::BlockBegins(index));
             tick(end, SweepStep::BlockEnds(index));
         }

@@ -1,10 +1,10 @@
 //! The distributions of a report, with the bounds of its strategies.
 
-use super::super::super::digest::{Class, Digest};
-use super::super::super::summary::{ExperimentSummary, SiteSummary};
-use super::super::super::{ExperimentReport, svg::Ink};
-use super::super::looks;
 use super::{Cdf, Curves};
+use crate::report::digest::{Class, Digest};
+use crate::report::figures::looks;
+use crate::report::summary::{ExperimentSummary, SiteSummary};
+use crate::report::{ExperimentReport, svg::Ink};
 
 pub(in super::super::super) fn of_report(
     report: &ExperimentReport,

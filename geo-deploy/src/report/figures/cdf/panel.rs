@@ -1,7 +1,7 @@
 //! One panel of distributions.
 
-use super::super::ms_label;
 use super::{Anchor, BOUND_DASH, Curves, Ink, Lettering, LogAxis, Stroke, Svg};
+use crate::report::figures::ms_label;
 
 pub(super) struct CdfPanel {
     pub axis: LogAxis,

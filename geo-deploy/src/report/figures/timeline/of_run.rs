@@ -2,9 +2,9 @@
 
 use leasehold_ycsb::sample::{OpOutcome, Sample};
 
-use super::super::super::digest::Class;
-use super::super::super::{ExperimentReport, RunEvent, StrategyRun};
 use super::{Band, Series, Timeline, TimelineMark, extremes, one_two_five_above};
+use crate::report::digest::Class;
+use crate::report::{ExperimentReport, RunEvent, StrategyRun};
 use crate::run::bound::SiteSet;
 
 /// A panel with more operations shows quantiles of stretches instead.
@@ -59,11 +59,11 @@ fn of_one(report: &ExperimentReport, run: &StrategyRun, name: &str) -> Timeline 
         to_s,
         rows: sites
             .map(|(site, name)| {
-                let of = |class| series(run, site, class, failed, (from_s, to_s));
+                let of = |class| series(run, site, class, failed, from_s, to_s);
                 (name.to_owned(), Class::BOTH.map(of))
             })
             .collect(),
-        marks: marks(report, run, (from_s, to_s)),
+        marks: marks(report, run, from_s, to_s),
         since: "the run began",
         note: String::new(),
     }
@@ -94,7 +94,8 @@ fn failed_sites(run: &StrategyRun) -> SiteSet {
 fn marks(
     report: &ExperimentReport,
     run: &StrategyRun,
-    (from_s, to_s): (f64, f64),
+    from_s: f64,
+    to_s: f64,
 ) -> Vec<TimelineMark> {
     let faults = run.faults.iter().map(|fault| {
         let until = fault.until_s.unwrap_or(to_s);
@@ -123,7 +124,8 @@ fn series(
     site: usize,
     class: Class,
     failed: SiteSet,
-    span: (f64, f64),
+    from_s: f64,
+    to_s: f64,
 ) -> Series {
     let known = run.leased_to.len() == run.samples.len();
     let mut series = Series::default();
@@ -144,8 +146,8 @@ fn series(
             series.dots.push(point)
         }
     }
-    series.failed = extremes(series.failed, span.0, span.1);
-    let stretch_s = one_two_five_above((span.1 - span.0).max(0.1) / STRETCHES);
+    series.failed = extremes(series.failed, from_s, to_s);
+    let stretch_s = one_two_five_above((to_s - from_s).max(0.1) / STRETCHES);
     series.throughput = throughput(&answered, stretch_s);
     if answered.len() > DOTS_MAX {
         series.dots.clear();

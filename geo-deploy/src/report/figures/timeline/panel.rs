@@ -1,7 +1,7 @@
 //! One panel: latencies above, throughput below, on one axis of time.
 
-use super::super::{ms_label, one_two_five_above};
 use super::{Anchor, Band, Ink, Lettering, LogAxis, Scale, Series, Stroke, Svg, TimelineMark};
+use crate::report::figures::{ms_label, one_two_five_above};
 
 const LATENCY_HEIGHT: f64 = 96.0;
 const GAP: f64 = 8.0;

@@ -31,14 +31,14 @@ impl Clients {
             if !access.renew(&connection.auth) {
                 if let Some(untold) = self.budget.close_log.due(Instant::now()) {
                     let client = connection.address;
-                    tracing::info!(%client, untold, "closed: its token was revoked, or has expired");
+                    tracing::info!(%client, untold, "the connection is closed: its token was revoked, or has expired");
                 }
                 connection.outbox.abandon();
             }
         }
     }
 
-    /// Whether a connection may ask for this.
+    /// Checks that a connection may ask for this.
     ///
     /// # Errors
     /// As [`Access::check`].

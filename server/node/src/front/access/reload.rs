@@ -65,7 +65,7 @@ impl Access {
         outcome.inspect_err(|_| count(&self.unauthenticated))
     }
 
-    /// Whether a connection may ask for this.
+    /// Checks that a connection may ask for this.
     ///
     /// # Errors
     /// As [`AuthState::check`].
@@ -199,7 +199,7 @@ impl TokenFileWatcher {
             file = %file.display(),
             problem,
             "the file of tokens cannot be used: the tokens read before stay in force, and what \
-             was to be REVOKED since then IS NOT; mend the file, it is read every second"
+             was removed since then is NOT REVOKED; mend the file, it is read every second"
         );
     }
 }

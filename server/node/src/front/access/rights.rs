@@ -87,7 +87,7 @@ fn behind(prefix: &[u8]) -> Option<Bytes> {
     Some(end.into())
 }
 
-/// Whether this request may be carried out.
+/// Checks that this request may be carried out.
 ///
 /// # Errors
 /// `PERMISSION_DENIED`, ready to be sent. It names what the request said, and nothing else.

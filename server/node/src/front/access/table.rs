@@ -137,7 +137,7 @@ impl AuthState {
         has_some
     }
 
-    /// Whether this request may be carried out.
+    /// Checks that this request may be carried out.
     ///
     /// # Errors
     /// `PERMISSION_DENIED`, or `UNAUTHENTICATED` if the connection may do nothing.

@@ -331,7 +331,7 @@ fn entry(raw: RawToken) -> Result<TokenEntry, String> {
     })
 }
 
-/// Whether a token may have this name.
+/// Checks that a token may have this name.
 ///
 /// # Errors
 /// Which names are accepted.

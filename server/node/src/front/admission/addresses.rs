@@ -62,7 +62,7 @@ impl AddressLimiter {
         Some(AddressSlot { prefix, taken })
     }
 
-    /// Counts a refusal; whether it is worth a line.
+    /// Counts a refusal. Returns whether it is worth a line.
     pub(crate) fn count_refusal(&self) -> bool {
         self.refused.set(self.refused.get() + 1);
         !self.refusing.replace(true)

@@ -60,7 +60,8 @@ impl FdBudget {
         FdBudget::share(
             limit.unwrap_or(UNLIMITED).min(UNLIMITED),
             open,
-            (members, per_peer),
+            members,
+            per_peer,
         )
     }
 
@@ -68,7 +69,8 @@ impl FdBudget {
     fn share(
         limit: usize,
         open: usize,
-        (members, per_peer): (usize, usize),
+        members: usize,
+        per_peer: usize,
     ) -> Result<FdBudget, FdShortage> {
         // A peer that connects has a few seconds to identify itself. The handshakes' thread may
         // still have as many connections that have lost their places to others already.
@@ -130,7 +132,7 @@ impl ConnectionSlots {
         Some(ConnectionSlot(self.taken.clone()))
     }
 
-    /// Counts a refusal; whether it is the first since an eighth of the slots was free.
+    /// Counts a refusal. Returns whether it is the first since an eighth of the slots was free.
     pub(crate) fn count_refusal(&self) -> bool {
         self.refused.set(self.refused.get() + 1);
         !self.refusing.replace(true)
@@ -155,7 +157,7 @@ mod tests {
     fn the_storage_and_the_peers_come_first() {
         for members in [1, 3, 5, 9] {
             for limit in (200..2000).chain([20_000, UNLIMITED]) {
-                let Ok(shares) = FdBudget::share(limit, 20, (members, 2)) else {
+                let Ok(shares) = FdBudget::share(limit, 20, members, 2) else {
                     assert!(limit < 320, "{limit} are enough");
                     continue;
                 };
@@ -166,16 +168,16 @@ mod tests {
                 assert_eq!(all, limit, "every one is given to somebody, and none twice");
             }
         }
-        let usual = FdBudget::share(1024, 10, (5, 2)).unwrap();
+        let usual = FdBudget::share(1024, 10, 5, 2).unwrap();
         assert!(usual.clients > 500, "{usual:?}");
     }
 
     #[test]
     fn too_few_are_refused_with_how_many_are_needed() {
-        let FdShortage { limit, needed } = FdBudget::share(100, 10, (3, 2)).unwrap_err();
+        let FdShortage { limit, needed } = FdBudget::share(100, 10, 3, 2).unwrap_err();
         assert_eq!(limit, 100);
-        assert!(FdBudget::share(needed, 10, (3, 2)).is_ok());
-        assert!(FdBudget::share(needed - 1, 10, (3, 2)).is_err());
+        assert!(FdBudget::share(needed, 10, 3, 2).is_ok());
+        assert!(FdBudget::share(needed - 1, 10, 3, 2).is_err());
     }
 
     #[test]

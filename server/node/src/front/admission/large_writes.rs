@@ -141,7 +141,10 @@ impl LargeWrites {
     /// # Panics
     /// If it never had them.
     pub(crate) fn answered(&mut self, bytes: usize) {
-        assert!(bytes <= self.in_flight_bytes, "what is answered was given");
+        assert!(
+            bytes <= self.in_flight_bytes,
+            "writes that are answered are in flight"
+        );
         let now = Instant::now();
         // Where less is written than could be at once, nothing rests.
         if self.in_flight_bytes >= self.at_once() {

@@ -19,7 +19,7 @@ impl Clients {
         let of_address = self.addresses.take(address.ip()).ok_or_else(|| {
             let max = self.addresses.max();
             if self.addresses.count_refusal() {
-                tracing::warn!(client = %address, max, "clients are refused: too many from one address");
+                tracing::warn!(client = %address, max, "clients are refused: too many are connected from one address");
             }
             format!(
                 "this replica has {max} clients connected from this address, as many as \

@@ -375,7 +375,7 @@ impl Connection {
         let unread = self.outbox.pending_bytes();
         if let Some(untold) = self.budget.close_log.due(Instant::now()) {
             let client = self.address;
-            tracing::info!(%client, unread, untold, "closed: it does not read its answers");
+            tracing::info!(%client, unread, untold, "the connection is closed: the client does not read its answers");
         }
         count(&self.budget.limit_counters.abandoned);
         self.outbox.abandon();
@@ -440,7 +440,7 @@ impl Connection {
                 let unread = self.outbox.pending_bytes();
                 if let Some(untold) = self.budget.close_log.due(Instant::now()) {
                     let client = self.address;
-                    tracing::info!(%client, unread, untold, "closed: it reads its answers too slowly");
+                    tracing::info!(%client, unread, untold, "the connection is closed: the client reads its answers too slowly");
                 }
                 self.outbox.abandon();
             }

@@ -189,7 +189,7 @@ impl Marker {
         self.contents.get().made
     }
 
-    /// Whether all durable writes are there, given the last that RocksDB found.
+    /// Checks that all durable writes are there, given the last that RocksDB found.
     pub(super) fn check_sequence(&self, found: u64) -> Result<(), StorageError> {
         let last = self.contents.get().sequence;
         if found >= last {

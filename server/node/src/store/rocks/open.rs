@@ -302,8 +302,8 @@ fn column_options(column: Column) -> Options {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::stamp;
     use super::*;
+    use crate::store::rocks::tests::stamp;
 
     fn refused(path: &Path) -> StorageError {
         match Storage::open(path, &stamp(), Durability::Sync) {

@@ -1,4 +1,4 @@
-//! Whether RocksDB's logs, the write-ahead logs and the manifest, can be handed to
+//! Checks that RocksDB's logs, the write-ahead logs and the manifest, can be handed to
 //! it: that they are made of records from their beginning to their end.
 //!
 //! RocksDB checks every record's checksum itself. But it reads a damaged *kind* of

@@ -70,12 +70,13 @@ fn harness_where(
     answers: impl IntoIterator<Item = Result<(), StorageError>>,
     in_memory: bool,
 ) -> Harness {
-    harness_with(answers, (Duration::from_millis(1), in_memory))
+    harness_with(answers, Duration::from_millis(1), in_memory)
 }
 
 fn harness_with(
     answers: impl IntoIterator<Item = Result<(), StorageError>>,
-    how: (Duration, bool),
+    retry: Duration,
+    in_memory: bool,
 ) -> Harness {
     let (entered_send, entered) = channel();
     let (go, go_receive) = channel();
@@ -88,7 +89,7 @@ fn harness_with(
         has_room: has_room.clone(),
     };
     let tell = move |news| report.send(news).unwrap();
-    let writer = Writer::start_on(Box::new(disk), how, tell).unwrap();
+    let writer = Writer::start_on(Box::new(disk), retry, in_memory, tell).unwrap();
     Harness {
         writer,
         entered,
@@ -316,7 +317,7 @@ fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
 /// attempt, or the end.
 #[test]
 fn a_full_disk_is_not_tried_again_for_whatever_comes() {
-    let mut harness = harness_with([full(), full()], (NEVER, false));
+    let mut harness = harness_with([full(), full()], NEVER, false);
     harness.writer.persist(Sequence(1), vec![accepted(1, "")]);
     assert_eq!(harness.entered.recv().unwrap(), [1]);
     harness.go.send(()).unwrap();
@@ -472,8 +473,7 @@ fn whoever_drops_the_writer_waits_until_the_disk_is_closed() {
     let closed = Arc::new(AtomicU64::new(0));
     let (report, reports) = channel();
     let tell = move |news| report.send(news).unwrap();
-    let mut writer =
-        Writer::start_on(Box::new(Slow(closed.clone())), (RETRY, false), tell).unwrap();
+    let mut writer = Writer::start_on(Box::new(Slow(closed.clone())), RETRY, false, tell).unwrap();
     writer.persist(Sequence(1), vec![accepted(1, "")]);
     assert!(matches!(reports.recv().unwrap(), StorageReport::Failed(_)));
     drop(writer);

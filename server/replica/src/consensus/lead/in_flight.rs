@@ -93,7 +93,8 @@ impl InFlight {
         &self,
         command: &Command,
         sessions: &Sessions,
-        (log_time_ms, sessions_max): (u64, u32),
+        log_time_ms: u64,
+        sessions_max: u32,
     ) -> bool {
         let Some(writes) = self.writes.get(&command.client) else {
             return false;
@@ -179,7 +180,7 @@ mod tests {
             ),
             ("it was active lately", &[(2, 1)], &[1], (2_999, 1), true),
         ];
-        for (case, flying, executed, at, infallible) in cases {
+        for (case, flying, executed, (log_time_ms, sessions_max), infallible) in cases {
             let mut in_flight = InFlight::default();
             for (sequence, acked_below) in flying {
                 in_flight.note(&proposed(*sequence, *acked_below));
@@ -196,7 +197,7 @@ mod tests {
             }
             let command = &proposed(2, 1).command;
             assert_eq!(
-                in_flight.is_infallible(command, &sessions, at),
+                in_flight.is_infallible(command, &sessions, log_time_ms, sessions_max),
                 infallible,
                 "{case}"
             );

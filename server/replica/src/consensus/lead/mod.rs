@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot, Time};
+use leasehold_wire::Command;
 use smallvec::SmallVec;
 
 use crate::machine::Sessions;
@@ -60,9 +61,15 @@ impl Hash for Leadership {
 }
 
 impl Leadership {
-    /// `log`: the replicated clock from which this leadership counts on, and the bound on sessions.
-    pub fn new(ballot: Ballot, n: usize, now: Time, log: (u64, u32)) -> Leadership {
-        let (log_time_base_ms, sessions_max) = log;
+    /// `log_time_base_ms`: the replicated clock from which this leadership counts on;
+    /// `sessions_max`: the bound on sessions.
+    pub fn new(
+        ballot: Ballot,
+        n: usize,
+        now: Time,
+        log_time_base_ms: u64,
+        sessions_max: u32,
+    ) -> Leadership {
         Leadership {
             ballot,
             since: now,
@@ -88,18 +95,21 @@ impl Leadership {
         self.queue.push(class, proposed);
     }
 
-    /// Takes a batch for the next slot, of a class and what may go with it: see
-    /// [`Queue::next_batch`].
+    /// Takes a batch for the next slot, of a class and those that differ from it only in `nearby`
+    /// replicas: see [`Queue::next_batch`].
     pub fn next_batch(
         &mut self,
-        classes: (ReplicaSet, ReplicaSet),
+        class: ReplicaSet,
+        nearby: ReplicaSet,
         limits: BatchLimits<'_>,
         now: Time,
     ) -> Batch {
         let led_ms = now.since(self.since).as_millis() as u64;
         let log_time_ms = (self.log_time_base_ms + led_ms).min(NUMBER_MAX);
         let slot = self.next.commands;
-        let batch = self.queue.next_batch(classes, slot, limits, log_time_ms);
+        let batch = self
+            .queue
+            .next_batch(class, nearby, slot, limits, log_time_ms);
         Batch {
             sessions_max: self.sessions_max,
             ..batch
@@ -135,9 +145,13 @@ impl Leadership {
             return Arc::from([]);
         };
         let mut bits = vec![0u64; batch.commands.len().div_ceil(64)];
-        let at = (batch.log_time_ms, self.least_sessions_max);
+        let (log_time_ms, sessions_max) = (batch.log_time_ms, self.least_sessions_max);
+        let is_infallible = |command: &Command| {
+            let in_flight = &self.in_flight;
+            in_flight.is_infallible(command, sessions, log_time_ms, sessions_max)
+        };
         for (index, Proposal { command, .. }) in batch.commands.iter().enumerate() {
-            if command.is_blind_write() && self.in_flight.is_infallible(command, sessions, at) {
+            if command.is_blind_write() && is_infallible(command) {
                 bits[index / 64] |= 1 << (index % 64);
             }
         }
@@ -176,7 +190,10 @@ impl Leadership {
         let mut answered: SmallVec<[u64; 8]> = self.probe_acks.as_slice().into();
         answered[me.index()] = self.probe + 1;
         answered.sort_unstable_by(|a, b| b.cmp(a));
-        assert!(majority <= answered.len(), "a majority is of the members");
+        assert!(
+            majority <= answered.len(),
+            "a majority has no more replicas than the cluster"
+        );
         answered[majority - 1]
     }
 
@@ -188,7 +205,7 @@ impl Leadership {
         );
         assert!(
             self.last_multi < self.next.commands,
-            "last_multi is a slot of the past"
+            "last_multi is below the next slot"
         );
         self.queue.check();
     }

@@ -90,7 +90,8 @@ impl Queue {
     /// classes that differ from it only in `nearby` replicas.
     pub fn next_batch(
         &mut self,
-        (class, nearby): (ReplicaSet, ReplicaSet),
+        class: ReplicaSet,
+        nearby: ReplicaSet,
         slot: Slot,
         limits: BatchLimits<'_>,
         log_time_ms: u64,
@@ -99,8 +100,8 @@ impl Queue {
         let open = self.class_of.insert(slot, class);
         assert!(open.is_none(), "a slot is proposed once");
         *self.open.entry(class).or_default() += 1;
-        let commands = self.take((class, nearby), limits);
-        assert!(!commands.is_empty(), "a batch is taken of what is queued");
+        let commands = self.take(class, nearby, limits);
+        assert!(!commands.is_empty(), "a batch holds at least one command");
         Batch {
             log_time_ms,
             commands,
@@ -110,7 +111,8 @@ impl Queue {
 
     fn take(
         &mut self,
-        (class, nearby): (ReplicaSet, ReplicaSet),
+        class: ReplicaSet,
+        nearby: ReplicaSet,
         limits: BatchLimits<'_>,
     ) -> Vec<Proposal> {
         let (mut capacity, mut commands) = (Capacity::default(), Vec::new());
@@ -169,7 +171,7 @@ impl Queue {
         assert!(
             self.unclassed
                 .is_none_or(|all| self.queues.contains_key(&all)),
-            "what is still to be classed is queued"
+            "unclassed commands are queued"
         );
     }
 }
@@ -243,7 +245,7 @@ mod tests {
             let mut found = Vec::new();
             while let Some(class) = queue.next_class(100) {
                 let slot = Slot(found.len() as u64 + 1);
-                let batch = queue.next_batch((class, set(nearby)), slot, limits(100), 0);
+                let batch = queue.next_batch(class, set(nearby), slot, limits(100), 0);
                 let numbers = batch.commands.iter().map(|one| one.request.0);
                 found.push(numbers.collect::<Vec<_>>());
                 queue.check();
@@ -280,7 +282,7 @@ mod tests {
             }
             let found = [1, 2].map(|slot| {
                 let class = queue.next_class(100)?;
-                let batch = queue.next_batch((class, set(nearby)), Slot(slot), limits(100), 0);
+                let batch = queue.next_batch(class, set(nearby), Slot(slot), limits(100), 0);
                 Some(batch.commands.len())
             });
             assert_eq!(found.map(Option::unwrap_or_default), sizes, "{nearby:?}");

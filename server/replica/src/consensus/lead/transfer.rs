@@ -120,10 +120,10 @@ impl Transfer {
         Some((active.to, active.by_operator))
     }
 
-    /// Returns whether `who` was notified that it is to take over.
-    pub fn has_notified(&self, who: ReplicaId) -> bool {
+    /// Returns whether `replica` was notified that it is to take over.
+    pub fn has_notified(&self, replica: ReplicaId) -> bool {
         let begun = self.active.as_ref();
-        begun.is_some_and(|begun| begun.to == who && begun.notified_at.is_some())
+        begun.is_some_and(|begun| begun.to == replica && begun.notified_at.is_some())
     }
 
     /// Returns true if an operator wants another replica to lead, and that replica was notified

@@ -3,7 +3,7 @@
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Mismatch, Outcome, Version};
 
-use super::super::kv::not_a_record;
+use crate::machine::kv::not_a_record;
 
 /// More results for which there is room, as soon as there is none for one.
 const ROOM: usize = 16;

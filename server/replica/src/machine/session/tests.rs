@@ -5,9 +5,9 @@ use std::time::Duration;
 use leasehold_wire::command::Op;
 use leasehold_wire::{UNACKNOWLEDGED_MAX, Version};
 
-use super::super::kv::not_a_record;
 use super::results::CompactOutcome;
 use super::*;
+use crate::machine::kv::not_a_record;
 
 fn lasting(ttl_ms: u64, stay_ms: u64) -> Sessions {
     Sessions::new(&SessionLimits {

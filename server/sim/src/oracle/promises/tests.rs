@@ -1,5 +1,5 @@
-use super::super::test_world::{LEASE, TestWorld, ack, promise, says};
 use super::*;
+use crate::oracle::test_world::{LEASE, TestWorld, ack, promise, says};
 
 /// Replica 1, which hears of replica 0, each in its first run if not said otherwise.
 struct TwoReplicas(TestWorld, Promises);

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use super::super::test_world::{BALLOT, ReplicaState, TestWorld, promise, puts, says};
 use super::*;
+use crate::oracle::test_world::{BALLOT, ReplicaState, TestWorld, promise, puts, says};
 use leasehold_replica::action::{Record, Sequence};
 use leasehold_replica::message::LogNews;
 

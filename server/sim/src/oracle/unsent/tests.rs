@@ -4,8 +4,8 @@ use leasehold_leases::{ReplicaId, ReplicaSet, Slot};
 use leasehold_wire::Version;
 use leasehold_wire::command::Op;
 
-use super::super::test_world::{BALLOT, ReplicaState, TestWorld, says};
 use super::*;
+use crate::oracle::test_world::{BALLOT, ReplicaState, TestWorld, says};
 use leasehold_replica::Input;
 use leasehold_replica::message::{Accept, Batch, LogId, LogNews, Proposal, Value};
 use leasehold_replica::unavailable::{

@@ -5,7 +5,7 @@ use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{KeyValue, LeaseRequest, MoveRequest, PROBE_KEY, StatusRequest};
 
-use super::super::tokens::{Digest, TokenEntry};
+use crate::front::access::tokens::{Digest, TokenEntry};
 
 /// Bytes of keys, of prefixes and of the ends of ranges: the first and the last that there
 /// are, and neighbours.

@@ -8,9 +8,9 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 use rocksdb::IteratorMode;
 
-use super::super::tests::{stamp, stored};
 use super::*;
 use crate::store::records::Column;
+use crate::store::rocks::tests::{stamp, stored};
 use crate::store::{Durability, Storage, StorageError, StorageOptions};
 use leasehold_replica::action::{Checkpoint, Record, RecoveredState, StoredValue};
 
