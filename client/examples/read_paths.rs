@@ -11,7 +11,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = common::connect().await?;
     client.put("example/popular", "value").await?;
 
-    // With `quorum` leases, a replica whose clients read a key often becomes a holder of it.
+    // With `quorum` leases, a replica becomes a holder of a key if its clients read the key often.
     for _ in 0..3 {
         let key = "example/popular".into();
         let reply = client.execute(Operation::Get { key }).await?;

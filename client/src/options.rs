@@ -22,7 +22,7 @@ pub struct ClientOptions {
     /// Refuse to talk to any other cluster than this one. Without it, the first replica
     /// that answers decides which cluster it is.
     pub cluster: Option<String>,
-    /// Authorities whose replicas the client talks to, over TLS; default: any replica, in plain
+    /// Authorities that sign the certificates of trusted replicas, for TLS; default: any replica, in plain
     /// text.
     #[cfg(feature = "tls")]
     pub trust: Option<Trust>,

@@ -9,13 +9,13 @@ use leasehold_wire as wire;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StatusQuery {
-    /// Keys whose holders to ask for, in [`Status::holders`].
+    /// Keys to ask the holders of, for [`Status::holders`].
     pub holders: HoldersQuery,
     /// Whether to ask for strategies and durations of leases, in [`Status::leases`].
     pub leases: bool,
 }
 
-/// Keys whose holders a status names.
+/// Keys of which a status names the holders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HoldersQuery {

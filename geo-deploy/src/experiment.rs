@@ -59,7 +59,7 @@ pub struct Experiment {
     pub name: String,
     /// One line for lists and headings.
     pub description: String,
-    /// The site whose replica leads.
+    /// The site of the leader.
     #[serde(default = "default_leader")]
     pub leader: String,
     /// Everything random follows from it.

@@ -33,7 +33,7 @@
 //!
 //! # How sources are cited
 //! `§3.4` is a section of the paper (Moraru, Andersen, Kaminsky: *Paxos Quorum
-//! Leases*, SoCC 2014). `H17` is a hazard, whose rules are in [`mutants::Rule`].
+//! Leases*, SoCC 2014). `H17` is a hazard. Its rules are in [`mutants::Rule`].
 
 pub mod advice;
 pub mod clock_watch;

@@ -29,7 +29,7 @@ pub const UNACKNOWLEDGED_MAX: u64 = 64;
 pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
 /// Refuses what no replica can ever do for any client, before it costs anything: commands as
-/// [`validate`] does and those of more than [`COMMAND_PARTS_MAX`] parts, writes whose session would
+/// [`validate`] does and those of more than [`COMMAND_PARTS_MAX`] parts, writes with a session that would
 /// keep too many results, and names and keys that are too long in what operators ask.
 ///
 /// # Errors

@@ -45,7 +45,7 @@ pub enum ExperimentError {
     /// The overridden topology.
     #[error("--set topology: {0}")]
     Topology(#[from] crate::topology::TopologyError),
-    /// A field whose value makes no sense, alone or beside another.
+    /// A field with a value that makes no sense, alone or beside another.
     #[error("{field} = {found}: {fix}")]
     Invalid {
         field: String,

@@ -222,7 +222,7 @@ pub(super) fn warnings(report: &ExperimentReport, summary: &ExperimentSummary) -
     warnings
 }
 
-/// Links whose measured round trip is off by more than 1 ms and more than 1%.
+/// Links with a measured round trip that is off by more than 1 ms and more than 1%.
 fn off_links(report: &ExperimentReport, run: &StrategyRun) -> Option<String> {
     let measured = run.measured_rtt_ms.as_ref()?;
     let names = report.topology.names();
@@ -439,7 +439,7 @@ pub(super) fn minimum(report: &ExperimentReport, summary: &ExperimentSummary) ->
     paragraphs
 }
 
-/// The bounds of the strategies whose holders are fixed, in words.
+/// The bounds of the strategies with fixed holders, in words.
 pub(super) fn tables_note(summary: &ExperimentSummary) -> String {
     let several = summary.runs.iter().flat_map(|run| &run.sites);
     let example = several

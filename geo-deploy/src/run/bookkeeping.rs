@@ -65,7 +65,7 @@ impl Share {
     }
 }
 
-/// The shares for a run whose operations were `stream`, led from site `leader`.
+/// The shares for a run of the operations `stream`, led from site `leader`.
 ///
 /// # Panics
 /// If `leader` or an operation's site is not in the topology.

@@ -79,7 +79,7 @@ impl RunEvent {
     pub const READY: &str = "ready";
 }
 
-/// The part of a run whose operations count, the same for all sites, in seconds since
+/// The part of a run in which operations count, the same for all sites, in seconds since
 /// the run began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredInterval {
@@ -169,7 +169,7 @@ pub struct StrategyRun {
 }
 
 impl StrategyRun {
-    /// The number, from 1, of the run in whose interval this time is, if there are several.
+    /// The number, from 1, of the run to which this time belongs, if there are several.
     pub fn repeat_at(&self, at_s: f64) -> Option<usize> {
         let begun = self.repeats.partition_point(|one| one.start_s <= at_s);
         (begun > 0).then_some(begun)

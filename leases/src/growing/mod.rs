@@ -20,7 +20,7 @@
 //! maps. To drop a large map is a long step.
 //!
 //! # Limits
-//! Keys whose hashes agree share a segment, which then grows as a standard map does. A client
+//! Keys with equal hashes share a segment, which then grows as a standard map does. A client
 //! that does not know the secret by which a map hashes cannot choose such keys
 //! ([`crate::hashing`]).
 

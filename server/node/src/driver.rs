@@ -274,7 +274,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends the reads whose permits are still valid; the others go back.
+    /// Sends the reads with permits that are still valid; the others go back.
     fn pass_fences(&self, scratch: &mut Scratch) {
         let sampled = leasehold_clock::now();
         for fenced in scratch.fenced.drain(..) {

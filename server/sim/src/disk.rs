@@ -245,7 +245,7 @@ impl Disk {
     }
 
     /// A crash: what was not synced is gone, but for the first `survivors` of the
-    /// persists whose sync it interrupts. Those are whole: a torn record is
+    /// persists of the sync that it interrupts. Those are whole: a torn record is
     /// recognised by its checksum, and none at all.
     pub fn crash(&mut self, survivors: usize) {
         if let Some(image) = &mut self.image {

@@ -9,7 +9,7 @@
 //! | `oracle` | judges every step; it sees everything |
 //! | `run`, `trace` | one run from its beginning to its verdict, and its lines |
 //! | `tally` | sums over runs, and what never happened in them |
-//! | `self_test`, `faulty_reporter` | broken assumptions about clocks, which the oracles must notice; a replica whose reports are nonsense |
+//! | `self_test`, `faulty_reporter` | broken assumptions about clocks, which the oracles must notice; a replica that reports nonsense |
 //! | `fault_injection` | one fault at known times, and what clients saw |
 
 pub mod disk;

@@ -37,7 +37,7 @@ pub struct ScenarioOutcome {
     pub requested: u64,
     /// Operations answered.
     pub answered: u64,
-    /// Operations whose fate nobody can tell.
+    /// Operations with an unknown outcome.
     pub unknown: u64,
     /// The history was too tangled for a checker to decide.
     pub undecided: bool,

@@ -32,7 +32,7 @@ const DELAY_MAX_NS: u64 = 1_500_000_000;
 /// The bound on clock rates that leases count with, in parts per million.
 const RHO_PPM: u32 = 1000;
 
-/// Share of runs whose messages are encoded, and of those the share with large values:
+/// Share of runs with encoded messages, and of those the share with large values:
 /// they cost more than others.
 const ENCODED: f64 = 0.15;
 const LARGE: f64 = 0.25;

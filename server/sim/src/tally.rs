@@ -33,9 +33,9 @@ pub struct CampaignTally {
     pub asked: u64,
     /// Operations answered.
     pub operations: u64,
-    /// Operations whose fate nobody can tell.
+    /// Operations with an unknown outcome.
     pub unknown: u64,
-    /// Runs whose history was too tangled for a checker to decide.
+    /// Runs with a history too tangled for a checker to decide.
     pub undecided: u64,
     /// Reads under leases that left within 10 ms of their permit's end.
     pub near_end: u64,

@@ -89,13 +89,13 @@ pub struct World {
     nodes: Vec<Node>,
     network: Network,
     faulty_reporter: Option<FaultyReporter>,
-    /// Steps whose actions were performed.
+    /// Number of steps after which actions were performed.
     steps: u64,
     /// The newest of each link, by sender and receiver.
     last_deliveries: Vec<LastDelivery>,
     /// Buffers of past deliveries: the next ones reuse them.
     spare: Vec<Vec<Input>>,
-    /// Answers of the step whose actions are being performed, to clients and to peers.
+    /// Answers of the step that is being performed, to clients and to peers.
     replies: Vec<ClientReply>,
     answers: FencedAnswers,
     inputs: Vec<Input>,

@@ -110,7 +110,7 @@ impl PreparedTransactions {
     }
 }
 
-/// Refuses transactions whose effect would depend on the order of their parts.
+/// Refuses transactions with an effect that would depend on the order of their parts.
 fn check_keys(transaction: &Transaction) -> Result<(), String> {
     let is_read = |(_, action): &(u64, HistoryAction)| matches!(action, HistoryAction::Read { .. });
     if transaction.parts.iter().all(is_read) {

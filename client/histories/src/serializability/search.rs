@@ -208,7 +208,7 @@ impl<'p> TxnSearch<'p> {
         bits(possible)
     }
 
-    /// The changes of a blind write whose values no transaction finds; `None` for others.
+    /// The changes of a blind write with values that no transaction finds; `None` for others.
     fn alike(&self, txn: &Txn) -> Option<Changes> {
         let change = |&(key, effect): &(usize, Effect)| {
             let Effect::Write(value) = effect else {

@@ -4,7 +4,7 @@
 //!
 //! - cut at a moment: what had not begun is gone, what had not ended stays open;
 //! - without a read, or a compare-and-swap that failed;
-//! - without a write whose value nobody finds, unless a failed swap may need it, or
+//! - without a write of a value that nobody finds, unless a failed swap may need it, or
 //!   it is a deletion and somebody finds absence.
 
 use super::prepare::PreparedTransactions;

@@ -54,7 +54,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Creates the channel of a connection whose handshake is done.
+    /// Creates the channel of a connection after its handshake.
     pub fn new(mut connection: Connection) -> Channel {
         // What is sealed at a time is bounded here.
         connection.set_buffer_limit(None);

@@ -1,4 +1,4 @@
-//! Authorities whose certificates a client accepts.
+//! Authorities that a client trusts.
 
 use std::fmt;
 use std::io;
@@ -33,7 +33,7 @@ pub enum TrustError {
     },
 }
 
-/// The authorities whose replicas a client talks to.
+/// Authorities that sign the certificates of the replicas that a client talks to.
 #[derive(Clone)]
 pub struct Trust(Arc<ClientConfig>);
 

@@ -145,7 +145,7 @@ fn the_same_seed_is_the_same_run() {
 const CA: u8 = 1;
 
 /// Longest time in s that an operation of a site took, of those that were in flight after a
-/// fault began, whose key was leased to a failed site or was not.
+/// fault began, with a key that was leased to a failed site or was not.
 fn longest_s(run: &StrategyRun, site: u8, kind: OpKind, leased: bool) -> f64 {
     let fault = &run.faults[0];
     let after_ns = (fault.at_s * 1e9) as u64;

@@ -1,4 +1,4 @@
-//! TOML whose nesting is bounded before it is parsed.
+//! TOML with nesting that is bounded before it is parsed.
 //!
 //! The parser makes a nested call for every array and table. It has a limit, but
 //! malformed tables reset its count, so a file of nothing but brackets would overflow

@@ -241,7 +241,7 @@ fn a_range_that_cannot_be_is_refused_with_what_would_do() {
     assert!(message.contains("in 1024 ranges"), "{message}");
 }
 
-/// Text of `count` ranges whose first keys are of `length` bytes.
+/// Text of `count` ranges with first keys of `length` bytes.
 fn fixed(count: usize, length: usize) -> String {
     let range = |nth: usize| {
         let from = format!("{nth:05}{}", "x".repeat(length - 5));

@@ -111,7 +111,7 @@ fn authority(spec: &CertificateSpec<'_>) -> Result<(Authority, bool), SecurityEr
     })
 }
 
-/// Refuses a node whose files are those of the authority, as those of a node called `CA` where
+/// Refuses a node with the files of the authority, as those of a node called `CA` where
 /// case does not count in names of files.
 fn check_files(directory: &Path, node: &str) -> Result<(), SecurityError> {
     for (file, authority) in [

@@ -1,6 +1,6 @@
 //! Mutation testing of the safety rules: runs simulated seeds without one hazard
 //! rule of protocol §6 after another, and says which oracle noticed, and after
-//! how many seeds. A rule whose absence nobody notices is a rule that nobody tests.
+//! how many seeds. If nothing notices the absence of a rule, nothing tests it.
 //!
 //! `make mutants` runs it and writes `results/safety/mutants.md`.
 

@@ -10,7 +10,7 @@ use super::hunt::{Detection, Hunt, HuntResult};
 /// A rule and what came of the hunt without it; `None` if there was none.
 pub type Row = (Rule, Option<HuntResult>);
 
-/// Rules whose absence seeds do not notice, each with a directed test that does. The
+/// Rules that seeds do not miss, each with a directed test that does. The
 /// tests named here fail without their rule: the first half of `make mutants`.
 const DIRECTED: &[(Rule, &str, &str)] = &[
     (

@@ -28,7 +28,7 @@ struct AcceptedSlots {
     slots: BTreeSet<Slot>,
     /// Executed before the present step.
     executed: Slot,
-    /// The oldest configuration whose contents it kept before the present step.
+    /// The oldest configuration with contents that it kept before the present step.
     oldest_config: ConfigId,
 }
 

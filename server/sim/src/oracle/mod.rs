@@ -122,7 +122,7 @@ pub struct Oracles {
     configurations: ConfigurationOracle,
     agreement: AgreementOracle,
     sessions: SessionOracle,
-    /// Asked for every message, in runs whose messages are encoded.
+    /// Asked for every message, in runs with encoded messages.
     pub frames: FrameOracle,
     refusals: RefusalOracle,
     /// Knows how often merges were queued at their origin.

@@ -1,6 +1,6 @@
 //! Every commit has its quorum (oracle 3; §2.1, §3.2): a replica that votes has made the acceptance
 //! durable, and its tag names every replica to which it has promised the keys. A chosen value was
-//! accepted by a majority whose tags are all among the acceptors.
+//! accepted by a majority with tags that are all among the acceptors.
 //!
 //! Votes are counted as they leave; the rule is applied by trying every majority.
 

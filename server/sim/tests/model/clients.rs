@@ -2,7 +2,7 @@
 //!
 //! One client writes 1, 2, … under one key, each after the answer to the one
 //! before; the others read. For such a register a history is linearizable if and
-//! only if each read returns a value whose write has begun, and none older than
+//! only if each read returns a value that some client has begun to write, and none older than
 //! what was acknowledged, or read, before it began (Lamport 1986, "On
 //! interprocess communication": regular, and no new-old inversion).
 

@@ -15,7 +15,7 @@ use super::node::{self, Node, ReactionContext, Reactions, Stimulus};
 use super::scenario::{N, PREFIX, Scenario, TICK};
 use super::world::{Action, World};
 
-/// What a replica has and grants by leases at one time.
+/// Leases that a replica holds and grants at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct LeasesOfNode {
     /// Whether it may read.

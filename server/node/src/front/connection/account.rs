@@ -44,7 +44,7 @@ impl Account {
         }
     }
 
-    /// Charges a request whose number no other of the connection has.
+    /// Charges a request. No other request of the connection has its number.
     pub(super) fn charge(&self, request: u64, charge: Charge) {
         let bytes = charge.bytes.max(SMALL_BYTES);
         if bytes > SMALL_BYTES || charge.large_write > 0 || charge.guessed > 0 {

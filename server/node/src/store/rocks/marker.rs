@@ -2,7 +2,7 @@
 //! how much data it must hold.
 //!
 //! RocksDB finds a flipped bit wherever a checksum covers it. What it cannot know
-//! is where its logs should end: a record whose *length* is damaged, or a log that
+//! is where its logs should end: a record with a damaged *length*, or a log that
 //! was cut off, looks like a write that was torn by a crash, which was never
 //! acknowledged and may be forgotten. And a directory without `CURRENT` looks new
 //! to it. So after each sync, and before anything is acknowledged, this file is

@@ -287,7 +287,7 @@ fn column_options(column: Column) -> Options {
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&Cache::new_lru_cache(CACHE_BYTES / Column::ALL.len()));
     table.set_block_size(16 << 10);
-    // Version 6 is the first whose checksums cover the footer and a block's place.
+    // Version 6 is the first with checksums that cover the footer and a block's place.
     table.set_format_version(6);
     let mut options = Options::default();
     options.set_block_based_table_factory(&table);
