@@ -5,6 +5,8 @@
 //! reported for `longest insertion` is that of the slowest of the 4 million. It is processor
 //! time: that an insertion was interrupted by another program does not count.
 
+#![allow(clippy::disallowed_methods)] // a program: processor time
+
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::time::Duration;

@@ -215,7 +215,7 @@ impl LeaderView {
         let found = all.iter().find(|id| self.names[id.index()] == name);
         found.ok_or_else(|| {
             let names = self.names.join(", ");
-            anyhow::anyhow!("--leader: there is no node '{name}'; there are {known}")
+            anyhow::anyhow!("--leader: there is no node '{name}'; there are {names}")
         })
     }
 

@@ -73,10 +73,10 @@ fn experiments() {
         }
         let mut table = String::new();
         for line in shown.out.lines().filter(|line| !line.trim().is_empty()) {
-            match line.starts_with('[') {
-                true => table = line.trim_matches(['[', ']']).to_owned() + ".",
-                false if line.starts_with("description") => {}
-                false => _ = names.insert(format!("{name}: {table}{line}")),
+            if line.starts_with('[') {
+                table = line.trim_matches(['[', ']']).to_owned() + ".";
+            } else if !line.starts_with("description") {
+                names.insert(format!("{name}: {table}{line}"));
             }
         }
     }

@@ -17,7 +17,9 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use leasehold_transport::{FrameReader, FrameWriter};
-use leasehold_wire::{ErrorCode, Hello, Hint, MAGIC, Outcome, Path, Request, Response, Version};
+use leasehold_wire::{
+    Entry, ErrorCode, Hello, Hint, MAGIC, Outcome, Path, Request, Response, Version,
+};
 
 /// Fault that is injected for one command.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -207,10 +209,12 @@ async fn serve(
                     None => execute(&mut state.lock().unwrap(), command),
                 };
                 let mut state = state.lock().unwrap();
-                let path = match state.holders.contains(name) {
-                    true => Path::Local,
-                    false if state.holders.is_empty() => Path::Log,
-                    false => Path::Forwarded,
+                let path = if state.holders.contains(name) {
+                    Path::Local
+                } else if state.holders.is_empty() {
+                    Path::Log
+                } else {
+                    Path::Forwarded
                 };
                 state.hinted += usize::from(request.hint);
                 Response {

@@ -1,7 +1,6 @@
 //! From an address to a connection that has been greeted.
 
 use std::io;
-use std::time::Duration;
 
 use leasehold_transport::{
     Channel, ClientReadHalf, ClientWriteHalf, FrameReader, FrameWriter, is_tls_alert, split,

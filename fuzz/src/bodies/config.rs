@@ -7,11 +7,10 @@ use std::path::Path;
 use leasehold_geo_deploy::experiment::Experiment;
 use leasehold_geo_deploy::standing::ClusterState;
 use leasehold_geo_deploy::topology::Topology;
-use leasehold_kernel::campaign::CampaignState;
+use leasehold_kernel::campaign::{CampaignState, Sums as _};
 use leasehold_leases::ReplicaId;
 use leasehold_node::ClusterConfig;
 use leasehold_sim::scenario::Choices;
-use leasehold_sim::tally::CampaignTally;
 use leasehold_sim::tally::CampaignTally;
 
 use crate::memory;
@@ -124,9 +123,9 @@ pub fn campaign_state(input: &[u8]) {
     let more = CampaignTally {
         seeds: 1,
         virtual_ns: u64::MAX / 4,
-        ..saved.tally.clone()
+        ..saved.sums.clone()
     };
-    let mut tally = saved.tally;
+    let mut tally = saved.sums;
     tally.merge(&more);
     assert_eq!(saved.next + 1 - saved.from, tally.seeds);
     let _ = (tally.missing(&Choices::default()), tally.cluster_hours());
@@ -136,7 +135,6 @@ pub mod seeds {
     use leasehold_geo_deploy::experiment::{self, Experiment};
     use leasehold_geo_deploy::topology::Topology;
     use leasehold_kernel::campaign::CampaignState;
-    use leasehold_sim::tally::CampaignTally;
     use leasehold_sim::tally::CampaignTally;
 
     const CLUSTER: &str = r#"
@@ -239,7 +237,7 @@ unused = ""#;
             ..CampaignTally::default()
         };
         let mut grown = begun.clone();
-        (grown.next, grown.tally, grown.cpu_ms) = (9, tally, 1 << 40);
+        (grown.next, grown.sums, grown.cpu_ms) = (9, tally, 1 << 40);
         let older = b"{\"version\": 1, \"next\": 7}".to_vec();
         vec![
             begun.to_json().into_bytes(),

@@ -190,10 +190,11 @@ impl Chooser {
     }
 
     fn key(&mut self) -> u64 {
-        match self.rng.random_bool(HOT_SHARE) {
+        if self.rng.random_bool(HOT_SHARE) {
             // The first are the hottest.
-            true => (self.rng.random::<f64>().powi(2) * HOT.end as f64) as u64,
-            false => self.rng.random_range(COLD),
+            (self.rng.random::<f64>().powi(2) * HOT.end as f64) as u64
+        } else {
+            self.rng.random_range(COLD)
         }
     }
 

@@ -373,16 +373,16 @@ fn against_paper(
         let found = site.reads.local_fraction * 100.0;
         let books = site.reads.bookkeeping_fraction.unwrap_or(1.0) * 100.0;
         let text = format!("{} {found:.1}% (paper {reported:.0}%)", site.site);
-        match found >= reported {
-            true => above.push(text),
-            false if books < reported => {
-                below.push(format!(
-                    "{text}, where perfect bookkeeping gets {books:.1}%"
-                ));
-            }
-            false => below.push(format!(
+        if found >= reported {
+            above.push(text);
+        } else if books < reported {
+            below.push(format!(
+                "{text}, where perfect bookkeeping gets {books:.1}%"
+            ));
+        } else {
+            below.push(format!(
                 "{text}, although perfect bookkeeping gets {books:.1}%"
-            )),
+            ));
         }
     }
     let listed = |list: Vec<String>| {

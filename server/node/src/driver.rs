@@ -120,13 +120,14 @@ impl Driver {
         let left = self.inbox.has_others()
             || self.inbox.is_read_budget_spent()
             || self.clients.has_waiting();
-        match left {
+        if left {
             // Messages that peers have sent meanwhile are not to wait for what an iteration has
             // left. And connections that may read since that iteration do so before others may.
-            true => tokio::task::yield_now().await,
+            tokio::task::yield_now().await;
+        } else {
             // A missed fence puts a new input into the inbox: a replica without permits would
             // starve connections.
-            false => tokio::task::consume_budget().await,
+            tokio::task::consume_budget().await;
         }
     }
 

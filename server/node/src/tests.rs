@@ -72,7 +72,6 @@ impl Running {
 }
 
 /// Compares the hash of a process that does not know the secret with those of two nodes.
-#[test]
 /// Asks for what is in force for reads under leases, too.
 fn with_leases() -> StatusRequest {
     StatusRequest {
@@ -81,6 +80,7 @@ fn with_leases() -> StatusRequest {
     }
 }
 
+#[test]
 fn every_node_hashes_keys_by_a_secret_of_its_own() {
     use std::hash::BuildHasher as _;
     let hash = || leasehold_leases::hashing::SeededState::default().hash_one("key");

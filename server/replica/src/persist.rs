@@ -11,7 +11,7 @@ use super::action::{Action, Record};
 use super::handles::Sequence;
 use super::message::LogId;
 use super::per_log::PerLog;
-use super::size::record_size_estimate;
+use super::size_estimate::record_size_estimate;
 
 /// Maximum backlog that may wait for the disk, in bytes, besides one checkpoint. Past it a replica
 /// accepts nothing more until the disk has caught up: what waits for a full disk stays in memory.

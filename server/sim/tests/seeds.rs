@@ -8,6 +8,7 @@
 mod common;
 
 use common::{each, number};
+use leasehold_kernel::campaign::Sums as _;
 use leasehold_kernel::trace::Trace;
 use leasehold_sim::run::run;
 use leasehold_sim::scenario::{Choices, Scenario};

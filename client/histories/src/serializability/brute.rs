@@ -1,6 +1,8 @@
 //! The definition itself, for histories so small that every order can be tried:
 //! what the checker is compared with. It shares nothing with it.
 
+#![allow(clippy::disallowed_methods)] // sets are only asked for what they contain
+
 use std::collections::{BTreeMap, HashSet};
 
 use super::Transaction;

@@ -398,7 +398,7 @@ async fn operations_live_through_a_time_when_nobody_can_be_connected_to() {
     }
 }
 
-fn write_of(client: &Client, key: &'static str) -> JoinHandle<Result<Version, Error>> {
+fn write_of(client: &Client, key: &'static str) -> JoinHandle<Result<crate::Version, Error>> {
     let client = client.clone();
     tokio::spawn(async move { client.put(key, "1").await })
 }

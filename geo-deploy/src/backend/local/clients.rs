@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, LocalSet};
 
 use super::LocalCluster;
 use super::cluster::start_wan;
-use super::fault_runner::fault_runner;
+use super::fault_runner::disturb;
 use crate::backend::faults::RunFaults;
 use crate::backend::load::{
     DueRequest, HistoryProcess, OpenLoop, ProcessNumbers, RequestStream, closed_loops, queued_note,

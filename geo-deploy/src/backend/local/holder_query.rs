@@ -87,7 +87,7 @@ impl HolderQuery {
         for key in 0..self.keys {
             let request = StatusRequest {
                 holders: true,
-                key: key_name(key).into(),
+                key: key_name(key),
                 ..StatusRequest::default()
             };
             let status = client.raw().status(request).await.ok()?;

@@ -516,10 +516,11 @@ impl Clients {
         match request.body {
             Some(Body::Command(command)) => {
                 let is_get = matches!(command.as_read(), Some(ReadOp::Get(_)));
-                let command = match !is_get && bytes <= READ_BYTES {
+                let command = if !is_get && bytes <= READ_BYTES {
                     // The log keeps it for others.
-                    true => command.in_own_memory(),
-                    false => command,
+                    command.in_own_memory()
+                } else {
+                    command
                 };
                 if request.hint {
                     connection.request_hint(request.id, command.keys().next());

@@ -5,7 +5,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use leasehold_client::Error;
+use leasehold_client::{Error, RefusalKind};
 use leasehold_transport::Secret;
 use leasehold_wire::{Hello, StatusRequest};
 
@@ -216,10 +216,10 @@ fn who_has_no_token_that_counts_is_told_nothing_else() {
         }
         assert_eq!(guarded.raw(b"good").await.greeting().await, None);
         let without = Client::connect(ClientOptions::new(&guarded.config.nodes[0].client)).await;
-        let Err(Error::Refused { code, message, .. }) = without else {
+        let Err(Error::Refused { kind, message, .. }) = without else {
             panic!("refused");
         };
-        assert_eq!(code, ErrorCode::Unauthenticated);
+        assert_eq!(kind, RefusalKind::Unauthenticated);
         assert!(message.contains("--token-file"), "{message}");
 
         let client = Client::connect(guarded.options("good")).await.unwrap();
@@ -300,10 +300,10 @@ fn a_token_that_is_taken_out_of_the_file_ends_its_connections() {
             }
             second.get("a").await.unwrap_err()
         };
-        let Error::Refused { code, .. } = lost.await else {
+        let Error::Refused { kind, .. } = lost.await else {
             panic!("it is not told why");
         };
-        assert_eq!(code, ErrorCode::Unauthenticated);
+        assert_eq!(kind, RefusalKind::Unauthenticated);
         guarded.write(&[entry("second")]);
         while second.get("a").await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;

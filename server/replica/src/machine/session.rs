@@ -178,10 +178,12 @@ impl Sessions {
     /// Decides whether a write may be executed when the replicated clock is `now_ms`.
     pub fn admit(&self, command: &Command, now_ms: u64) -> Admission {
         let Some(session) = self.by_client.get(&command.client) else {
-            return match self.may_open(command, now_ms) {
-                false => Admission::Refused,
-                true if self.has_room(now_ms) => Admission::Fresh,
-                true => Admission::NoRoom,
+            return if !self.may_open(command, now_ms) {
+                Admission::Refused
+            } else if self.has_room(now_ms) {
+                Admission::Fresh
+            } else {
+                Admission::NoRoom
             };
         };
         match session.results.get(command.sequence) {

@@ -140,7 +140,7 @@ impl World {
     /// clock counts from elsewhere.
     pub fn reset_clock(&mut self, node: usize) {
         let clock = self.draw_clock();
-        self.nodes[node].process.change_clock(|old| *old = clock);
+        self.nodes[node].process.replace_clock(clock);
     }
 
     /// A clock runs at another rate within the bound.

@@ -44,7 +44,7 @@ impl KvStore for Scripted {
                 Op::Get(_) => Reached::value(Bytes::new(), Version::default()),
                 _ => Reached::written(Version::default()),
             };
-            answered(Reply {
+            answered(RawReply {
                 outcome,
                 path: Path::Local,
                 replica: "CA".into(),

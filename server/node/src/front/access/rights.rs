@@ -160,11 +160,13 @@ fn check_status(rights: &Rights, request: &StatusRequest) -> Result<(), Error> {
     if !request.holders {
         return Ok(());
     }
-    match request.key.is_empty() {
-        true => needs_admin(rights, "the status with `holders` of the hottest key"),
-        false if rights.admin => Ok(()),
-        false => reads(rights, "the status with `holders`", &request.key),
+    if request.key.is_empty() {
+        return needs_admin(rights, "the status with `holders` of the hottest key");
     }
+    if rights.admin {
+        return Ok(());
+    }
+    reads(rights, "the status with `holders`", &request.key)
 }
 
 /// Clients ask for the key that nobody writes, whatever else they may read. But for nothing else

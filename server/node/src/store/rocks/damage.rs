@@ -19,6 +19,7 @@ use super::marker::MarkerState;
 use super::tests::{accepted, ballot, configured, stamp, stored};
 use super::wal::{BLOCK_BYTES, HEADER_BYTES};
 use super::*;
+use leasehold_leases::ReplicaId;
 use leasehold_replica::action::{Checkpoint, RecoveredState, SessionImage};
 use leasehold_replica::message::LogId;
 

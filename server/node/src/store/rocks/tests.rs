@@ -13,6 +13,7 @@ use prost::Message as _;
 use super::open::{FORMAT, FORMAT_UNSTAGED};
 use super::records::meta;
 use super::*;
+use leasehold_leases::ReplicaId;
 use leasehold_replica::action::{Checkpoint, RecoveredState, SessionImage, StoredValue};
 use leasehold_replica::codec::proto;
 use leasehold_replica::message::{Batch, LogId, Proposal, RequestId, Value};
@@ -50,7 +51,7 @@ fn commands(text: &str) -> Value {
     }))
 }
 
-pub(super) fn accepted(slot: u64, text: &str) -> Record {
+pub(in crate::store) fn accepted(slot: u64, text: &str) -> Record {
     Record::Accepted {
         log: LogId::Commands,
         slot: Slot(slot),

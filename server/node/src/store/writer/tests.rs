@@ -301,10 +301,8 @@ fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
         ) {
             while_full += 1;
         }
-        let expected = match in_memory {
-            true => 0,
-            false => 2, // the log, and that all is durable now
-        };
+        // The log, and that all is durable now.
+        let expected = if in_memory { 0 } else { 2 };
         assert_eq!(while_full, expected, "in memory: {in_memory}");
         read(&harness.writer);
         let report = harness.reports.recv().unwrap();

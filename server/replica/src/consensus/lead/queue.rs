@@ -207,7 +207,7 @@ mod tests {
             queued.for_each(|proposed| queue.push(CommandClass::Of(class), proposed));
             let mut sizes = Vec::new();
             while !queue.is_empty() {
-                let batch = queue.take((class, ReplicaSet::EMPTY), limits(commands_max));
+                let batch = queue.take(class, ReplicaSet::EMPTY, limits(commands_max));
                 let values = batch.iter().map(|p| command_size_estimate(&p.command));
                 sizes.push(values.collect::<Vec<_>>());
             }
