@@ -106,7 +106,7 @@ mod tests {
             .expect("no run without links");
         assert_eq!(violation.oracle, "assertion");
         assert!(
-            violation.what.contains("(at server/sim/src/"),
+            violation.what.contains("(at server/kernel/src/"),
             "{violation:?}"
         );
     }
