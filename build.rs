@@ -1,11 +1,10 @@
-//! Names the code that the simulator runs, by its sources' contents: so a campaign is
-//! gone on with only by a program that simulates the same. Contents, because a revision
-//! would be the same for every change that is not committed yet, and there is none in an
-//! unpacked release.
+//! Identifies the simulated code by the contents of its sources, so that a campaign is only
+//! continued by a program that simulates the same. A revision would not do: it is the same for all
+//! changes that are not committed yet, and an unpacked release has none.
 
 use std::path::{Path, PathBuf};
 
-/// Whatever a run depends on; the lock file has the versions of what others wrote.
+/// Files and directories that a run depends on. The lock file has the versions of dependencies.
 const SIMULATED: [&str; 10] = [
     "Cargo.lock",
     "client/backoff/src",
@@ -49,14 +48,14 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What an editor leaves beside a source is none.
+/// Returns true if the file is a source, and not a file that an editor leaves next to it.
 fn is_source(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let kinds = [".rs", ".proto", ".lock"];
     !name.starts_with('.') && kinds.iter().any(|kind| name.ends_with(kind))
 }
 
-/// FNV-1a: the same whatever compiles it.
+/// The hash FNV-1a, which does not depend on the compiler.
 struct Fnv(u64);
 
 impl Default for Fnv {

@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 
 use crate::terminal::say;
 
-/// Context of the tables, besides the forecasts that they list.
+/// Context of the tables, in addition to the forecasts that they list.
 pub struct AdviceContext<'a> {
     /// The replicas' names.
     pub names: &'a [String],
-    /// The plan and the leader that are in force: their line is marked.
+    /// Plan and leader that are in force, which mark their line of a table; `None` marks no line.
     pub now: Option<(HolderPlan, ReplicaId)>,
-    /// Time for which writes wait if a holder fails, in s.
+    /// Time for which writes wait for a holder that has failed, in s.
     pub stall_s: f64,
 }
 
 impl AdviceContext<'_> {
-    /// A replica's name.
+    /// Returns the name of a replica.
     pub fn name(&self, replica: ReplicaId) -> &str {
         self.names.get(replica.index()).map_or("?", String::as_str)
     }
@@ -26,7 +26,7 @@ impl AdviceContext<'_> {
         self.now == Some((forecast.plan, forecast.leader))
     }
 
-    /// A line for each forecast, in the order given.
+    /// Prints a table with a line for each forecast, in the given order.
     pub fn table(&self, forecasts: &[&Forecast]) {
         say!(
             "  {:8} {:>7} {:>8} {:>8} {:>8} {:>7} {:>8}  worst stall of writes",
@@ -96,7 +96,7 @@ impl AdviceContext<'_> {
         }
     }
 
-    /// The same as JSON.
+    /// Returns a forecast as JSON.
     pub fn json(&self, forecast: &Forecast) -> Value {
         let sites = self.names.iter().zip(&forecast.sites);
         let sites = sites.map(|(name, site)| {
@@ -129,8 +129,8 @@ impl AdviceContext<'_> {
     }
 }
 
-/// The best few: of each strategy under its best leader, the best first; then those that
-/// `also` names.
+/// Returns the best forecast of each strategy, which is that under its best leader, and the
+/// forecasts that `also` selects. All are in order of latency.
 pub fn shortlist(forecasts: &[Forecast], also: impl Fn(&Forecast) -> bool) -> Vec<&Forecast> {
     let mut sorted: Vec<&Forecast> = forecasts.iter().collect();
     sorted.sort_by(|a, b| a.mean_ms.total_cmp(&b.mean_ms));

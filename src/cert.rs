@@ -92,7 +92,8 @@ pub fn run(args: &CertArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The directory as the configuration must name it: paths in it begin where it lies.
+/// Returns the directory as the configuration must name it, because paths in the configuration are
+/// relative to its own directory.
 fn as_configured(directory: &Path, config: &Path) -> PathBuf {
     let base = config.parent().filter(|base| !base.as_os_str().is_empty());
     let base = base.unwrap_or(Path::new(".")).canonicalize();

@@ -16,13 +16,13 @@ use leasehold_geo_deploy::standing::Lock;
 
 use crate::terminal::{Interrupted, interrupted, note, runtime, say};
 
-/// Time for which clients send requests in a round, in seconds, unless the whole run is shorter.
+/// Duration of the clients' requests in a round, in seconds, unless the whole run is shorter.
 const ROUND_S: f64 = 120.0;
 const ROUND_S_MIN: f64 = 20.0;
-/// Interval at which progress is reported where there is no terminal.
+/// Interval at which progress is printed without a terminal.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// Maximum number of violations reported for a round; all are kept.
+/// Maximum number of violations that are printed for a round. All are stored.
 const VIOLATIONS_SHOWN: usize = 3;
 
 const EXAMPLES: &str = "\
@@ -131,7 +131,7 @@ pub fn run(args: &ChaosArgs) -> anyhow::Result<()> {
     conclude(args, &settings.dir, &summary, ended?)
 }
 
-/// Writes and prints what the rounds have found. It is printed even if it cannot be written.
+/// Stores and prints the findings of the rounds. They are printed even if they cannot be stored.
 fn show(dir: &Path, summary: &ChaosSummary) -> anyhow::Result<()> {
     if summary.rounds.is_empty() {
         return Ok(());
@@ -142,7 +142,7 @@ fn show(dir: &Path, summary: &ChaosSummary) -> anyhow::Result<()> {
     written.with_context(|| format!("writing {}", path.display()))
 }
 
-/// Returns the number of rounds, and the length of each, in seconds.
+/// Returns the number of rounds, and the duration of each in seconds.
 fn rounds(minutes: f64) -> (u32, f64) {
     let seconds = minutes * 60.0;
     let length_s = (seconds / 5.0).clamp(ROUND_S_MIN, ROUND_S).min(seconds);
@@ -188,7 +188,7 @@ enum StopReason {
     Interrupted,
 }
 
-/// Runs rounds until one has a violation.
+/// Runs one round after another, until all are done or a round has a violation.
 async fn all(
     settings: &Settings,
     numbers: std::ops::RangeInclusive<u32>,
@@ -241,7 +241,7 @@ fn conclude(
     }
 }
 
-/// Says what is wrong, where the evidence is, and how to see it again.
+/// Prints a violation, the location of the evidence, and the command that repeats it.
 fn report_violation(args: &ChaosArgs, ran: &RoundResult) {
     for violation in ran.violations().take(VIOLATIONS_SHOWN) {
         say!("\nround {} ({}): {violation}", ran.number, ran.strategy);
@@ -269,7 +269,8 @@ fn report_violation(args: &ChaosArgs, ran: &RoundResult) {
     say!("the same faults at the same times: {line}");
 }
 
-/// Shows how far a run is: a line that changes on a terminal, a line now and then elsewhere.
+/// Shows the progress of a run: on a terminal in a line that changes, otherwise in a new line at
+/// intervals.
 struct ProgressMeter {
     bar: Option<ProgressBar>,
     rounds: u32,

@@ -85,7 +85,7 @@ pub struct NodesArgs {
     pub at: ClusterDirArgs,
 }
 
-/// The same for a while.
+/// Nodes that a command is about, and the time after which its effect is undone.
 #[derive(Args)]
 pub struct TimedArgs {
     #[command(flatten)]
@@ -98,7 +98,7 @@ pub struct TimedArgs {
     pub key: Option<String>,
 }
 
-/// A number that JSON can hold, too.
+/// Parses a number that JSON can represent.
 pub fn finite(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
     number.ok_or_else(|| "a finite number is needed".to_owned())
@@ -114,7 +114,7 @@ impl NodesArgs {
 }
 
 impl TimedArgs {
-    /// Has the cluster begin with it.
+    /// Makes the cluster begin the fault.
     pub fn begin(&self, fault: FaultSpec) -> anyhow::Result<()> {
         let fault = FaultSpec {
             until_s: self.seconds,
@@ -129,7 +129,7 @@ impl TimedArgs {
     }
 }
 
-/// Asks the cluster's supervisor, and prints what it says.
+/// Sends a request to the cluster's supervisor, and prints the answer.
 pub fn request_and_print(dir: &Path, request: ControlRequest) -> anyhow::Result<()> {
     if let ControlResponse::Done(lines) = standing::ask(dir, request)? {
         for line in lines {
@@ -240,7 +240,8 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
     let dir = &args.at.dir;
     standing::ensure_down(dir)?;
     std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
-    // Another `up` may be at work. Its log would be lost, if the supervisor found that out.
+    // Another `up` may be running. If only the supervisor detected this, the other one's log would
+    // be lost.
     drop(Lock::take(dir)?);
     let log = dir.join("supervisor.log");
     let command = supervisor(args, &log)?;
@@ -265,7 +266,7 @@ fn up(args: &UpArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `leasehold cluster run` with the same arguments, writing into `log`.
+/// Returns the command `leasehold cluster run` with the same arguments. Its output goes to `log`.
 fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
     let file = std::fs::File::create(log).with_context(|| format!("creating {}", log.display()))?;
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
@@ -288,12 +289,13 @@ fn supervisor(args: &UpArgs, log: &Path) -> anyhow::Result<Command> {
         .stdin(Stdio::null())
         .stdout(file.try_clone()?)
         .stderr(file)
-        // In a process group of its own, so that Ctrl-C in this terminal does not reach it.
+        // The supervisor has its own process group, so that Ctrl-C in this terminal does not reach
+        // it.
         .process_group(0);
     Ok(command)
 }
 
-/// Way in which the start of a cluster ended. The cluster is up in either case.
+/// Result of starting a cluster. The cluster is up in either case.
 #[derive(PartialEq, Eq)]
 enum StartOutcome {
     Completed,
@@ -304,7 +306,7 @@ enum StartOutcome {
 async fn start(mut supervisor: Command, dir: &Path, log: &Path) -> anyhow::Result<StartOutcome> {
     let mut started = StartOutcome::Completed;
     let mut interrupted = pin!(interrupted());
-    // The first poll installs the handler: Ctrl-C is noticed from here on.
+    // The first poll installs the handler, so Ctrl-C is handled from here on.
     if timeout(Duration::ZERO, &mut interrupted).await.is_ok() {
         return Err(Interrupted("interrupted; nothing was started".to_owned()).into());
     }

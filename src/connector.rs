@@ -1,5 +1,5 @@
-//! Choice of the replicas that a command asks: those at the given addresses, or those of the
-//! cluster that `cluster up` started.
+//! Choice of the replicas to which a command sends its requests: those at the given addresses, or
+//! those of the cluster that `cluster up` started.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -49,8 +49,8 @@ impl ClientCredentials {
     }
 }
 
-/// A file, and what names it: an option, or else a variable of the environment. An empty one
-/// counts as none.
+/// Returns a file, and the name of the option or environment variable that names it. The option is
+/// preferred. An empty variable is ignored.
 fn named(
     given: &Option<PathBuf>,
     option: &'static str,
@@ -92,7 +92,8 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Asks one replica at a time, and leaves it all the time that there is: changes take long.
+    /// Creates a connector that asks one replica at a time, and waits for it as long as `timeout`
+    /// allows, because changes take long.
     pub fn connector(&self) -> anyhow::Result<Connector> {
         let mut connector =
             Connector::new(&self.address, &self.dir, None)?.with(&self.credentials)?;
@@ -104,27 +105,29 @@ impl Replicas {
     }
 }
 
-/// Replicas to ask, and the cluster that they belong to.
+/// Replicas that a command can ask, and the cluster that they belong to.
 pub struct Connector {
-    /// Addresses to ask, in their order, and the time to wait for an answer.
+    /// Addresses of the replicas in the order in which they are asked, and the time to wait for an
+    /// answer.
     pub options: ClientOptions,
-    /// The sites of a standing cluster.
+    /// Sites of a standing cluster; empty if addresses were given.
     sites: Vec<ClientPort>,
-    /// Whether to ask the replica that leads.
+    /// Whether the command asks the replica that leads.
     at_leader: bool,
-    /// Error text for a command that no replica answers.
+    /// Error text that is shown if no replica answers the command.
     advice: Option<String>,
 }
 
-/// A connection to the replica that a command asks.
+/// An open connection to the replica that answers a command.
 pub struct ConnectedClient {
     pub client: Client,
-    /// Connection to the replica that named the leader, if that replica does not lead itself.
+    /// Connection to the replica that named the leader, if another replica leads.
     pub before: Option<Client>,
 }
 
 impl Connector {
-    /// The replicas at these addresses; of the standing cluster, if there are none.
+    /// Creates a connector for the replicas at these addresses, or for the standing cluster in
+    /// `dir` if there are no addresses.
     pub fn new(addresses: &[String], dir: &Path, site: Option<&str>) -> anyhow::Result<Connector> {
         match addresses {
             [] => Connector::of_cluster(dir, site),
@@ -132,7 +135,7 @@ impl Connector {
         }
     }
 
-    /// Talks to the replicas of the authority that is given, and with the rights of the token.
+    /// Sets the authority of the trusted replicas, and the token of the client.
     pub fn with(mut self, credentials: &ClientCredentials) -> anyhow::Result<Connector> {
         if let Some(trust) = credentials.trust()? {
             self.options.trust = Some(trust);
@@ -158,8 +161,8 @@ impl Connector {
         })
     }
 
-    /// The replicas of a standing cluster, the site asked for first, or else the one that should
-    /// lead.
+    /// Creates a connector for the replicas of a standing cluster. The replica of the requested
+    /// site comes first, or else the replica that should lead.
     fn of_cluster(dir: &Path, site: Option<&str>) -> anyhow::Result<Connector> {
         let state = ClusterState::load(dir)?;
         let addresses = state.clients.iter().map(|port| port.address);
@@ -184,7 +187,8 @@ impl Connector {
         })
     }
 
-    /// The same, with this site asked first.
+    /// Returns a connector for the same replicas, of which the one at this site is asked first;
+    /// `None` if there is no such site.
     fn beginning_at(&self, site: &str) -> Option<Connector> {
         let first = self.sites.iter().find(|port| port.site == site)?;
         let first = first.address.to_string();
@@ -209,7 +213,8 @@ impl Connector {
     }
 
     /// Connects to the replica that the arguments name, or else to the leader. Any replica that
-    /// answers is asked for the leader: the one that should lead may be dead.
+    /// answers can name the leader. This is necessary because the replica that should lead may be
+    /// dead.
     pub async fn connect(&self) -> anyhow::Result<ConnectedClient> {
         let client = self.connect_to_first().await?;
         let leader = if self.at_leader {

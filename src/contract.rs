@@ -1,7 +1,8 @@
-//! The command line, frozen: commands, options, values and defaults. Words of help may change.
+//! Frozen contract of the command line: commands, options, values and defaults. Help texts may
+//! change.
 //!
-//! `tests/contract/` freezes what else others rely on; `CONTRACT=write cargo test` writes the file
-//! again.
+//! `tests/contract/` has the other frozen contracts on which users rely. `CONTRACT=write cargo
+//! test` rewrites the file.
 
 use std::fmt::Write as _;
 use std::path::Path;

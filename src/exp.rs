@@ -172,7 +172,7 @@ fn find(what: &ExpShowArgs) -> anyhow::Result<Experiment> {
     Ok(Experiment::find(&what.experiment)?.with(&what.sets)?)
 }
 
-/// Place of a report, and whether its plots are drawn as PNG and PDF, too.
+/// Directory of a report, and whether its plots are also drawn as PNG and PDF.
 #[derive(Clone, Copy)]
 pub struct ReportTarget<'a> {
     pub out: &'a Path,
@@ -200,7 +200,7 @@ fn run_and_report(
         return result;
     }
     let incomplete = ended.shortfall(experiment);
-    // The last whole run stays where it is.
+    // The previous complete report is not replaced by a partial one.
     let dir = match &incomplete {
         None => out.to_owned(),
         Some(_) => out.join(INCOMPLETE),
@@ -227,7 +227,7 @@ fn run_and_report(
     refuse_violations(&report)
 }
 
-/// The files of the histories of all runs.
+/// Returns the names of the files for the histories of all runs.
 fn history_names(experiment: &Experiment) -> Vec<String> {
     let labels = experiment.strategies.iter().map(|plan| &plan.label);
     let of = |label| (1..=experiment.runs as usize).map(move |run| (label, run));
@@ -244,7 +244,7 @@ fn history_name(label: &str, run: usize, runs: usize) -> String {
     }
 }
 
-/// Takes the histories of all runs, each with the name of its file.
+/// Takes the histories out of all runs, each with the name of its file.
 fn histories(ran: &mut [RunResult]) -> Vec<(String, History)> {
     let of = |ran: &mut RunResult| {
         let histories = std::mem::take(&mut ran.histories);
@@ -301,7 +301,7 @@ fn run_sim(
 /// Settings for runs with real processes.
 #[derive(Default)]
 struct LocalRunOptions<'a> {
-    /// Where their logs and configuration are kept.
+    /// Directory for the logs and the configuration of the replicas; `None` for a temporary one.
     work: Option<&'a Path>,
     insecure: bool,
 }
@@ -321,7 +321,7 @@ fn run_local(
         client_port: None,
         insecure: local.insecure,
     };
-    // Dropping the run ends its replicas, so Ctrl-C leaves none behind.
+    // Dropping the run ends its replicas, so none remain after Ctrl-C.
     runtime()?.block_on(async {
         tokio::select! {
             biased; // a Ctrl-C is waited for before there is anything to leave behind

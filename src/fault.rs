@@ -123,7 +123,7 @@ pub fn run(args: &FaultArgs) -> anyhow::Result<()> {
     }
 }
 
-/// None for all.
+/// Returns the numbers of the faults; an empty list stands for all faults.
 fn numbers(which: &[String]) -> anyhow::Result<Vec<u64>> {
     if which.iter().any(|word| word == "all") {
         return Ok(Vec::new());

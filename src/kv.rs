@@ -104,7 +104,7 @@ enum KvCommand {
 }
 
 pub fn run(args: &KvArgs) -> anyhow::Result<()> {
-    // The parser compares only what stands on the same side of the subcommand.
+    // The parser detects conflicts only between options on the same side of the subcommand.
     if !args.addresses.is_empty() && args.site.is_some() {
         bail!("--address and --site both name a replica; give one of them");
     }
@@ -136,10 +136,11 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Replicas that did not answer, by address, and what was heard of them.
+/// Replicas that did not answer, by address, each with the reason.
 type DeadReplicas = BTreeMap<String, String>;
 
-/// Those that are dead, or gave no answer to the operation of this trace.
+/// Returns the replicas that are dead, and those that gave no answer to the operation of this
+/// trace.
 fn silent(client: &Client, trace: &OperationTrace) -> DeadReplicas {
     let replicas = client.health().replicas.into_iter().enumerate();
     let dead = replicas.filter_map(|(at, replica)| match replica.dead {
@@ -158,7 +159,7 @@ fn warn_dead_replicas(dead: DeadReplicas, connector: &Connector, reply: &RawRepl
     }
 }
 
-/// A scan that found as many entries as it may print may have left some out.
+/// Warns that a scan may have omitted entries if it found as many as it may print.
 fn warn_truncated_scan(command: &KvCommand, reply: &RawReply) {
     if let KvCommand::Scan { limit, .. } = command
         && let Some(Answer::Entries(found)) = &reply.outcome.result
@@ -196,7 +197,7 @@ fn op(command: &KvCommand) -> anyhow::Result<Op> {
     })
 }
 
-/// The value that an argument stands for.
+/// Returns the value that an argument denotes.
 fn read_value(argument: &str) -> anyhow::Result<Bytes> {
     if argument != "-" {
         return Ok(Bytes::from(argument.to_owned()));
@@ -274,7 +275,7 @@ fn value_line(value: &[u8], is_terminal: bool) -> Vec<u8> {
     }
 }
 
-/// A line of what `scan` prints.
+/// Returns a line of the output of `scan`.
 fn entry_line(key: &[u8], value: &[u8], is_terminal: bool) -> Vec<u8> {
     let key = escaped(key, |letter| letter.is_control() || letter == '\\');
     let key = key.as_bytes();
@@ -291,7 +292,7 @@ fn entry_line(key: &[u8], value: &[u8], is_terminal: bool) -> Vec<u8> {
     }
 }
 
-/// A version as `kv cas` takes it.
+/// Writes a version in the form that `kv cas` accepts.
 fn shown(version: Option<&Version>) -> String {
     version.map_or("absent".to_string(), |v| format!("{}.{}", v.slot, v.index))
 }

@@ -136,7 +136,7 @@ fn request(args: &SetArgs) -> anyhow::Result<LeaseRequest> {
     })
 }
 
-/// Where a range begins and ends; empty where it has no end.
+/// Returns the beginning and the end of a range; a side is empty if the range has no bound there.
 fn sides(range: Option<&str>) -> anyhow::Result<(&str, &str)> {
     let Some(range) = range else {
         return Ok(("", ""));
@@ -154,7 +154,7 @@ fn sides(range: Option<&str>) -> anyhow::Result<(&str, &str)> {
     Ok(sides)
 }
 
-/// Whether a range has keys between these sides.
+/// Whether a range contains keys between these bounds.
 fn overlaps(range: &LeaseRange, from: &str, to: &str) -> bool {
     let begins_before_end = to.is_empty() || range.from.as_ref() < to.as_bytes();
     begins_before_end && (range.to.is_empty() || from.as_bytes() < range.to.as_ref())
@@ -236,7 +236,8 @@ fn strategy(range: &LeaseRange) -> String {
     }
 }
 
-/// Asks for what is in force for reads under leases, too.
+/// Returns a request for the status including the settings that are in force for reads under
+/// leases.
 fn with_leases() -> StatusRequest {
     StatusRequest {
         leases: true,

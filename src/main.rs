@@ -1,4 +1,4 @@
-//! The command line: parse, dispatch, nothing else.
+//! The command line, which is parsed and dispatched here.
 
 mod advice;
 mod cert;
@@ -27,7 +27,8 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use leasehold_node::NodeError;
 
-/// Every operation allocates and frees values, batches and messages.
+/// Allocator of the program. Every operation allocates and frees values, batches and messages, so
+/// its speed matters.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -136,7 +137,7 @@ fn main() -> ExitCode {
     match result.and_then(|()| printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Replicas, and files, may have any words in them.
+            // Texts of replicas and files may contain any characters.
             let must_escape = |letter: char| letter.is_control() && !['\n', '\t'].contains(&letter);
             let words = terminal::escaped(describe_error(&error).as_bytes(), must_escape);
             terminal::note!("leasehold: {words}");
@@ -156,7 +157,7 @@ fn status(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(node.map_or(1, NodeError::status))
 }
 
-/// An error and its causes, without repeating a cause that is quoted already.
+/// Describes an error and its causes. A cause that another message already quotes is not repeated.
 fn describe_error(error: &anyhow::Error) -> String {
     let mut all = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

@@ -1,4 +1,4 @@
-//! Plots as PNG and PDF next to their SVG, if that is asked for (`--pictures`).
+//! Drawing of plots as PNG and PDF next to their SVG, on request (`--pictures`).
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ pub struct Pictures {
 }
 
 impl Pictures {
-    /// Fails early if this program cannot draw them.
+    /// Fails if pictures are requested and this program cannot draw them.
     pub fn check(self) -> anyhow::Result<()> {
         anyhow::ensure!(
             !self.pictures || cfg!(feature = "pictures"),
@@ -22,7 +22,7 @@ impl Pictures {
         Ok(())
     }
 
-    /// Draws them for the plots in `dir` and below.
+    /// Draws PNG and PDF files of the plots in `dir` and its subdirectories, if they are requested.
     pub fn draw(self, dir: &Path) -> anyhow::Result<()> {
         self.check()?;
         #[cfg(feature = "pictures")]

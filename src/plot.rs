@@ -55,7 +55,8 @@ pub fn run(args: &PlotArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `NAME=FILE`, or just a file. A file that is there is never taken for a name.
+/// Splits `NAME=FILE` into name and file; the name is empty if only a file is given. A text that is
+/// the path of an existing file is not split.
 fn named(log: &str) -> (String, PathBuf) {
     match log.split_once('=') {
         Some((name, file)) if !Path::new(log).exists() => (name.to_owned(), PathBuf::from(file)),

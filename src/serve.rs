@@ -103,8 +103,8 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     Ok(served?)
 }
 
-/// A stopped process cannot see that its standard input was closed. So the kernel
-/// wakes it when the process that started it dies.
+/// A stopped process cannot detect that its standard input was closed. So this makes the kernel
+/// wake it when the process that started it dies.
 fn wake_when_parent_dies() -> anyhow::Result<()> {
     #[cfg(target_os = "linux")]
     {

@@ -1,6 +1,6 @@
-//! `leasehold sim`: simulated seeds by the thousand, and one at a time.
+//! `leasehold sim`, which runs simulated seeds: thousands of them, or a single one.
 //!
-//! The simulator is pure; what it lacks is here: threads (`campaign`), files
+//! The simulator has no side effects. The parts that it lacks are here: threads (`campaign`), files
 //! (`store`, `summary`), the terminal and Ctrl-C.
 
 mod campaign;
@@ -27,9 +27,9 @@ use self::store::CampaignStore;
 use self::summary::CampaignSummary;
 use crate::terminal::{Interrupted, say};
 
-/// Seeds of a campaign without --seeds or --hours.
+/// Number of seeds of a campaign without --seeds or --hours.
 const SEEDS: u64 = 2000;
-/// In a smaller campaign, in cluster-hours, some faults and checks may be missing.
+/// Size in cluster-hours below which a campaign may lack some faults and checks.
 const TINY: f64 = 1.0;
 /// Interval at which the state is saved.
 const SAVE_EVERY: Duration = Duration::from_secs(2);
@@ -157,14 +157,14 @@ fn campaign(args: &SimArgs, resolved: &choices::ResolvedChoices) -> anyhow::Resu
     let failures = progress.failures();
     let summary = CampaignSummary::new(resolved, &progress, &clock, args.from, args.twice);
     let written = store.write_summary(&summary);
-    // Whatever cannot be written, it is printed.
+    // The summary is printed even if files cannot be written.
     say!("{}", summary.text());
     report_failures(&failures, resolved, &store)?;
     let ended = ended.and_then(|ended| saved.and(written).map(|()| ended))?;
     verdict(args, &progress, ended, &summary.missing)
 }
 
-/// Says how each failed seed is repeated, and keeps the end of its trace.
+/// Prints the command that repeats each failed seed, and stores the end of its trace.
 fn report_failures(
     failures: &[&SeedFailure],
     resolved: &choices::ResolvedChoices,
@@ -194,8 +194,9 @@ fn report_failures(
 /// Judges a campaign without a violation.
 ///
 /// # Errors
-/// If the campaign was interrupted, or if something that it should meet is missing. A campaign of
-/// less than `TINY` cluster-hours may miss something unless `--strict` is given.
+/// Returns an error if the campaign was interrupted, or if something that should occur in it is
+/// missing. In a campaign of less than `TINY` cluster-hours something may be missing unless
+/// `--strict` is given.
 fn verdict(
     args: &SimArgs,
     progress: &CampaignProgress,

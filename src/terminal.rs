@@ -1,4 +1,4 @@
-//! Use of the terminal by several commands: the log, Ctrl-C, progress.
+//! Functions of several commands for the terminal: the log, Ctrl-C and progress.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
@@ -12,8 +12,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
 
-/// Names of packages and modules before release 0.2, which filters of the log may still have. The
-/// first that fits counts.
+/// Former names of packages and modules (before release 0.2), which filters of the log may still
+/// use, each with its present name. The first matching pair is used.
 const RENAMED: [(&str, &str); 9] = [
     ("server::node::storage", "leasehold_node::store"),
     ("leasehold_node::storage", "leasehold_node::store"),
@@ -26,7 +26,7 @@ const RENAMED: [(&str, &str); 9] = [
     ("geo_deploy", "leasehold_geo_deploy"),
 ];
 
-/// Returns a filter of the log in which packages have their present names.
+/// Returns a filter of the log in which former names are replaced by present ones.
 fn renamed(filter: &str) -> String {
     let directives = filter.split(',').map(|directive| {
         let rest = |old: &str| {
@@ -42,8 +42,9 @@ fn renamed(filter: &str) -> String {
     directives.collect::<Vec<_>>().join(",")
 }
 
-/// Starts the log on stderr. A slow terminal loses lines and delays nothing. `RUST_LOG`
-/// chooses what is logged; an empty one counts as none. Lines are written until the guard is dropped.
+/// Starts the log on stderr. If the terminal is slow, lines are lost, and nothing is delayed.
+/// `RUST_LOG` selects the log entries; an empty one is ignored. Lines are written until the guard
+/// is dropped.
 pub fn log() -> WorkerGuard {
     let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
     let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
@@ -57,7 +58,8 @@ pub fn log() -> WorkerGuard {
     guard
 }
 
-/// Text in which letters that `must_escape` selects, and bytes that are no UTF-8, stand as escapes.
+/// Returns a text in which bytes that are not UTF-8, and characters that `must_escape` selects, are
+/// replaced by escapes.
 pub fn escaped(bytes: &[u8], must_escape: impl Fn(char) -> bool) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -73,15 +75,15 @@ pub fn escaped(bytes: &[u8], must_escape: impl Fn(char) -> bool) -> String {
     text
 }
 
-/// A runtime on this thread.
+/// Creates an async runtime on this thread.
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?)
 }
 
-/// A Ctrl-C ended the command. It has an exit status of its own, because the result is
-/// not known.
+/// Error of a command that Ctrl-C ended. It has its own exit status, because the result is not
+/// known.
 #[derive(Debug)]
 pub struct Interrupted(pub String);
 
@@ -98,13 +100,13 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// A load generator that did not reach its target rate. It has an exit status of its own,
-/// because its report is complete and no measurement of the rate asked for.
+/// Error of a load generator that did not reach its target rate. It has its own exit status: the
+/// report is complete, but it does not measure the requested rate.
 #[derive(Debug)]
 pub struct TargetMissed(pub String);
 
 impl TargetMissed {
-    /// Neither success, nor failure (1), nor a wrong command line (2).
+    /// Exit status that differs from success (0), failure (1) and a wrong command line (2).
     pub const STATUS: u8 = 3;
 }
 
@@ -116,8 +118,8 @@ impl std::fmt::Display for TargetMissed {
 
 impl std::error::Error for TargetMissed {}
 
-/// Completes at SIGINT or SIGTERM, and at SIGHUP: a closed terminal or connection ends a run as a
-/// Ctrl-C does, with the results so far.
+/// Completes at SIGINT, SIGTERM or SIGHUP. So a closed terminal or connection ends a run as Ctrl-C
+/// does, with the results so far.
 pub async fn interrupted() {
     let terminated = async {
         if let Ok(terminated) = leasehold_node::terminated() {
@@ -131,7 +133,8 @@ pub async fn interrupted() {
 }
 
 async fn hung_up() {
-    // To wait for a signal that is ignored would end what `nohup` is to keep alive.
+    // A signal that is ignored must not be awaited: `nohup` keeps a process running this way, and a
+    // handler would let SIGHUP end it.
     if !ignores_hangup()
         && let Ok(mut hangup) = signal(SignalKind::hangup())
     {
@@ -141,16 +144,16 @@ async fn hung_up() {
     }
 }
 
-/// Returns true if this process was started to ignore SIGHUP, or if that cannot be known.
+/// Returns true if this process was started with SIGHUP ignored, or if this cannot be determined.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    // Signal 1 is the lowest bit.
+    // Signal 1 (SIGHUP) is the lowest bit.
     mask.is_none_or(|mask| mask & 1 == 1)
 }
 
-/// `leasehold ycsb`.
+/// Runs `leasehold ycsb`.
 pub fn ycsb(arguments: Vec<String>) -> anyhow::Result<()> {
     let args = match leasehold_ycsb::args::parse(arguments)? {
         leasehold_ycsb::args::Invocation::Help(text) => {
@@ -180,14 +183,14 @@ pub fn ycsb(arguments: Vec<String>) -> anyhow::Result<()> {
     }
 }
 
-/// Bars on a terminal; a line a strategy elsewhere.
+/// Progress of several strategies: bars on a terminal, otherwise a line for each strategy.
 pub struct Bars {
     all: Option<MultiProgress>,
     bars: Mutex<BTreeMap<String, ProgressBar>>,
 }
 
 impl Bars {
-    /// None shown yet.
+    /// Creates a display without bars.
     pub fn new() -> Bars {
         let terminal = std::io::stderr().is_terminal();
         Bars {
@@ -208,7 +211,7 @@ impl Bars {
         bar
     }
 
-    /// Shows how far `label` is.
+    /// Shows the progress of the strategy `label`: `done` of `total`.
     pub fn show(&self, label: &str, done: u64, total: u64) {
         let Ok(mut bars) = self.bars.lock() else {
             return;

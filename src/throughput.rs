@@ -1,4 +1,4 @@
-//! `leasehold exp` for experiments of throughput.
+//! `leasehold exp` for throughput experiments.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use leasehold_geo_deploy::throughput::ThroughputExperiment;
 use crate::exp::ReportTarget;
 use crate::terminal::{Bars, Interrupted, interrupted, runtime, say};
 
-/// Runs and reports one.
+/// Runs a throughput experiment and writes its report.
 pub fn run(
     experiment: &ThroughputExperiment,
     to: ReportTarget<'_>,
@@ -29,7 +29,7 @@ pub fn run(
     };
     let bars = Bars::new();
     let show = |label: &str, done, total| bars.show(label, done, total);
-    // Dropping the run ends its replicas, so Ctrl-C leaves none behind.
+    // Dropping the run ends its replicas, so none remain after Ctrl-C.
     let results = runtime()?.block_on(async {
         tokio::select! {
             biased;
@@ -52,7 +52,7 @@ pub fn run(
     Ok(())
 }
 
-/// Where the report goes.
+/// Returns the directory of the report.
 pub fn out(experiment: &ThroughputExperiment, requested: Option<&PathBuf>) -> PathBuf {
     let usual = || PathBuf::from("results").join(&experiment.name);
     requested.cloned().unwrap_or_else(usual)

@@ -124,7 +124,7 @@ fn add(file: &Path, args: &NewArgs) -> anyhow::Result<()> {
         Some(out) => {
             write_out(out, &token)?;
             locked.write(&entries).inspect_err(|_| {
-                // Nobody knows this token.
+                // The token is not in the file of tokens, so it is useless.
                 let _ = std::fs::remove_file(out);
             })?;
             note!("the token is in {}", out.display());
@@ -155,7 +155,7 @@ fn has_passed(expiry: Expiry) -> bool {
     now.is_ok_and(|now| now.as_secs() as i64 >= expiry.unix_s)
 }
 
-/// A new file: a token that is there already is not written over.
+/// Writes a token to a new file. An existing file is not overwritten.
 fn write_out(out: &Path, token: &str) -> anyhow::Result<()> {
     let mut options = OpenOptions::new();
     let created = options.write(true).create_new(true).mode(0o600).open(out);
@@ -186,7 +186,7 @@ fn list(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rights in words.
+/// Describes the rights of a token.
 fn may(entry: &TokenEntry) -> String {
     let mut words = Vec::new();
     for (what, prefixes) in [("read", &entry.read), ("write", &entry.write)] {
@@ -224,17 +224,17 @@ fn revoke(file: &Path, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file, while no other `leasehold token` changes it.
+/// The file of tokens, locked against changes by another `leasehold token`.
 struct LockedTokenFile {
     file: PathBuf,
     dir: PathBuf,
-    /// Its directory, which stays the same when the file is replaced.
+    /// Lock on the directory of the file, which stays the same when the file is replaced.
     lock: File,
 }
 
 impl LockedTokenFile {
     fn take(file: &Path) -> anyhow::Result<LockedTokenFile> {
-        // What a link names is replaced, not the link.
+        // If the path is a link, its target is replaced, and not the link.
         let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
         let dir = match file.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
@@ -256,7 +256,7 @@ impl LockedTokenFile {
         }
     }
 
-    /// Replaces the file in one step: a node reads the old one or the new one.
+    /// Replaces the file in one step, so that a node reads either the old or the new one.
     fn write(&self, entries: &[TokenEntry]) -> anyhow::Result<()> {
         let writing = || format!("writing {}", self.file.display());
         let text = tokens::write(entries);
@@ -264,7 +264,7 @@ impl LockedTokenFile {
             let (file, most) = (self.file.display(), tokens::FILE_BYTES_MAX);
             bail!("{file}: would be longer than {most} bytes, the most that a node reads");
         }
-        // With mode 0600.
+        // The new file has mode 0600.
         let mut new = tempfile::NamedTempFile::new_in(&self.dir).with_context(writing)?;
         new.write_all(text.as_bytes()).with_context(writing)?;
         self.keep_owner(new.as_file()).with_context(writing)?;
@@ -273,7 +273,8 @@ impl LockedTokenFile {
         self.lock.sync_all().with_context(writing)
     }
 
-    /// Gives the new file the owner and group of the old one: a node must be able to read it.
+    /// Gives the new file the owner and the group of the old one, because a node must be able to
+    /// read it.
     fn keep_owner(&self, new: &File) -> std::io::Result<()> {
         let Ok(old) = std::fs::metadata(&self.file) else {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Counts, also if several programs count at once: a value is replaced only if nobody else did.
+//! Increments a counter, also while several programs do the same: a value is replaced only if no
+//! other program has replaced it.
 
 #![allow(clippy::print_stdout)] // a program
 
@@ -35,7 +36,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = common::connect().await?;
     client.delete(KEY).await?;
 
-    // Four at once, and no count is lost.
+    // Four increments run at the same time, and none is lost.
     let counting = (0..4).map(|_| {
         let client = client.clone();
         tokio::spawn(async move { increment(&client).await })

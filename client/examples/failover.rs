@@ -1,6 +1,6 @@
-//! Asks several replicas, and prints which of them die and come back while it runs. Name more than
+//! Uses several replicas, and prints which of them die and come back while it runs. Give more than
 //! one address: `127.0.0.1:7001,127.0.0.1:7002`. It writes once a second for ten seconds; kill a
-//! replica meanwhile.
+//! replica during this time.
 
 #![allow(clippy::print_stdout)] // a program
 

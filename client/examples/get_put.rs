@@ -11,7 +11,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let version = client.put("example/greeting", "hello").await?;
     println!("written as version {version}");
 
-    // Linearizable: this sees the write above, whichever replica answers.
+    // Linearizable: this read sees the write above, no matter which replica answers.
     let found = client
         .get("example/greeting")
         .await?

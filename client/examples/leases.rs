@@ -1,4 +1,4 @@
-//! Lets every replica read the keys of a range locally, and gives the range back.
+//! Lets every replica read the keys of a range locally, and then ends that.
 
 #![allow(clippy::print_stdout)] // a program
 
@@ -10,8 +10,8 @@ use leasehold_client::LeaseChange;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = common::connect().await?;
 
-    // Returns once the change is in force: from then on reads of these keys are local everywhere,
-    // and their writes wait for every replica.
+    // Returns once the change is in force. From then on every replica serves reads of these keys
+    // locally, and writes to them wait for every replica.
     let change = LeaseChange::strategy("all").range("example/catalog/", "example/catalog0");
     let status = client.admin().set_leases(change).await?;
     for range in status.leases.into_iter().flat_map(|leases| leases.ranges) {

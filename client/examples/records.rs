@@ -1,4 +1,4 @@
-//! Changes some fields of a record and leaves the others alone.
+//! Changes some fields of a record and keeps the others.
 
 #![allow(clippy::print_stdout)] // a program
 
@@ -12,7 +12,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let fields = [("name", "Ada"), ("city", "London")];
     client.put_fields("example/user/1", fields).await?;
 
-    // Changes one field: the replicas merge it, so that two programs may change two fields at once.
+    // Changes one field. The replicas merge it, so that two programs may change two fields at the
+    // same time.
     client
         .put_fields("example/user/1", [("city", "Paris")])
         .await?;

@@ -8,7 +8,7 @@ mod common;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = common::connect().await?;
 
-    // All of them or none, and nobody sees some of them.
+    // Writes all keys or none; no read sees only some of the writes.
     let entries = [
         ("example/list/a", "1"),
         ("example/list/b", "2"),
@@ -16,13 +16,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     ];
     client.multi_put(entries).await?;
 
-    // Keys that do not exist are left out.
+    // Keys that do not exist are omitted.
     let found = client
         .multi_get(["example/list/a", "example/list/z"])
         .await?;
     assert_eq!(found.len(), 1);
 
-    // From the first key on, up to but without the second, at most 100.
+    // Reads keys from the first bound up to, but not including, the second, and at most 100.
     for entry in client.scan("example/list/", "example/list0", 100).await? {
         println!(
             "{} = {}",

@@ -1,4 +1,4 @@
-//! Asks a replica for its view of the cluster: the leader, round trips, and holders of a key.
+//! Requests a replica's view of the cluster: the leader, round trips, and holders of a key.
 
 #![allow(clippy::print_stdout)] // a program
 

@@ -1,4 +1,4 @@
-//! Requests of operators: leadership and leases.
+//! Requests of operators: moves of leadership and changes of leases.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::status::Status;
 
-/// Requests of operators, from [`Client::admin`]. Where the cluster asks for tokens, the client's
+/// Requests of operators, from [`Client::admin`]. If the cluster requires tokens, the client's
 /// token must have the right `admin`.
 #[derive(Clone, Copy, Debug)]
 pub struct Admin<'a> {
     client: &'a Client,
 }
 
-/// A change of leases: of the strategy for a key range, of durations, or of both. What is not set
-/// stays as it is.
+/// A change of leases: of the strategy for a key range, of durations, or of both. Fields that are
+/// not set keep their present value.
 ///
 /// ```
 /// use leasehold_client::LeaseChange;
@@ -35,13 +35,13 @@ pub struct LeaseChange {
 }
 
 impl LeaseChange {
-    /// Changes durations only, which are those of all keys.
+    /// Creates a change of durations only. Durations apply to all keys.
     pub fn durations() -> LeaseChange {
         LeaseChange::default()
     }
 
-    /// Puts a strategy in force, for all keys unless [`range`](Self::range) says otherwise:
-    /// `leader`, `all`, `quorum`, `cost`, `fixed` or `none`.
+    /// Creates a change to the strategy `name`: `leader`, `all`, `quorum`, `cost`, `fixed` or
+    /// `none`. It applies to all keys unless [`range`](Self::range) limits it.
     pub fn strategy(name: impl Into<String>) -> LeaseChange {
         let strategy = name.into();
         let request = wire::LeaseRequest {
@@ -51,15 +51,15 @@ impl LeaseChange {
         LeaseChange { request }
     }
 
-    /// Applies the strategy to the keys from `from` on and below `to` only. An empty `to` is no
-    /// end.
+    /// Limits the strategy to keys `k` with `from <= k < to`. An empty `to` means that the range
+    /// has no end.
     pub fn range(mut self, from: impl Into<Bytes>, to: impl Into<Bytes>) -> LeaseChange {
         self.request.from = from.into();
         self.request.to = to.into();
         self
     }
 
-    /// Names the holders of the strategy `fixed`.
+    /// Sets the names of the holders, for the strategy `fixed`.
     pub fn holders(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> LeaseChange {
         self.request.holders = names.into_iter().map(Into::into).collect();
         self
@@ -83,13 +83,13 @@ impl LeaseChange {
         self
     }
 
-    /// Sets the time for which a silent holder is waited for before it is suspected.
+    /// Sets the time for which a silent holder is awaited before it is suspected.
     pub fn grace(mut self, duration: Duration) -> LeaseChange {
         self.request.grace_ms = Some(ms(duration));
         self
     }
 
-    /// Allows durations above a minute, for which a failure can block writes.
+    /// Allows durations above a minute. With such durations a failure can block writes for as long.
     pub fn force(mut self) -> LeaseChange {
         self.request.force = true;
         self
@@ -105,23 +105,24 @@ impl<'a> Admin<'a> {
         Admin { client }
     }
 
-    /// Moves leadership to the replica called `to`, and waits until it leads. Any replica passes
-    /// the request on. Returns the status of the replica that was asked.
+    /// Moves leadership to the replica named `to`, and waits until it leads. Any replica forwards
+    /// the request. Returns the status of the replica that answered.
     ///
     /// # Errors
-    /// As [`Client::execute`]. [`Error::Refused`] says why leadership did not move.
+    /// As [`Client::execute`]. [`Error::Refused`] states why leadership did not move.
     pub async fn move_leadership(self, to: &str) -> Result<Status, Error> {
         let body = wire::request::Body::Move(wire::MoveRequest { to: to.to_owned() });
         let status = self.client.request_status(body).await?;
         Ok(Status::from_wire(status, false))
     }
 
-    /// Changes leases, and waits until the change is in force. Any replica passes the request on.
-    /// A change that is in force already does no harm. Returns the status of the replica that was
-    /// asked, with [`Status::leases`].
+    /// Changes leases, and waits until the change is in force. Any replica forwards the request. A
+    /// change that is in force already does no harm. Returns the status of the replica that
+    /// answered, with [`Status::leases`].
     ///
     /// # Errors
-    /// As [`Client::execute`]. [`Error::Refused`] says what is wrong, and what would do.
+    /// As [`Client::execute`]. [`Error::Refused`] states what is wrong with the change, and what
+    /// would be accepted.
     pub async fn set_leases(self, change: LeaseChange) -> Result<Status, Error> {
         let body = wire::request::Body::Lease(change.request);
         let status = self.client.request_status(body).await?;

@@ -1,11 +1,11 @@
 //! A client of a cluster. It is cheap to clone: all clones share its connections and
 //! sessions. Every caller may have an operation in flight.
 //!
-//! It knows the addresses of several replicas, or of one. It asks the nearest that serves,
-//! and returns to a nearer one when that serves again (see `replicas`). Operations are sent
-//! again after a failure, also to another replica (see `copies`). A read may always be
-//! repeated; a write is repeated under the same (client, sequence), so that it is executed
-//! once. All attempts together are bounded by the request timeout.
+//! It knows the addresses of one or several replicas. It sends requests to the nearest replica that
+//! serves, and returns to a nearer one when that one serves again (see `replicas`). After a
+//! failure, an operation is sent again, possibly to another replica (see `copies`). A read may
+//! always be repeated. A write is repeated under the same (client, sequence), so that it is
+//! executed once. The request timeout limits all attempts together.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,7 +29,7 @@ use crate::types::{
     VersionedValue,
 };
 
-/// A handle to a client's connections. Dropping the last one closes them.
+/// A handle to a client's connections. Dropping the last handle closes the connections.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -50,12 +50,12 @@ struct Inner {
 }
 
 impl Client {
-    /// Connects to the first replica that answers, in the order of the addresses. Later
-    /// breaks of the connection are healed in the background; these first attempts are
-    /// not repeated.
+    /// Connects to the first replica that answers, in the order of the addresses. If the connection
+    /// breaks later, it is restored in the background; these first attempts are not repeated.
     ///
     /// # Errors
-    /// `Connect` if none answers, `WrongCluster`, `Refused` if one refuses the token, `PlainToken`.
+    /// `Connect` if no replica answers, `WrongCluster`, `Refused` if a replica refuses the token,
+    /// `PlainToken`.
     pub async fn connect(options: ClientOptions) -> Result<Client, Error> {
         let (replicas, tasks) = Replicas::connect(options).await?;
         let welcome = replicas.all().iter().find_map(Connection::welcome);
@@ -70,7 +70,8 @@ impl Client {
         })
     }
 
-    /// Cluster and replica that the client is connected to: the nearest replica that serves.
+    /// Returns the cluster and the replica that the client is connected to: the nearest replica
+    /// that serves.
     pub fn server(&self) -> ServerInfo {
         ServerInfo::from_wire(self.last_welcome())
     }
@@ -80,23 +81,24 @@ impl Client {
         nearest.welcome().unwrap_or_default()
     }
 
-    /// Returns which replicas are dead, since when, and how often another one had to answer.
+    /// Returns the replicas that are dead, with the time since each died, and the number of
+    /// operations that another replica had to answer.
     pub fn health(&self) -> Health {
         self.inner.replicas.health()
     }
 
-    /// Ends the connections and everything in flight on them, for all clones.
+    /// Closes the connections and ends every operation in flight, for all clones.
     pub fn close(&self) {
         self.inner.replicas.all().iter().for_each(Connection::close);
         self.inner.tasks.abort();
     }
 
     /// Executes one operation and waits for its result. The methods below are shorter for most
-    /// uses; this one also says how the operation was served.
+    /// uses; this one also reports how the operation was served.
     ///
     /// # Errors
-    /// `Timeout`, `Connect`, `Lost`, `Refused`, `Protocol`, `Closed`; see
-    /// [`Error::may_have_taken_effect`] for what a failed write leaves behind.
+    /// `Timeout`, `Connect`, `Lost`, `Refused`, `Protocol`, `Closed`.
+    /// [`Error::may_have_taken_effect`] tells whether a failed write may have taken effect.
     pub async fn execute(&self, operation: Operation) -> Result<Reply, Error> {
         let reply = self.execute_op(operation.into_wire()).await.0?;
         let RawReply {
@@ -114,7 +116,7 @@ impl Client {
         })
     }
 
-    /// The value of one key; `None` if there is no such key.
+    /// Returns the value of one key; `None` if the key does not exist.
     ///
     /// # Errors
     /// As [`Client::execute`].
@@ -128,7 +130,7 @@ impl Client {
         }
     }
 
-    /// Writes one key, whatever it holds.
+    /// Writes one key, whether or not it exists.
     ///
     /// # Errors
     /// As [`Client::execute`].
@@ -174,9 +176,9 @@ impl Client {
         }
     }
 
-    /// Merges named fields into the record at `key`, which is created if it is absent. Of several
-    /// fields of one name the last counts. If the stored record has several, the first is replaced.
-    /// [`VersionedValue::fields`] reads a record.
+    /// Merges named fields into the record at `key`, which is created if it is absent. If `fields`
+    /// names a field several times, the last value is written. If the stored record has several
+    /// fields of that name, the first is replaced. [`VersionedValue::fields`] reads a record.
     ///
     /// # Errors
     /// As [`Client::execute`].
@@ -189,7 +191,8 @@ impl Client {
         self.write(Operation::PutFields { key, fields }).await
     }
 
-    /// Those of `keys` that exist, in the order asked, at one moment.
+    /// Returns the entries of those `keys` that exist, in the order of `keys`. All are read at one
+    /// moment.
     ///
     /// # Errors
     /// As [`Client::execute`].
@@ -213,8 +216,8 @@ impl Client {
         self.write(Operation::MultiPut { entries }).await
     }
 
-    /// Up to `limit` entries with `from <= key`, and `key < to` unless `to` is empty, in key order,
-    /// at one moment.
+    /// Returns up to `limit` entries with `from <= key`, and `key < to` unless `to` is empty. They
+    /// are in key order and are read at one moment.
     ///
     /// # Errors
     /// As [`Client::execute`].
@@ -228,8 +231,8 @@ impl Client {
         self.entries(Operation::Scan { from, to, limit }).await
     }
 
-    /// Asks a replica for its status: its view of itself and of its cluster, with what `query` asks
-    /// for.
+    /// Requests the status of a replica: its view of itself and of its cluster, and the parts that
+    /// `query` selects.
     ///
     /// # Errors
     /// As [`Client::execute`].
@@ -240,12 +243,12 @@ impl Client {
         Ok(Status::from_wire(status, has_holders))
     }
 
-    /// Requests of operators.
+    /// Returns the interface for operators' requests.
     pub fn admin(&self) -> Admin<'_> {
         Admin::new(self)
     }
 
-    /// Executes one command, and says which replicas were asked.
+    /// Executes one command. Also returns the replicas that it was sent to.
     pub(crate) async fn execute_op(&self, op: Op) -> (Result<RawReply, Error>, OperationTrace) {
         if let Err(refusal) = validate_op(&op) {
             return (Err(refused(&refusal, false)), OperationTrace::default());
@@ -265,14 +268,16 @@ impl Client {
         }
     }
 
-    /// Executes a command under one identity. If its session refuses the only attempt,
-    /// once more under the identity of a session that was opened since.
+    /// Executes a command under one identity. If its session refuses the command's only attempt,
+    /// the command is sent once more, under the identity of a session that was opened after the
+    /// refusal.
     ///
-    /// The command is not executed twice. The replica answers by the first copy in the
-    /// log, so no copy was executed before the refused one. And a refusal is final: no
-    /// later copy is executed either. After more attempts than one, through whichever
-    /// replicas, an earlier attempt may have been executed, and its answer lost. The other
-    /// session begins at the log time of the refusal or later, which holds at every replica.
+    /// The command is not executed twice. The first copy in the log determines the replica's
+    /// answer, so no copy was executed before the refused one. A refusal is also final: no later
+    /// copy is executed. If there was more than one attempt, through any replicas, an earlier
+    /// attempt may have been executed and its answer lost, so the command is not sent again. The
+    /// other session begins at the log time of the refusal or later, and every replica agrees on
+    /// that time.
     async fn execute_once(
         &self,
         op: Op,
@@ -288,7 +293,7 @@ impl Client {
                 log_time_ms,
                 ..
             }) => {
-                // What was refused for good leaves no doubt behind.
+                // A command that was refused for good has not taken effect.
                 operation.mark_unsent();
                 reply(self.attempt_write(&op, operation, log_time_ms).await?)
             }
@@ -296,7 +301,7 @@ impl Client {
         }
     }
 
-    /// In a session that was opened at log time `since_ms` or later.
+    /// Attempts a write in a session that was opened at log time `since_ms` or later.
     async fn attempt_write<'a>(
         &self,
         op: &Op,
@@ -364,7 +369,8 @@ impl Client {
         self.violated(by, &format!("{kind:?} is not an answer to this operation"))
     }
 
-    /// A replica, known by its name, has answered what it must not.
+    /// Builds the error for an answer that the protocol does not allow, from the replica named
+    /// `by`.
     fn violated(&self, by: &str, message: &str) -> Error {
         let mut all = self.inner.replicas.all().iter();
         let of_name = |connection: &&Connection| connection.replica().as_deref() == Some(by);
@@ -404,7 +410,7 @@ fn violated(by: &Connection, message: &str) -> Error {
     }
 }
 
-/// A ticket in use; settled when its operation ends, however it ends.
+/// A ticket in use. It is settled when its operation ends, in any way.
 struct IssuedTicket<'a> {
     client: &'a Client,
     ticket: Ticket,

@@ -1,32 +1,32 @@
-//! One request, sent to one replica after another until there is an answer that would be
-//! the same at every attempt.
+//! Sends one request to one replica after another, until there is an answer that would be the same
+//! at every attempt.
 //!
-//! **Why the same write may be sent to several replicas.** A write is known by its (client,
-//! sequence), and all copies are equal: they name the same low-water mark and the same
-//! replicated clock at which the session was opened. Results are part of the replicated state,
-//! so it does not matter which replica brings a copy to the log, which replica leads, or
-//! whether copies are under way through several replicas at once:
+//! **Why the same write may be sent to several replicas.** A write is identified by its (client,
+//! sequence), and all copies are equal: they name the same low-water mark and the same replicated
+//! clock at which the session was opened. Results are part of the replicated state. So it does not
+//! matter which replica brings a copy to the log, which replica leads, or whether copies are under
+//! way through several replicas at the same time:
 //!
-//! - The first copy in the log decides. A later one finds its result stored, and is answered
-//!   with it (hazard 21). The result stays as long as the session lives and its low-water
-//!   mark is not above the sequence. It is not above it while the write is being sent: the
-//!   write's ticket is released afterwards. From then on, a late copy is refused (hazard 39).
-//! - The replica that reported the replicated clock `opened_ms` had executed up to it. The
-//!   replicated clock never falls, and requests sent afterwards are proposed behind it, through
-//!   any replica. So the session is not older than it says, and is not opened again once it may
-//!   have expired.
-//! - All replicas are of one cluster, or there would be two states: [`Replicas`] connects to
-//!   no other cluster than the first time.
+//! - The first copy in the log decides. A later copy finds the stored result and is answered with
+//!   it (hazard 21). The result is kept while the session lives and its low-water mark is not above
+//!   the sequence. The mark does not pass the sequence while the write is being sent, because the
+//!   write's ticket is released only afterwards. From then on, a late copy is refused (hazard 39).
+//! - The replica that reported the replicated clock `opened_ms` had executed the log up to it. The
+//!   replicated clock never falls, and requests that are sent afterwards are proposed behind it,
+//!   through any replica. So the session is not older than `opened_ms` says, and is not opened
+//!   again once it may have expired.
+//! - All replicas belong to one cluster; otherwise there would be two states. [`Replicas`] connects
+//!   only to the cluster of the first connection.
 //!
-//! **What a refusal says.** A refused write is executed by no copy behind the refused one, at
-//! any replica (hazard 77). If it was the only copy that ever left this client, there is none
-//! before it either: the write has not taken effect and never will, and may be sent under
-//! another identity. An earlier copy, to the same or another replica, may have been executed,
-//! and its result forgotten when the session expired. So every copy that may have left
-//! counts, until its connection says that it did not ([`CallError::Unreachable`]). Nothing is
-//! counted off because a replica is dead, silent or unavailable.
+//! **Meaning of a refusal.** After a write is refused, no copy behind the refused one is executed
+//! at any replica (hazard 77). If the refused copy was the only one that ever left this client,
+//! there is no copy before it either. Then the write has not taken effect and never will, and may
+//! be sent under another identity. An earlier copy, to the same or another replica, may have been
+//! executed, and its result forgotten when the session expired. So the client assumes that every
+//! copy has left, until its connection reports that it did not ([`CallError::Unreachable`]). A copy
+//! is not discounted because a replica is dead, silent or unavailable.
 //!
-//! Reads have no identity. Each copy is a read of its own, which begins after its caller asked.
+//! Reads have no identity. Each copy is a separate read, which begins after its caller's request.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -48,26 +48,27 @@ use crate::types::RefusalKind;
 use leasehold_wire::request::Body;
 use leasehold_wire::{ErrorCode, Outcome, Response, outcome};
 
-/// A response, and the replica that gave it.
+/// A response, with the replica that sent it.
 pub(crate) struct Answer<'a> {
     pub response: Response,
     pub from: &'a Connection,
 }
 
-/// Replicas that an operation was sent to. Each is the place of its address in the options.
+/// Replicas that an operation was sent to. Each is given by the index of its address in the
+/// options.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OperationTrace {
-    /// The replica that gave the result, even if that is a refusal; `None`: no replica did.
+    /// Replica that gave the result, which may be a refusal; `None` if no replica did.
     pub answered: Option<usize>,
-    /// Replicas that were asked and gave no result, in the order asked.
+    /// Replicas that gave no result, in the order in which the operation was sent to them.
     pub silent: Vec<usize>,
 }
 
-/// An operation of a caller: one request, or two if the first was refused for good.
+/// A caller's operation: one request, or two if the first was refused for good.
 pub(crate) struct OperationAttempts<'a> {
     replicas: &'a Replicas,
     deadline: Instant,
-    /// Any copy may have reached a replica.
+    /// Whether any copy may have reached a replica.
     sent: AtomicBool,
     trace: Mutex<OperationTrace>,
 }
@@ -82,7 +83,7 @@ impl<'a> OperationAttempts<'a> {
         }
     }
 
-    /// Returns the replicas asked so far.
+    /// Returns the replicas that the operation was sent to so far.
     pub fn trace(&self) -> OperationTrace {
         self.lock_trace().clone()
     }
@@ -117,7 +118,7 @@ impl<'a> OperationAttempts<'a> {
     }
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 enum Failure {
     Refused(leasehold_wire::Error),
     Timeout,
@@ -125,28 +126,29 @@ enum Failure {
     Closed,
 }
 
-/// A request, and its copies under way.
+/// A request, with its copies under way.
 struct Copies<'a> {
     operation: &'a OperationAttempts<'a>,
     replicas: &'a Replicas,
     body: Body,
-    /// The replica to ask first, and whether to ask for a hint.
+    /// Replica to use first, and whether to request a hint.
     route: Route,
-    /// Copies that may still be answered, by replica: the first answer counts.
+    /// Copies that may still be answered, each with its replica. The first answer decides.
     in_flight: SmallVec<[(usize, Call<'a>); 1]>,
-    /// The replica that has time to answer before another one is asked, and from when.
+    /// Replica that has time to answer before the request is sent to another one, and the start of
+    /// that time.
     active: Option<(usize, Instant)>,
-    /// Replicas that had their time, and gave no result.
+    /// Replicas that used up their time and gave no result.
     timed_out: SmallVec<[usize; 2]>,
-    /// The replica that was asked first.
+    /// Replica that the request was sent to first.
     first: Option<usize>,
-    /// Copies that have left, or may have.
+    /// Number of copies that have left, or may have.
     attempts: u32,
-    /// The pauses while the active replica is unavailable, and since when it is.
+    /// Pauses while the active replica is unavailable, and the time since which it is.
     unavailable: Option<(Backoff, Instant)>,
-    /// Nobody is asked before.
+    /// Time before which no copy is sent.
     not_before: Option<Instant>,
-    /// Latest reply of each replica that is not a result, as text.
+    /// Latest reply of each replica that was not a result, as text.
     reasons: BTreeMap<usize, String>,
 }
 
@@ -173,7 +175,7 @@ impl<'a> Copies<'a> {
 
     async fn run(&mut self) -> Result<Answer<'a>, Failure> {
         loop {
-            // From here on no change is missed.
+            // No change is missed after this line.
             let changed = self.replicas.notifier.changed.notified();
             self.send_next()?;
             match self.event(changed).await {
@@ -193,8 +195,9 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Asks the nearest replica that has not had its time, unless another one still has. If
-    /// nobody can be asked, the tasks of the replicas tell when one greets again.
+    /// Sends a copy to the nearest replica that has not used up its time, unless another replica
+    /// still has time. If no replica can be used, the tasks of the replicas notify when one greets
+    /// again.
     fn send_next(&mut self) -> Result<(), Failure> {
         if self.active.is_some() || self.not_before.is_some() || !self.may_send() {
             return Ok(());
@@ -230,7 +233,8 @@ impl<'a> Copies<'a> {
         })
     }
 
-    /// Until when the active replica has time, or whatever else is waited for.
+    /// Returns the time at which to look again: the end of the active replica's time, or of a
+    /// pause, but at most the deadline.
     fn wake_at(&self) -> Instant {
         let silence_timeout = self.replicas.options.silence_timeout();
         let wake = match (self.active, self.not_before) {
@@ -247,8 +251,8 @@ impl<'a> Copies<'a> {
         self.replicas.are_several() && self.may_send()
     }
 
-    /// Waits until a copy has ended, and says at which place it is; `None`: it is time to
-    /// look again.
+    /// Waits until a copy has ended, and returns its index in `in_flight` with its result; `None`:
+    /// it is time to look again.
     async fn event(
         &mut self,
         changed: Notified<'_>,
@@ -316,7 +320,8 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// A replica that is unavailable is asked again after a pause, until it has had its time.
+    /// Pauses, then sends the request to an unavailable replica again, until the replica has used
+    /// up its time.
     fn handle_unavailable(&mut self, index: usize) {
         if self.active.is_none_or(|(active, _)| active != index) {
             return;
@@ -338,7 +343,7 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// A copy has ended without a response.
+    /// Handles a copy that has ended without a response.
     fn handle_failure(&mut self, index: usize, error: CallError) -> Result<(), Failure> {
         if self.active.is_some_and(|(active, _)| active == index) {
             self.active = None;
@@ -361,8 +366,8 @@ impl<'a> Copies<'a> {
         Ok(())
     }
 
-    /// A replica has answered. Those that had their time before, and stayed silent, are not
-    /// to be asked by others, for now.
+    /// Records that a replica has answered. Replicas that used up their time before and stayed
+    /// silent are suspected, so that they get no other requests for now.
     fn update_health(&self, index: usize) {
         if self.first != Some(index) {
             self.replicas.failovers.fetch_add(1, Ordering::Relaxed);
@@ -377,7 +382,7 @@ impl<'a> Copies<'a> {
             let connection = &self.replicas.all()[timed_out];
             let call = self.in_flight.iter().find(|(other, _)| *other == timed_out);
             match call.map(|(_, call)| call) {
-                // It is unavailable.
+                // The replica is unavailable.
                 None => {
                     connection.suspect(self.reasons.get(&timed_out).cloned().unwrap_or_default())
                 }
@@ -394,7 +399,7 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Ends all copies and says why.
+    /// Ends all copies and returns the error that the caller gets.
     fn error(mut self, failure: Failure) -> Error {
         let tried = self.tried();
         if matches!(failure, Failure::Timeout) {
@@ -420,7 +425,8 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Returns, for each replica that was asked or could not be, why there is no result from it.
+    /// Returns the reason why there is no result from each replica that was used or could not be
+    /// used.
     fn tried(&self) -> Vec<FailedAttempt> {
         let reason = |(index, connection): (usize, &Connection)| {
             let is_in_flight = self.in_flight.iter().any(|(other, _)| *other == index);
@@ -448,8 +454,8 @@ fn refusal(response: Response) -> Result<Response, leasehold_wire::Error> {
     }
 }
 
-/// Builds the error that reports a refusal to the caller. `resent`: whether other copies may have
-/// left before.
+/// Builds the error that reports a refusal to the caller. `resent` says whether other copies may
+/// have left before.
 pub(crate) fn refused(error: &leasehold_wire::Error, resent: bool) -> Error {
     Error::Refused {
         kind: RefusalKind::from_wire(error.code()),

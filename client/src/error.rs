@@ -1,21 +1,21 @@
-//! Why an operation has no result, and whether it may have taken effect. A history may
-//! leave out a write only if it certainly did not.
+//! Reasons why an operation has no result, and whether the operation may have taken effect. A
+//! history may omit a write only if it certainly did not take effect.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::types::RefusalKind;
 
-/// A replica that was tried, and what came of it.
+/// A replica that was tried, and the reason why it gave no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedAttempt {
-    /// The address as it was given.
+    /// Address of the replica as the options give it.
     pub address: String,
-    /// Reason why there is no result: the replica's words, or the operating system's about it.
+    /// Reason why there is no result: the replica's message, or the operating system's.
     pub reason: String,
 }
 
-/// All in one line.
+/// Formats all attempts in one line.
 fn list(tried: &[FailedAttempt]) -> String {
     if tried.is_empty() {
         return "no address".to_owned();
@@ -38,40 +38,40 @@ impl fmt::Display for FailedAttempt {
     }
 }
 
-/// Why there is no result.
+/// Reason why an operation has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The first connection could not be made to any replica.
     #[error("cannot connect to {}", list(.tried))]
     Connect {
-        /// All addresses.
+        /// One attempt for each address.
         tried: Vec<FailedAttempt>,
     },
-    /// The server belongs to another cluster than the one asked for.
+    /// The server belongs to another cluster than the one in the options.
     #[error("{address} is not of the cluster asked for: {message}")]
     WrongCluster {
-        /// The address as it was given.
+        /// Address of the server as the options give it.
         address: String,
-        /// The server's own words.
+        /// Message of the server.
         message: String,
     },
-    /// The token would be sent in plain text to a replica that not only this machine reaches.
+    /// The token would be sent in plain text to a replica that other machines can reach, too.
     #[error(
         "the token is not sent to {address} in plain text, where whoever reads the network could use it: with \
          --token-file give --ca FILE, the certificate of the cluster's authority (ClientOptions::trust); or, if \
          nobody else reaches the network, --plain-token (ClientOptions::plain_token)"
     )]
     PlainToken {
-        /// The address as it was given.
+        /// Address of the replica as the options give it.
         address: String,
     },
-    /// No answer within the request timeout, retries included.
+    /// There was no answer within the request timeout, retries included.
     #[error("no answer within {after:?} ({}){}", list(.tried), doubt(*.sent, *.is_change))]
     Timeout {
         /// The request timeout.
         after: Duration,
-        /// Those that were asked, and those known to be dead.
+        /// Replicas that the request was sent to, and replicas known to be dead.
         tried: Vec<FailedAttempt>,
         /// True if any attempt was sent, so that a change may have taken effect.
         sent: bool,
@@ -81,39 +81,39 @@ pub enum Error {
     /// The connection broke at every attempt; a write may have taken effect.
     #[error("connection lost at each of {attempts} attempts, the last time: {}", list(.tried))]
     Lost {
-        /// Those that were asked, and those known to be dead.
+        /// Replicas that the request was sent to, and replicas known to be dead.
         tried: Vec<FailedAttempt>,
         /// Number of times that the request was sent.
         attempts: u32,
     },
-    /// The server, or the check before sending, refused the command.
+    /// The server refused the command, or the client's check before sending did.
     #[error("refused ({}): {message}", .kind.name())]
     Refused {
         /// The kind of refusal.
         kind: RefusalKind,
         /// Description of the problem.
         message: String,
-        /// Whether earlier attempts had been sent, which may have taken effect.
+        /// Whether earlier attempts had been sent. They may have taken effect.
         resent: bool,
-        /// Log time of the refusal, in ms, if the session had expired; else 0.
+        /// Log time of the refusal in ms if the session had expired, otherwise 0.
         log_time_ms: u64,
     },
-    /// The server answered something that the protocol does not allow.
+    /// The server sent an answer that the protocol does not allow.
     #[error("protocol violated by {address}: {message}")]
     Protocol {
-        /// The address as it was given.
+        /// Address of the server as the options give it.
         address: String,
         /// Description of the answer, and of what the protocol requires.
         message: String,
     },
-    /// The client was closed before the answer came.
+    /// The client was closed before the answer arrived.
     #[error("the client is closed")]
     Closed,
 }
 
 impl Error {
-    /// Whether a write that ended so may have taken effect, now or later. False
-    /// means that it has not and never will.
+    /// Whether a write that ended with this error may have taken effect, or may still do so. False
+    /// means that the write has not taken effect and never will.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Error::Connect { .. } | Error::WrongCluster { .. } | Error::PlainToken { .. } => false,
@@ -121,9 +121,9 @@ impl Error {
             Error::Lost { .. } | Error::Protocol { .. } | Error::Closed => true,
             Error::Refused { kind, resent, .. } => match kind {
                 RefusalKind::Internal | RefusalKind::Unavailable => true,
-                // What its execution found.
+                // The refusal is a result of executing the command.
                 RefusalKind::NotARecord => false,
-                // Another replica, perhaps of another version, may have taken an earlier copy.
+                // Another replica, perhaps of another version, may have accepted an earlier copy.
                 RefusalKind::SessionExpired
                 | RefusalKind::BadRequest
                 | RefusalKind::TooLarge

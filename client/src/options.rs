@@ -1,5 +1,5 @@
-//! Options of a client: the replicas it asks, its timeouts, and the watcher that is notified when a
-//! replica dies or answers again.
+//! Options of a client: the replicas that it uses, its timeouts, and the watcher that is notified
+//! when a replica dies or answers again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,56 +11,56 @@ use leasehold_transport::is_loopback;
 #[cfg(feature = "tls")]
 use leasehold_transport::tls::Trust;
 
-/// Addresses of replicas, and timeouts for them. Begin with [`ClientOptions::new`] or
-/// [`ClientOptions::nearest_first`], and set fields.
+/// Addresses of replicas, and timeouts for them. Create the options with [`ClientOptions::new`] or
+/// [`ClientOptions::nearest_first`], then set fields.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ClientOptions {
-    /// `host:port` of replicas' client ports, the nearest first; at least one. Replicas
-    /// of one cluster: a write may be sent to several of them.
+    /// `host:port` of the replicas' client ports, the nearest first; at least one address. All
+    /// replicas must belong to one cluster, since a write may be sent to several of them.
     pub addresses: Vec<String>,
-    /// Refuse to talk to any other cluster than this one. Without it, the first replica
-    /// that answers decides which cluster it is.
+    /// Name of the only cluster that the client may connect to. Without a name, the first replica
+    /// that answers determines the cluster.
     pub cluster: Option<String>,
-    /// Authorities that sign the certificates of trusted replicas, for TLS; default: any replica, in plain
-    /// text.
+    /// Authorities that sign the certificates of trusted replicas, for TLS. The default is plain
+    /// text, to any replica.
     #[cfg(feature = "tls")]
     pub trust: Option<Trust>,
-    /// Token that gives the client its rights, if the cluster asks for tokens; default: none. It is
-    /// sent over TLS alone, except to replicas that only this machine reaches, see `plain_token`.
+    /// Token that gives the client its rights, if the cluster requires tokens; default: none. It is
+    /// sent only over TLS, or in plain text to replicas that only this machine can reach (see
+    /// `plain_token`).
     pub token: Option<Secret>,
-    /// Whether to send the token in plain text to machines other than this one; default: no. Any
-    /// reader of the network can use it then.
+    /// Whether to send the token in plain text to other machines; default: no. Any reader of the
+    /// network can then use the token.
     pub plain_token: bool,
-    /// For a connection and its handshake, if there is one address; default 5 s.
+    /// Timeout for connecting and the handshake, if there is one address; default 5 s.
     pub connect_timeout: Duration,
-    /// Timeout after which another replica is asked, too, if one is silent; default 1 s, and at
-    /// most a third of the request timeout. It also limits a connection and its handshake if there
-    /// are several addresses.
+    /// Time for which a replica may be silent before the request is also sent to another one. The
+    /// default is 1 s; the effective value is at most a third of the request timeout. If there are
+    /// several addresses, it also limits connecting and the handshake.
     pub attempt_timeout: Duration,
-    /// For an operation, all its attempts and the pauses between them included;
-    /// default 10 s. While nobody can be connected to, all addresses are tried again
-    /// until then. The first connection is not: a mistyped address is told at once.
+    /// Timeout for an operation, including all its attempts and the pauses between them; default 10
+    /// s. While no replica can be connected to, all addresses are tried again until the timeout.
+    /// The first connection is not tried again, so that a mistyped address is reported immediately.
     pub request_timeout: Duration,
-    /// Maximum number of times that an operation is attempted again after a connection broke, or a
-    /// replica was unavailable or silent; default 32. With 0 an operation leaves at most once.
+    /// Maximum number of times that an operation is sent again after a connection broke, or a
+    /// replica was unavailable or silent; default 32. With 0, an operation is sent at most once.
     pub retries: u32,
-    /// Rule for the replica that an operation is sent to first; default: the nearest.
+    /// Rule that chooses the first replica for an operation; default: the nearest.
     pub routing: Routing,
-    /// With [`Routing::LeaseAware`]: most memory for what is known of keys, in bytes; default
-    /// 16 MiB.
+    /// Maximum memory for knowledge of keys with [`Routing::LeaseAware`], in bytes; default 16 MiB.
     pub hint_bytes_max: usize,
     /// Function that is called when a replica dies or answers again; default: none.
     pub watcher: Watcher,
 }
 
 impl ClientOptions {
-    /// The defaults, for the replica at `address` (`host:port`).
+    /// Returns the default options for the replica at `address` (`host:port`).
     pub fn new(address: impl Into<String>) -> Self {
         ClientOptions::nearest_first([address])
     }
 
-    /// The defaults, for the replicas at these addresses (`host:port`).
+    /// Returns the default options for the replicas at these addresses (`host:port`).
     pub fn nearest_first(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
         ClientOptions {
             addresses: addresses.into_iter().map(Into::into).collect(),
@@ -89,7 +89,8 @@ impl ClientOptions {
         false
     }
 
-    /// The first address to which the token would go in plain text, unless that is meant.
+    /// Returns the first address to which the token would be sent in plain text although
+    /// `plain_token` is not set; `None` if there is no such address.
     pub(crate) fn plain_text_to(&self) -> Option<&String> {
         if self.token.is_none() || self.uses_tls() || self.plain_token {
             return None;
@@ -97,12 +98,12 @@ impl ClientOptions {
         self.addresses.iter().find(|address| !is_loopback(address))
     }
 
-    /// Returns the timeout after which another replica is asked if one is silent.
+    /// Returns the time for which a replica may be silent before another one is used, too.
     pub(crate) fn silence_timeout(&self) -> Duration {
         self.attempt_timeout.min(self.request_timeout / 3)
     }
 
-    /// For a connection and its handshake.
+    /// Returns the timeout for connecting and the handshake.
     pub(crate) fn greeted_within(&self) -> Duration {
         match self.addresses.len() {
             1 => self.connect_timeout,
@@ -111,14 +112,14 @@ impl ClientOptions {
     }
 }
 
-/// A replica has died, as far as a client can tell, or answers again.
+/// Event: a replica has died, as far as a client can tell, or answers again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaChange {
-    /// The address as it was given.
+    /// Address of the replica as the options give it.
     pub address: String,
-    /// The replica's name, if it has ever said it.
+    /// Name of the replica; `None` if no greeting has arrived yet.
     pub replica: Option<Arc<str>>,
-    /// The change: whether it died or answers again.
+    /// Whether the replica died or answers again.
     pub liveness: LivenessChange,
 }
 
@@ -126,26 +127,27 @@ pub struct ReplicaChange {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LivenessChange {
-    /// It is not asked any more, but looked after in the background.
+    /// The replica gets no more requests, but is probed in the background.
     Dead {
-        /// Last reply of the replica, or the operating system's error about it.
+        /// Last reply of the replica, or the operating system's error about the connection.
         reason: String,
     },
-    /// It is asked again.
+    /// The replica gets requests again.
     Back {
-        /// Duration for which it was not asked.
+        /// Duration for which the replica got no requests.
         after: Duration,
     },
 }
 
-/// Is called with every [`ReplicaChange`], from the client's own tasks: it must not block.
+/// Callback that receives every [`ReplicaChange`]. It is called from the client's own tasks, so it
+/// must not block.
 #[derive(Clone, Default)]
 pub struct Watcher(Option<Arc<ChangeCallback>>);
 
 type ChangeCallback = dyn Fn(&ReplicaChange) + Send + Sync;
 
 impl Watcher {
-    /// Calls `callback` with every change.
+    /// Creates a watcher that calls `callback` with every change.
     pub fn new(callback: impl Fn(&ReplicaChange) + Send + Sync + 'static) -> Watcher {
         Watcher(Some(Arc::new(callback)))
     }

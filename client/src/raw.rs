@@ -1,6 +1,6 @@
-//! Requests and answers as messages of `leasehold-wire`, for tools that record or show all that a
-//! replica says. They change with the protocol, so they are no part of the stable interface: the
-//! feature `raw` is for the packages of Leasehold itself.
+//! Requests and answers as messages of `leasehold-wire`, for tools that record or show the
+//! replica's full answers. They change with the protocol, so they are not part of the stable
+//! interface. The feature `raw` is only for the packages of Leasehold itself.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use leasehold_wire::{Outcome, Path};
 #[cfg(feature = "raw")]
 use crate::{client::Client, copies::OperationTrace, error::Error};
 
-/// The result of a command as a message, and how it was served.
+/// Result of a command as a message, with the path and the replica that served it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawReply {
-    /// Never an error: those are [`Error::Refused`].
+    /// Outcome of the command; never an error, since errors are reported as [`Error::Refused`].
     pub outcome: Outcome,
     /// Path by which a read was served; `Log` or `Unspecified` for a write.
     pub path: Path,
-    /// The name of the replica that answered.
+    /// Name of the replica that answered.
     pub replica: Arc<str>,
 }
 
@@ -33,7 +33,7 @@ pub struct Raw<'a> {
 
 #[cfg(feature = "raw")]
 impl Client {
-    /// Requests and answers as messages.
+    /// Returns the interface for requests and answers as messages.
     pub fn raw(&self) -> Raw<'_> {
         Raw { client: self }
     }
@@ -41,7 +41,8 @@ impl Client {
 
 #[cfg(feature = "raw")]
 impl Raw<'_> {
-    /// The greeting that the nearest serving replica sent when its connection was last made.
+    /// Returns the greeting that the nearest serving replica sent when its connection was last
+    /// made.
     pub fn welcome(self) -> Welcome {
         self.client.last_welcome()
     }
@@ -54,12 +55,12 @@ impl Raw<'_> {
         self.execute_traced(op).await.0
     }
 
-    /// As [`Raw::execute`], and which replicas were asked.
+    /// As [`Raw::execute`]. Also returns the replicas that the command was sent to.
     pub async fn execute_traced(self, op: Op) -> (Result<RawReply, Error>, OperationTrace) {
         self.client.execute_op(op).await
     }
 
-    /// Asks a replica for its status.
+    /// Requests the status of a replica.
     ///
     /// # Errors
     /// As [`Client::execute`].
@@ -67,7 +68,7 @@ impl Raw<'_> {
         self.client.request_status(Body::Status(request)).await
     }
 
-    /// As [`Admin::move_leadership`](crate::Admin::move_leadership).
+    /// As [`Admin::move_leadership`](crate::Admin::move_leadership), with the answer as a message.
     ///
     /// # Errors
     /// As [`Client::execute`].
@@ -76,7 +77,8 @@ impl Raw<'_> {
         self.client.request_status(body).await
     }
 
-    /// As [`Admin::set_leases`](crate::Admin::set_leases).
+    /// As [`Admin::set_leases`](crate::Admin::set_leases), with the request and the answer as
+    /// messages.
     ///
     /// # Errors
     /// As [`Client::execute`].

@@ -1,19 +1,22 @@
-//! The replicas that a client may ask, the nearest first, and the task of each, which
-//! keeps its connection.
+//! The replicas that a client may use, the nearest first, and for each a task that keeps its
+//! connection.
 //!
-//! A replica is *dead* for a client if it cannot be connected to, ends connections without
-//! an answer, or leaves an operation unanswered that another replica then answers. Nobody
-//! asks a dead one, as long as others serve. Its task looks after it, with pauses that grow
-//! and differ, and are short while nobody serves: it connects, and asks for a key that
-//! nobody writes. That shows more than a greeting does, which comes also from a replica that
-//! is cut off from the others. It asks with a multi-get, which nobody else answers for the
-//! replica: one that has just started answers when it has caught up, and writes would wait
-//! there until then. The first answer brings it back. If it died soon after its last return,
-//! it has to answer for longer each time (see `flap`), unless nobody else serves: it may be one
-//! that stands still again and again, or that answers what it is probed with and nothing else.
+//! A replica is *dead* for a client if it cannot be connected to, ends connections without an
+//! answer, or leaves an operation unanswered that another replica then answers. While other
+//! replicas serve, no operation is sent to a dead one.
 //!
-//! New operations go to the nearest replica that serves; those under way stay where they
-//! are. A connection that is no longer needed ends with its last call.
+//! The task of a dead replica probes it: the task connects and reads a key that no client writes.
+//! The pauses between probes grow and vary; they are short while no replica serves. A probe shows
+//! more than a greeting, because a replica that is cut off from the others still greets. The probe
+//! is a multi-get, which no other replica answers on its behalf. A replica that has just started
+//! answers the probe once it has caught up; until then, writes to it would wait.
+//!
+//! The first answer brings the replica back. If it died soon after its last return, it has to
+//! answer for longer each time (see `flap`), unless no other replica serves. Such a replica may be
+//! one that pauses again and again, or one that answers probes and nothing else.
+//!
+//! New operations go to the nearest replica that serves; operations under way stay where they are.
+//! A connection that is no longer needed ends with its last call.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -36,13 +39,13 @@ use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{PROBE_KEY, StatusRequest};
 
-/// Number of measurements of the distance to a replica in short succession; later ones are
-/// occasional.
+/// Number of measurements of the distance to a replica that follow each other closely; later ones
+/// are occasional.
 const PINGS_AT_FIRST: u64 = 5;
 const PING_SOON: Duration = Duration::from_millis(40);
 const PING_EVERY: Duration = Duration::from_secs(5);
-/// Times between two probes of a replica that must stay healthy before it is used again: the first,
-/// which doubles, and the longest.
+/// First and longest interval between two probes of a replica that must stay healthy before it is
+/// used again. The interval doubles from the first to the longest.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 const PROBE_EVERY_MAX: Duration = Duration::from_secs(30);
 
@@ -50,20 +53,22 @@ const PROBE_EVERY_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Replicas {
     pub options: ClientOptions,
     pub notifier: Arc<ChangeNotifier>,
-    /// Operations that were answered by another replica than the first that was asked.
+    /// Number of operations that were answered by another replica than the first that they were
+    /// sent to.
     pub failovers: AtomicU64,
-    /// Chooses the replica that is asked first, if that is not simply the nearest.
+    /// Chooses the first replica for a request; `None`: the nearest is the first.
     pub router: Option<Router>,
     connections: Vec<Connection>,
-    /// The cluster that the first one was of.
+    /// Name of the only cluster to connect to: from the options, or that of the first connection.
     cluster: OnceLock<String>,
 }
 
 impl Replicas {
-    /// Connects to the first that answers.
+    /// Connects to the first replica that answers.
     ///
     /// # Errors
-    /// `Connect` if none does, `WrongCluster`, `Refused` if one refuses the token, `PlainToken`.
+    /// `Connect` if no replica answers, `WrongCluster`, `Refused` if a replica refuses the token,
+    /// `PlainToken`.
     pub async fn connect(options: ClientOptions) -> Result<(Arc<Replicas>, Tasks), Error> {
         if let Some(address) = options.plain_text_to() {
             let address = address.clone();
@@ -130,8 +135,8 @@ impl Replicas {
         Err(Error::Connect { tried })
     }
 
-    /// Connects, to no other cluster than before: a write that is sent again must find the
-    /// sessions of the one that it was sent to.
+    /// Connects to a replica, only if it belongs to the same cluster as before. A write that is
+    /// sent again must find the sessions of the cluster that it was first sent to.
     async fn link(&self, index: usize) -> Result<Link, LinkError> {
         let address = &self.connections[index].address;
         let cluster = self.cluster.get().map(String::as_str);
@@ -147,12 +152,13 @@ impl Replicas {
         &self.connections
     }
 
-    /// Whether there are others to ask.
+    /// Whether there are several replicas.
     pub fn are_several(&self) -> bool {
         self.connections.len() > 1
     }
 
-    /// The nearest that is not `excluded` and may serve, or else that is about to.
+    /// Returns the nearest replica that is not `excluded` and may serve; if there is none, the
+    /// nearest that is about to serve.
     pub fn choose(&self, excluded: impl Fn(usize) -> bool) -> Option<usize> {
         let find = |accepts: fn(&Connection) -> bool| {
             let mut all = self.connections.iter().enumerate();
@@ -162,12 +168,12 @@ impl Replicas {
         find(Connection::may_serve).or_else(|| find(Connection::is_greeted))
     }
 
-    /// The one that new operations are sent to, or would be.
+    /// Returns the replica that new operations are sent to, or would be.
     pub fn nearest(&self) -> &Connection {
         &self.connections[self.choose(|_| false).unwrap_or(0)]
     }
 
-    /// Why a replica refuses this client's token, if none is left that takes it.
+    /// Returns the refusal of this client's token, if no replica is left that accepts it.
     pub fn refusal(&self) -> Option<leasehold_wire::Error> {
         if self.connections.iter().any(Connection::may_serve) {
             None
@@ -181,7 +187,7 @@ impl Replicas {
     }
 }
 
-/// The tasks of a client. They end when this is dropped.
+/// Tasks of a client. They end when this value is dropped.
 pub(crate) struct Tasks(Vec<AbortHandle>);
 
 impl Tasks {
@@ -196,7 +202,7 @@ impl Drop for Tasks {
     }
 }
 
-/// Keeps the connection to one replica.
+/// Task that keeps the connection to one replica.
 struct Keeper {
     replicas: Arc<Replicas>,
     index: usize,
@@ -216,7 +222,7 @@ impl Keeper {
         &self.replicas.connections[self.index]
     }
 
-    /// For ever; a connection may have been `made` already.
+    /// Runs for ever. A connection may have been `made` already.
     async fn keep(mut self, made: Option<Link>) {
         let mut made = made;
         loop {
@@ -230,7 +236,7 @@ impl Keeper {
         }
     }
 
-    /// Connects when somebody needs it, until it succeeds.
+    /// Waits until a connection is needed, then tries to connect until it succeeds.
     async fn link(&mut self) -> Link {
         loop {
             self.connection().wait_until_needed().await;
@@ -247,18 +253,18 @@ impl Keeper {
         }
     }
 
-    /// The connection that was made then has ended: says what its replica is now, and
-    /// pauses.
+    /// Handles the end of a connection that was made at `connected`: updates the state of its
+    /// replica, and pauses.
     async fn after(&mut self, ended: ConnectionEnd, connected: Instant) {
         let was_heard = self.connection().last_heard() > connected;
-        // A server that ends every connection unanswered is not called in a loop.
+        // A server that ends every connection without an answer must not be called in a loop.
         if was_heard {
             self.backoff = Backoff::new();
         }
         let are_several = self.replicas.are_several();
         match ended {
             ConnectionEnd::Retired => return,
-            // It serves: another is made for the next operation.
+            // The replica serves: the next operation gets a new connection.
             ConnectionEnd::Idle if self.connection().retire() => return,
             // An operation has just been sent.
             ConnectionEnd::Idle => self
@@ -277,8 +283,8 @@ impl Keeper {
         self.pause().await;
     }
 
-    /// Before the next connection: a quarter as long while nobody serves, when operations
-    /// may be waiting for the first replica that comes back.
+    /// Pauses before the next connection. While no replica serves, the pause is a quarter as long,
+    /// because operations may be waiting for the first replica that comes back.
     async fn pause(&mut self) {
         let pause = self.backoff.pause();
         let least = pause / 4;
@@ -299,7 +305,7 @@ impl Replicas {
         }
     }
 
-    /// Lets a replica alone, as long as another may serve.
+    /// Pauses for `pause`; returns earlier if no replica may serve.
     async fn rest(&self, pause: Duration) {
         let over = sleep(pause);
         tokio::pin!(over);
@@ -317,10 +323,11 @@ impl Replicas {
         }
     }
 
-    /// Measures, again and again, how far a replica is.
+    /// Measures the distance to a replica repeatedly.
     async fn ping(&self, connection: &Connection) -> std::convert::Infallible {
         for number in 0_u64.. {
-            // It does not show that one serves that was dead, so those are not asked.
+            // A ping does not show that a replica that was dead serves again, so dead replicas get
+            // none.
             if connection.is_up() {
                 let sent = AtomicBool::new(false);
                 let body = Body::Status(StatusRequest::default());
@@ -337,9 +344,10 @@ impl Replicas {
         std::future::pending().await
     }
 
-    /// Asks a replica that was dead something that only one that serves can answer, again and
-    /// again until it is asked by all; returns why it is still dead, if it does not serve. Others
-    /// may ask it, too, if nobody else serves: it is not hung up on while they wait.
+    /// Probes a replica that was dead, with a request that only a serving replica can answer, until
+    /// all operations may use it again. If it does not serve, returns the reason why it is still
+    /// dead. While no other replica serves, operations may use it, too, so the connection is kept
+    /// while they wait.
     async fn probe(&self, connection: &Connection) -> String {
         let sent = AtomicBool::new(false);
         let silence_timeout = self.options.silence_timeout();
@@ -382,20 +390,22 @@ impl Replicas {
 /// State of a client's replicas.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Health {
-    /// Operations that were answered by another replica than the first that was asked.
+    /// Number of operations that were answered by another replica than the first that they were
+    /// sent to.
     pub failovers: u64,
-    /// In the order of the addresses.
+    /// State of each replica, in the order of the addresses.
     pub replicas: Vec<ReplicaHealth>,
 }
 
 /// State of one replica, as far as its client can tell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplicaHealth {
-    /// The address as it was given.
+    /// Address of the replica as the options give it.
     pub address: String,
-    /// The replica's name, if it has ever said it.
+    /// Name of the replica; `None` if no greeting has arrived yet.
     pub replica: Option<Arc<str>>,
-    /// For how long it has been dead, and what was heard of it last; `None` if it is not.
+    /// Time for which the replica has been dead, and the last message from or about it; `None` if
+    /// it is not dead.
     pub dead: Option<(Duration, String)>,
 }
 

@@ -1,9 +1,10 @@
-//! Lease-aware routing: chooses the replica that is asked first, by the hints of replicas about
-//! the holders of a key and the leader.
+//! Lease-aware routing: chooses the first replica for a request by the hints that replicas send
+//! about the holders of a key and the leader.
 //!
-//! Hints are never trusted. They only choose the replica to ask first; a replica that is asked
-//! wrongly forwards the request. So a stale hint, or nonsense, costs a forward and no wrong
-//! answer. Their memory is bounded: of more keys than fit, some are forgotten at random.
+//! Hints are never trusted. They only choose the replica to try first; a replica that is not a
+//! holder forwards the request. So a stale or nonsensical hint costs a forward, but never gives a
+//! wrong answer. The memory for hints is bounded: if there are more keys than fit, random ones are
+//! forgotten.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -20,50 +21,51 @@ use crate::connection::{Candidate, Connection};
 use leasehold_wire::request::Body;
 use leasehold_wire::{Hint, Path, ReadOp, Response};
 
-/// Rule for the replica that an operation is sent to first.
+/// Rule that chooses the first replica for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Routing {
-    /// The nearest that serves.
+    /// The nearest replica that serves.
     #[default]
     Nearest,
-    /// Reads of one key: a replica that holds it, of those about as near as the nearest the
-    /// least loaded. Writes: the leader. Others, and while nothing is known: the nearest.
-    /// The client keeps connections to all replicas.
+    /// A read of one key goes to a replica that holds the key: of the holders about as near as the
+    /// nearest, the least loaded. A write goes to the leader. Other operations, and all while
+    /// nothing is known, go to the nearest replica. The client keeps connections to all replicas.
     LeaseAware,
 }
 
-/// Age at which knowledge of a key, or of the leader, is asked for again.
+/// Age at which knowledge of a key, or of the leader, is requested again.
 const REFRESH: Duration = Duration::from_secs(10);
-/// Replicas are as near as the nearest up to twice its round trip and this much more.
+/// A replica is about as near as the nearest if its round trip is at most twice that of the
+/// nearest, plus this time.
 const NEAR: Duration = Duration::from_millis(2);
-/// A replica may have so many calls more under way than the least loaded: a request rather
-/// joins others that are about to leave in one write.
+/// Number of calls by which a replica may exceed the least loaded one and still be chosen. A
+/// request rather joins others that are about to leave in one write.
 const SLACK: usize = 8;
 /// Size estimate of an entry without its key, in bytes.
 const ENTRY_BYTES: usize = 160;
-/// One in this many reads of unknown keys asks for a hint while there is no free space.
+/// While there is no free space, one in this many reads of unknown keys requests a hint.
 const HINT_REQUEST_ONE_IN: usize = 8;
 
-/// Where an operation goes.
+/// Route of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Route {
-    /// The replica to ask first; `None`: the nearest.
+    /// Replica to use first; `None`: the nearest.
     pub first: Option<usize>,
-    /// Whether to ask for a hint, too.
+    /// Whether to request a hint, too.
     pub hint: bool,
 }
 
-/// Chooses the replica that an operation is sent to first, by the hints that replicas have sent
-/// about the holders of keys and the leader.
+/// Chooses the first replica for an operation, by the hints that replicas have sent about the
+/// holders of keys and the leader.
 #[derive(Debug)]
 pub(crate) struct Router {
     hints: Mutex<HintCache>,
-    /// Replicas that are loaded alike are asked in turn.
+    /// Counter by which replicas with the same load are used in turn.
     round_robin: AtomicUsize,
 }
 
 impl Router {
-    /// Knows nothing; remembers keys in at most so many bytes.
+    /// Creates a router that knows nothing yet and remembers keys in at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Router {
         Router {
             hints: Mutex::new(HintCache::new(bytes_max)),
@@ -75,7 +77,7 @@ impl Router {
         self.hints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a request goes, from what is known now.
+    /// Returns the route of a request, from what is known now.
     pub fn route(&self, body: &Body, connections: &[Connection]) -> Route {
         let Body::Command(command) = body else {
             return Route::default();
@@ -94,7 +96,8 @@ impl Router {
         Route { first, hint }
     }
 
-    /// Takes what an answer says.
+    /// Stores the hint in a response, and whether the response shows that earlier knowledge was
+    /// wrong.
     pub fn learn(&self, body: &Body, response: &Response) {
         let Body::Command(command) = body else { return };
         let Some(key) = command.keys().next() else {
@@ -108,14 +111,15 @@ impl Router {
     }
 }
 
-/// Whether the replica that was asked answered under its own lease.
+/// Whether the replica that answered served the read under its own lease.
 fn is_local(path: Path) -> bool {
     matches!(path, Path::Local | Path::Held)
 }
 
-/// Chooses among the replicas in `eligible` that are about as near as the nearest of them, and about
-/// as little loaded as the least loaded of these. Returns the one that most unsent calls wait for;
-/// if several are equal, the one with the fewest calls, then round-robin.
+/// Chooses a replica among the candidates that are about as near as the nearest of them, and of
+/// these about as little loaded as the least loaded. Returns the one with the most calls that are
+/// not written yet. If several have equally many, returns the one with the fewest calls, then
+/// round-robin.
 fn choose(
     candidates: impl Iterator<Item = (usize, Candidate)>,
     eligible: u64,
@@ -138,24 +142,25 @@ fn choose(
 
 #[derive(Debug, Clone, Copy)]
 struct HintEntry {
-    /// Bit by number; `None`: nothing was said of them, so as for any other key.
+    /// Set of holders, a bit for each replica number; `None`: no hint about the key has arrived, so
+    /// the holders are those of unlisted keys.
     holders: Option<u64>,
-    /// When it was last asked for; `None`: it is in doubt.
+    /// Time at which a hint was last requested; `None`: the entry is in doubt.
     requested_at: Option<Instant>,
-    /// Its place in `keys`.
+    /// Index of the key in `keys`.
     place: usize,
 }
 
 #[derive(Debug)]
 struct HintCache {
     entries: HashMap<Bytes, HintEntry, RandomState>,
-    /// The same keys, so that one can be drawn.
+    /// All keys of the map once more, so that a random one can be drawn.
     keys: Vec<Bytes>,
     bytes: usize,
     bytes_max: usize,
     /// Holders of some key that is not listed: a guess for keys of which nothing is known.
     unlisted: u64,
-    /// A set of one, or of none.
+    /// Set that contains the leader, or is empty if none is known.
     leader: u64,
     leader_requested_at: Option<Instant>,
 }
@@ -177,7 +182,7 @@ impl HintCache {
         }
     }
 
-    /// Returns the holders of a key, as far as is known, and whether to ask for a hint.
+    /// Returns the holders of a key, as far as is known, and whether to request a hint.
     fn holders(&mut self, key: &Bytes, now: Instant, round_robin: usize) -> (u64, bool) {
         let has_capacity = self.bytes + key.len() + ENTRY_BYTES <= self.bytes_max;
         let Some(entry) = self.entries.get_mut(key) else {
@@ -188,7 +193,7 @@ impl HintCache {
         };
         let due = is_due(entry.requested_at, now);
         if due {
-            // One asks; the others go by what is known until it is answered.
+            // This read requests the hint. Other reads use what is known until the answer arrives.
             entry.requested_at = Some(now);
         }
         (entry.holders.unwrap_or(self.unlisted), due)
@@ -209,14 +214,14 @@ impl HintCache {
         };
         self.leader_requested_at = Some(now);
         if !hint.listed {
-            // Of the key's range. Other ranges may differ, so a key that is known goes by
-            // what was said of it.
+            // The hint holds for the key's range. Other ranges may differ, so a known key keeps the
+            // holders of its own hint.
             self.unlisted = hint.holders;
         }
         self.put(key, Some(hint.holders), Some(now));
     }
 
-    /// Records that the knowledge of the key was wrong: the next read of it asks for a hint.
+    /// Records that the knowledge of the key was wrong: the next read of the key requests a hint.
     fn doubt(&mut self, key: &Bytes) {
         match self.entries.get_mut(key) {
             Some(entry) => entry.requested_at = None,
@@ -236,7 +241,7 @@ impl HintCache {
         if bytes > self.bytes_max {
             return;
         }
-        // A copy: the caller's may hold much more memory.
+        // Copies the key, because the caller's buffer may hold much more memory.
         let key = Bytes::copy_from_slice(key);
         let place = self.keys.len();
         self.keys.push(key.clone());
@@ -370,7 +375,8 @@ mod tests {
         assert_eq!(hints.holders(&key(1), later, 0), (0b10, true));
     }
 
-    /// Key ranges have holders of their own: what is said of one key is no news of another.
+    /// Key ranges have their own holders, so a hint about one key does not change what is known of
+    /// another.
     #[test]
     fn a_key_follows_what_was_said_of_it_and_an_unknown_one_what_was_heard_last() {
         let (mut hints, now) = (HintCache::new(1 << 20), Instant::now());

@@ -1,19 +1,19 @@
-//! Sessions: they make a write happen once however often it is sent.
+//! Sessions, by which a write is executed once even if it is sent several times.
 //!
-//! A command that is sent again keeps its (client, sequence). Replicas store its result
-//! under that identity, until the client says that it will not ask again: with a
-//! low-water mark, below which every sequence was answered or abandoned.
+//! A command that is sent again keeps its (client, sequence). Replicas store its result under that
+//! identity until the client declares that it will not send the command again. It does so with a
+//! low-water mark: every sequence below the mark was answered or abandoned.
 //!
-//! A write that was abandoned stays on its way. It may be executed until a later write of
-//! the session with a mark above it is executed; from then on it is refused for ever. So
-//! the mark may move as soon as no caller waits for the answer.
+//! An abandoned write may still be on its way. Later writes of the session have a mark above its
+//! sequence. The abandoned write may be executed until such a later write is executed; from then on
+//! it is refused for ever. So the mark may move as soon as no caller waits for the answer.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
 use leasehold_wire::UNACKNOWLEDGED_MAX;
 
-/// The identity of one write, the same at all its attempts.
+/// Identity of one write, the same at all its attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticket {
     pub client: u64,
@@ -22,12 +22,12 @@ pub(crate) struct Ticket {
     pub opened_ms: u64,
 }
 
-/// Issues tickets of as many sessions as the writes in flight need: replicas keep the results of
-/// only so many writes of each.
+/// Issues tickets from as many sessions as the writes in flight need. Replicas keep the results of
+/// only a limited number of writes for each session.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     open: Vec<Session>,
-    /// The newest log time that is known, in ms, for sessions that are opened.
+    /// Newest log time that is known, in ms. New sessions are opened with it.
     log_time_ms: u64,
     /// Sessions that were opened before this log time, in ms, may have expired.
     expired_before_ms: u64,
@@ -42,9 +42,9 @@ impl Sessions {
         }
     }
 
-    /// A ticket of a session that has room and has not expired, as far as is known, or of a new
-    /// one. It was opened at this log time, in ms, or later, which must not be above the newest
-    /// that is known.
+    /// Returns a ticket of a session that was opened at log time `log_time_ms` or later.
+    /// `log_time_ms` must not be above the newest known log time. The session is one that has room
+    /// and has not expired, as far as is known, or a new one.
     pub fn issue_since(&mut self, log_time_ms: u64) -> Ticket {
         let from_ms = self.expired_before_ms.max(log_time_ms);
         let lives = |session: &&mut Session| session.opened_ms >= from_ms;
@@ -60,8 +60,8 @@ impl Sessions {
         }
     }
 
-    /// The ticket will not be used again. Has no effect for a ticket of a session that was
-    /// replaced.
+    /// Records that the ticket will not be used again. Has no effect for a ticket of a session that
+    /// was replaced.
     pub fn release(&mut self, ticket: Ticket) {
         let mut open = self.open.iter_mut();
         if let Some(session) = open.find(|session| session.client == ticket.client) {
@@ -69,9 +69,9 @@ impl Sessions {
         }
     }
 
-    /// Gives up the session of `ticket`, which has expired, and others as old that nobody waits
-    /// for. New ones are opened at this log time, in ms. Writes in flight keep the identity that
-    /// they were sent with.
+    /// Abandons the session of `ticket`, which has expired, and other sessions that are as old and
+    /// have no writes in flight. New sessions are opened at log time `log_time_ms`. Writes in
+    /// flight keep the identity that they were sent with.
     pub fn renew(&mut self, ticket: Ticket, log_time_ms: u64) {
         self.log_time_ms = self.log_time_ms.max(log_time_ms);
         let later_ms = self.log_time_ms.min(ticket.opened_ms + 1);
@@ -86,14 +86,14 @@ impl Sessions {
 /// One session, and its low-water mark.
 #[derive(Debug)]
 struct Session {
-    /// Never 0, which means "no session" on the wire.
+    /// Identity of the session; never 0, which means "no session" on the wire.
     client: u64,
-    /// A log time from before the session's first write, in ms. With it a replica can tell
-    /// that it may have forgotten the session.
+    /// Log time from before the session's first write, in ms. It lets a replica recognize that it
+    /// may have forgotten the session.
     opened_ms: u64,
-    /// The sequence of the next write; the first is 1.
+    /// Sequence of the next write; the first write has sequence 1.
     next: u64,
-    /// Issued and not released; all below `next`.
+    /// Sequences that were issued and not released; all are below `next`.
     outstanding: BTreeSet<u64>,
 }
 
@@ -125,8 +125,8 @@ impl Session {
     }
 }
 
-/// Randomness for identities and for spreading retries; the standard library
-/// seeds it from the operating system.
+/// Returns a random number for identities and for spreading retries. The standard library seeds it
+/// from the operating system.
 pub(crate) fn random_u64() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
@@ -156,7 +156,7 @@ mod tests {
         let next = sessions.issue();
         assert_ne!(next.client, first.client);
         assert_eq!((next.sequence, next.opened_ms), (1, 7));
-        // When it is answered at last, the session is used again.
+        // When that write is finally answered, the session is used again.
         sessions.release(next);
         sessions.release(first);
         let again = sessions.issue();
@@ -175,8 +175,8 @@ mod tests {
         assert!(sessions.open.len() <= 5, "{}", sessions.open.len());
     }
 
-    /// All that were opened at one time may have expired, and their refusals come when all are in
-    /// use.
+    /// All sessions that were opened at one time may have expired. Their refusals arrive when all
+    /// sessions are in use.
     #[test]
     fn what_is_refused_because_sessions_expired_is_issued_again_in_a_new_one() {
         let mut sessions = Sessions::new(0);
@@ -189,8 +189,8 @@ mod tests {
         assert_eq!(sessions.open.len(), 4);
     }
 
-    /// Refusals say when they came, so sessions that were opened after one another expire one
-    /// after another, as far as is known. A write has only one more attempt.
+    /// Each refusal states its log time. So sessions that were opened one after another also expire
+    /// one after another, as far as is known. A write has only one more attempt.
     #[test]
     fn what_is_refused_is_issued_again_in_a_session_that_was_opened_since() {
         let mut sessions = Sessions::new(0);
@@ -203,7 +203,7 @@ mod tests {
                 assert_ne!(again.client, ticket.client);
             }
         }
-        // Hours later.
+        // Hours later, a ticket is issued.
         let ticket = sessions.issue();
         sessions.renew(ticket, 9000);
         assert!(

@@ -5,44 +5,44 @@ use std::time::Duration;
 use bytes::Bytes;
 use leasehold_wire as wire;
 
-/// Parts of a status to ask for besides those that are always there.
+/// Optional parts of a status, to be returned besides the parts that every status has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StatusQuery {
-    /// Keys to ask the holders of, for [`Status::holders`].
+    /// Keys for which holders are requested, in [`Status::holders`].
     pub holders: HoldersQuery,
-    /// Whether to ask for strategies and durations of leases, in [`Status::leases`].
+    /// Whether to request the strategies and durations of leases, in [`Status::leases`].
     pub leases: bool,
 }
 
-/// Keys of which a status names the holders.
+/// Keys for which a status names the holders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HoldersQuery {
-    /// Holders are not asked for.
+    /// Holders are not requested.
     #[default]
     None,
     /// Holders of this key.
     Key(Bytes),
-    /// Holders of the key with the most requests, as far as the replica knows. The leader knows it
-    /// if the strategy counts requests.
+    /// Holders of the key with the most requests, as far as the replica knows it. The leader knows
+    /// that key if the strategy counts requests.
     HottestKey,
 }
 
 impl StatusQuery {
-    /// Asks for the holders of `key`, too.
+    /// Requests the holders of `key`, too.
     pub fn holders_of(mut self, key: impl Into<Bytes>) -> StatusQuery {
         self.holders = HoldersQuery::Key(key.into());
         self
     }
 
-    /// Asks for the holders of the hottest key, too.
+    /// Requests the holders of the key with the most requests, too.
     pub fn holders_of_hottest_key(mut self) -> StatusQuery {
         self.holders = HoldersQuery::HottestKey;
         self
     }
 
-    /// Asks for strategies and durations of leases, too.
+    /// Requests the strategies and durations of leases, too.
     pub fn leases(mut self) -> StatusQuery {
         self.leases = true;
         self
@@ -69,15 +69,15 @@ impl StatusQuery {
 pub struct Status {
     /// Name of the replica.
     pub replica: String,
-    /// Name of the leader; `None`: the replica knows of none.
+    /// Name of the leader; `None` if the replica knows of none.
     pub leader: Option<String>,
-    /// Time for which the replica has known its leader as such.
+    /// Time for which the replica has known its present leader as the leader.
     pub leader_for: Duration,
     /// Number of the replica's run: it rises at each start.
     pub incarnation: u64,
-    /// Slots of the log that are known to be committed.
+    /// Number of slots of the log that are known to be committed.
     pub committed: u64,
-    /// Slots of the log that are executed.
+    /// Number of slots of the log that are executed.
     pub executed: u64,
     /// Number of keys.
     pub keys: u64,
@@ -87,17 +87,18 @@ pub struct Status {
     pub configuration: u64,
     /// Names of the lease strategies in force.
     pub strategy: String,
-    /// Replicas that hold keys that no list and no range names.
+    /// Names of the replicas that hold keys for which no list and no range names holders.
     pub unlisted_holders: Vec<String>,
-    /// Replicas that are excluded from leases, because they have failed or leave.
+    /// Names of the replicas that are excluded from leases, because they have failed or are
+    /// leaving.
     pub excluded: Vec<String>,
     /// Links to the other replicas.
     pub peers: Vec<PeerStatus>,
     /// Counters, by name.
     pub counters: Vec<(String, u64)>,
-    /// Holders of a key, if asked for.
+    /// Holders of a key, if they were requested.
     pub holders: Option<KeyHolders>,
-    /// Strategies and durations, if asked for.
+    /// Strategies and durations of leases, if they were requested.
     pub leases: Option<LeaseStatus>,
 }
 
@@ -107,11 +108,11 @@ pub struct Status {
 pub struct PeerStatus {
     /// Name of the other replica.
     pub name: String,
-    /// Measured round trip; `None`: not measured yet.
+    /// Measured round trip; `None` if it is not measured yet.
     pub round_trip: Option<Duration>,
-    /// Whether the replica has promised the other one to name it in votes.
+    /// Whether the replica has promised the other one to name it in its votes.
     pub granted_to: bool,
-    /// Whether the other one has promised that to the replica.
+    /// Whether the other replica has promised to name this one in its votes.
     pub granted_by: bool,
 }
 
@@ -119,11 +120,11 @@ pub struct PeerStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyHolders {
-    /// The key; empty if the hottest was asked for and none is hot.
+    /// The key; empty if the key with the most requests was requested and there is none.
     pub key: Bytes,
     /// Names of the holders under the newest configuration.
     pub holders: Vec<String>,
-    /// Names of all that may hold the key by promises that have not run out.
+    /// Names of all replicas that may hold the key under promises that have not expired.
     pub may_hold: Vec<String>,
 }
 
@@ -139,9 +140,9 @@ pub struct LeaseStatus {
     pub guard: Duration,
     /// Interval at which promises are renewed.
     pub renew: Duration,
-    /// Time for which a silent holder is waited for before it is suspected.
+    /// Time for which a silent holder is awaited before it is suspected.
     pub grace: Duration,
-    /// Whether the requested change was in force before.
+    /// Whether the requested change was in force before the request.
     pub already: bool,
 }
 
@@ -151,11 +152,11 @@ pub struct LeaseStatus {
 pub struct RangeStatus {
     /// The first key.
     pub from: Bytes,
-    /// The first key after the range; empty: the range has no end.
+    /// The first key after the range; empty if the range has no end.
     pub to: Bytes,
     /// Name of the strategy.
     pub strategy: String,
-    /// Settings of the strategy in words; empty if it has none.
+    /// Settings of the strategy as text; empty if it has none.
     pub settings: String,
     /// Names of the holders of keys that are not listed.
     pub defaults: Vec<String>,
@@ -164,13 +165,14 @@ pub struct RangeStatus {
 }
 
 impl Status {
-    /// Value of a counter; `None` if the replica has none of this name.
+    /// Returns the value of a counter; `None` if the replica has no counter of this name.
     pub fn counter(&self, name: &str) -> Option<u64> {
         let mut counters = self.counters.iter();
         counters.find(|(found, _)| found == name).map(|it| it.1)
     }
 
-    /// `has_holders` says that holders were asked for: an empty list is an answer, too.
+    /// Converts a status of the wire. `has_holders` states that holders were requested; an empty
+    /// list is then an answer, too.
     pub(crate) fn from_wire(status: wire::StatusReply, has_holders: bool) -> Status {
         let peer = |peer: wire::Peer| PeerStatus {
             name: peer.name,

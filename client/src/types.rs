@@ -1,4 +1,4 @@
-//! Keys' values and versions, and operations on them with their results.
+//! Values and versions of keys, and operations on keys with their results.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ pub struct Version {
     index: u32,
 }
 
-/// Text that is no version.
+/// Error: the text is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is no version: a version is written slot.index, as 17.0")]
 pub struct ParseVersionError {
@@ -27,7 +27,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Reads what [`Version`] prints, so that a program can keep a version as text.
+/// Reads the text that [`Version`] prints, so that a program can keep a version as text.
 impl FromStr for Version {
     type Err = ParseVersionError;
 
@@ -42,23 +42,23 @@ impl FromStr for Version {
     }
 }
 
-/// Value of a key, and its version.
+/// Value of a key, with its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VersionedValue {
     /// The value.
     pub value: Bytes,
-    /// Its version, for [`compare_and_swap`](crate::Client::compare_and_swap).
+    /// Version of the value, for [`compare_and_swap`](crate::Client::compare_and_swap).
     pub version: Version,
 }
 
-/// A key with its value and version, of a scan or of a read of several keys.
+/// A key with its value and version, from a scan or a read of several keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoredEntry {
     /// The key.
     pub key: Bytes,
-    /// Its value.
+    /// Value of the key.
     pub value: Bytes,
     /// The value's version.
     pub version: Version,
@@ -67,9 +67,9 @@ pub struct StoredEntry {
 /// Result of a compare-and-swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CasOutcome {
-    /// The value is written, under this version.
+    /// The value was written, under this version.
     Written(Version),
-    /// Nothing is written: the key has this version, or (`None`) does not exist.
+    /// Nothing was written. The key has this version, or does not exist (`None`).
     Mismatch(Option<Version>),
 }
 
@@ -82,11 +82,11 @@ pub enum Operation {
         /// The key.
         key: Bytes,
     },
-    /// Writes one key, whatever it holds.
+    /// Writes one key, whether or not it exists.
     Put {
         /// The key.
         key: Bytes,
-        /// Its new value.
+        /// New value of the key.
         value: Bytes,
     },
     /// Removes one key, if it exists.
@@ -94,13 +94,13 @@ pub enum Operation {
         /// The key.
         key: Bytes,
     },
-    /// Writes one key, if it still has a version.
+    /// Writes one key if its version is the expected one.
     CompareAndSwap {
         /// The key.
         key: Bytes,
-        /// Its new value.
+        /// New value of the key.
         value: Bytes,
-        /// The version that it must have; `None`: it must not exist.
+        /// Version that the key must have; `None`: the key must not exist.
         expected: Option<Version>,
     },
     /// Merges fields into the record at a key, which is created if it does not exist.
@@ -135,44 +135,44 @@ pub enum Operation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OperationResult {
-    /// A write has taken effect, under this version.
+    /// The write has taken effect, under this version.
     Written(Version),
     /// The value of the key that was read.
     Value(VersionedValue),
     /// The key that was read does not exist.
     Missing,
-    /// A compare-and-swap wrote nothing: the key has this version, or (`None`) does not exist.
+    /// A compare-and-swap wrote nothing. The key has this version, or does not exist (`None`).
     Mismatch(Option<Version>),
-    /// Entries of a scan in key order, or of a read of several keys in the order asked. Keys that do
-    /// not exist are left out.
+    /// Entries of a scan in key order, or of a read of several keys in the order of the request.
+    /// Keys that do not exist are omitted.
     Entries(Vec<StoredEntry>),
 }
 
-/// Way in which a replica served a read. All of them are linearizable.
+/// Path by which a replica served a read. Reads are linearizable by every path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReadPath {
-    /// At once, under the replica's own lease.
+    /// Immediately, under the replica's own lease.
     Local,
-    /// Under the replica's own lease, after waiting for a write in flight to the key.
+    /// Under the replica's own lease, after waiting for a write in flight to the same key.
     Held,
-    /// Under the lease of another replica, to which it was passed on.
+    /// Under the lease of another replica, to which the read was forwarded.
     Forwarded,
-    /// Confirmed by the leader with a majority.
+    /// After the leader confirmed the read with a majority.
     ReadIndex,
     /// As a command in the log.
     Log,
-    /// In a way that this version of the library does not know.
+    /// By a path that this version of the library does not know.
     Unknown,
 }
 
-/// Result of an operation, and how it was served.
+/// Result of an operation, with the path and the replica that served it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Reply {
     /// The result.
     pub result: OperationResult,
-    /// Way in which a read was served; `Log` for a write.
+    /// Path by which a read was served; `Log` for a write.
     pub path: ReadPath,
     /// Name of the replica that answered.
     pub replica: Arc<str>,
@@ -184,18 +184,18 @@ pub struct Reply {
 pub enum RefusalKind {
     /// The replica failed to execute the request.
     Internal,
-    /// The request can never succeed; the message names what is wrong.
+    /// The request can never succeed; the message names the fault.
     BadRequest,
     /// A key, a value or the whole request is too large.
     TooLarge,
-    /// Nobody can serve the request now, for instance because there is no leader.
+    /// No replica can serve the request now, for instance because there is no leader.
     Unavailable,
-    /// The session of a write has expired. The client begins another one by itself, so this is seen
-    /// only if an earlier attempt may have taken effect.
+    /// The session of a write has expired. The client opens another session by itself, so a caller
+    /// gets this refusal only if an earlier attempt may have taken effect.
     SessionExpired,
-    /// Fields cannot be merged into this value: it is no record.
+    /// Fields cannot be merged into the stored value, because it is not a record.
     NotARecord,
-    /// The replica is of another cluster.
+    /// The replica belongs to another cluster.
     WrongCluster,
     /// The connection was idle for too long.
     Idle,
@@ -206,8 +206,8 @@ pub enum RefusalKind {
 }
 
 impl VersionedValue {
-    /// Fields of a record, as [`put_fields`](crate::Client::put_fields) wrote it, with their names.
-    /// `None` if the value is no record.
+    /// Returns the names and values of the fields of a record, as
+    /// [`put_fields`](crate::Client::put_fields) wrote it. `None` if the value is not a record.
     pub fn fields(&self) -> Option<Vec<(Bytes, Bytes)>> {
         use prost::Message as _;
         let record = wire::Record::decode(self.value.clone()).ok()?;
@@ -255,7 +255,8 @@ impl Operation {
 }
 
 impl OperationResult {
-    /// Returns `None` for an error, or for a value without a version.
+    /// Converts a result of the wire. Returns `None` for an error, or for a value without a
+    /// version.
     pub(crate) fn from_wire(result: wire::outcome::Result) -> Option<OperationResult> {
         use wire::outcome::Result;
         Some(match result {

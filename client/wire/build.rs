@@ -1,6 +1,6 @@
 //! Generates the wire types from `proto/`, without an installed protoc.
 
-#![allow(clippy::disallowed_macros)] // Cargo reads what a build script prints
+#![allow(clippy::disallowed_macros)] // Cargo reads the output of a build script
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
@@ -11,9 +11,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for name in ["Command", "PutFields", "MultiPut", "Outcome", "Entries"] {
         config.type_attribute(format!(".leasehold.client.{name}"), "#[derive(Eq, Hash)]");
     }
-    // It holds a token, which no log may show (see `constructors`).
+    // A Hello holds a token, which no log may show (see `constructors`).
     config.skip_debug([".leasehold.client.Hello"]);
-    // Answers to commands need no room for it.
+    // Answers to commands then need no room for a status.
     config.boxed(".leasehold.client.Response.status");
     config.compile_fds(files)?;
     Ok(())

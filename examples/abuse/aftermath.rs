@@ -1,4 +1,4 @@
-//! Checks after an attack, besides those of latency, elections and memory.
+//! Checks after an attack. Latency, elections and memory are checked elsewhere.
 
 use leasehold_wire::StatusRequest;
 use std::time::{Duration, Instant};
@@ -9,45 +9,49 @@ use crate::judge::Check;
 use crate::stage::AttackTimeline;
 use crate::watch::ReplicaMonitor;
 
-/// Key and value that an unauthenticated peer proposes.
+/// Key, and also value, that an unauthenticated peer proposes.
 pub const MADE_UP_KEY: &str = "made-up";
 pub const MADE_UP_VALUE: &[u8] = b"nobody wrote this";
-/// The replicated clock begins at 0 with a cluster, and no cluster here lives so long.
+/// Maximum age of a cluster here, in hours. The replicated clock begins at 0 with its cluster.
 const LOG_TIME_HOURS_MAX: f64 = 1.0;
-/// Maximum cost of choosing holders for each replica in any second, in bytes between peers.
+/// Maximum traffic between peers that the choice of holders may cost each replica in any second, in
+/// bytes.
 const HOLDERS_BYTES_A_SECOND: f64 = 100_000.0;
 
-/// Something to look at.
+/// A condition that is checked after an attack.
 #[derive(Clone, Copy, Debug)]
 pub enum AftermathCheck {
-    /// No refusal reveals words that the unauthenticated peer had not said.
+    /// No refusal reveals a name that the unauthenticated peer had not sent itself.
     NothingRevealed,
-    /// All replicas are killed and started again, and serve.
+    /// All replicas are killed and started again, and then serve clients.
     Restart,
-    /// No replica serves the value that nobody wrote.
+    /// No replica serves the value that the unauthenticated peer made up.
     NobodyWrote,
-    /// The replicated clock is that of a young cluster.
+    /// The replicated clock shows the age of a young cluster.
     LogTime,
-    /// A figure of the attackers does not exceed this.
+    /// A figure that the attackers report does not exceed a maximum: (name, maximum).
     AtMost(&'static str, f64),
     /// At the end of the attack, while the attackers hold their connections, the replica has at
-    /// most this number of descriptors more open than before.
+    /// most this number of open descriptors more than before.
     FilesLeft(u64),
-    /// A counter of the status is on no replica above this.
+    /// A counter of the status does not exceed a maximum on any replica: (name, maximum).
     CounterAtMost(&'static str, u64),
-    /// The same, asked for now: after a restart, for example.
+    /// A counter of the status, requested again at the time of the check (for example after a
+    /// restart), does not exceed a maximum on any replica: (name, maximum).
     CounterAtMostNow(&'static str, u64),
     /// A counter of the status has risen on every replica during the attack.
     Rose(&'static str),
-    /// No event-loop iteration of a replica takes longer, in ms, if the program reports it.
+    /// No event-loop iteration of a replica takes longer, in ms. It is only checked if the program
+    /// reports the duration.
     LongestRound(u64),
-    /// Little passes between peers in any second while nobody reads.
+    /// Peers send each other little in any second without reads.
     PeerBytes,
-    /// The last replica's directory was made read-only: it ended with an error, by no signal.
+    /// The directory of the last replica was made read-only, and the replica ended with an error
+    /// and not by a signal.
     EndedByItself,
 }
 
-/// Context in which checks look at the cluster.
+/// State of the cluster and of the attack for the checks.
 pub struct AftermathContext<'a> {
     pub cluster: &'a mut Cluster,
     pub watch: &'a ReplicaMonitor,

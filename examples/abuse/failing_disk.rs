@@ -1,6 +1,6 @@
-//! The last replica's directory becomes read-only again and again, and each time the replica
-//! must end with an error. Once would prove little: whether a program that ends badly is ended
-//! by a signal depends on which of its threads is faster.
+//! Makes the directory of the last replica read-only repeatedly. Each time the replica must end
+//! with an error. A single time would prove little: if a program does not end properly, the
+//! relative speed of its threads decides whether a signal ends it.
 
 use std::collections::BTreeMap;
 use std::process::ExitStatus;
@@ -14,19 +14,20 @@ use crate::judge::Check;
 
 /// Longest time in which a replica must end after its disk has failed.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
-/// Time for which it runs before its disk fails again: it has to have taken a few puts.
+/// Time for which the replica runs before its disk fails again. It must receive a few puts in this
+/// time.
 const RUNS_FOR: Duration = Duration::from_secs(1);
-/// Time from the last failure of the disk to the end of the attackers: without their puts no new
-/// file is begun, and the replica notices nothing.
+/// Time from the last failure of the disk to the end of the attackers. Without their puts, no new
+/// file is begun, and the replica does not detect the failure.
 const PUTS_FOLLOW: Duration = Duration::from_secs(8);
-/// Between two looks whether it has ended.
+/// Interval at which the replica's end is checked.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);
 
 /// Number of times that the replica ended in each way.
 #[derive(Debug, Default)]
 pub struct ExitTally {
     ways: BTreeMap<String, u32>,
-    /// Output of the replica when it ended worst.
+    /// Output of the replica in the worst of these cases.
     words: String,
     bad: bool,
 }
@@ -44,7 +45,7 @@ impl ExitTally {
         self.bad |= !good;
     }
 
-    /// Each time with an error, and never by a signal.
+    /// Checks that the replica ended with an error each time, and never by a signal.
     pub fn check(&self) -> Check {
         let what = "a replica that cannot write ends with an error and by no signal";
         let ways = self.ways.iter();
@@ -56,8 +57,8 @@ impl ExitTally {
     }
 }
 
-/// Takes the right to write in its directory from the last replica, starts it again once it
-/// has ended, and so on until shortly before the attackers end, at `end`.
+/// Revokes the last replica's right to write in its directory, and starts the replica again after
+/// it has ended. This is repeated until shortly before the attackers end, at `end`.
 pub async fn fail_until(cluster: &mut Cluster, end: Instant) -> anyhow::Result<ExitTally> {
     let last = cluster.clients.len() - 1;
     let data = cluster.data(last);

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 /// Figures by name, in alphabetical order.
 pub type Figures = BTreeMap<String, f64>;
 
-/// Makes figures from names that the program itself has.
+/// Creates figures with names that are fixed in the program.
 pub fn figures<const N: usize>(named: [(&str, f64); N]) -> Figures {
     named.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// The least of `values` that at least `share` of them do not exceed; 0 of none.
+/// Returns the least of `values` that a share `share` of them does not exceed; 0 if there are none.
 pub fn percentile(values: &mut [u64], share: f64) -> u64 {
     values.sort_unstable();
     let rank = (values.len() as f64 * share).ceil() as usize;

@@ -1,4 +1,4 @@
-//! Bounds on the effects of an attack, and whether it exceeded them.
+//! Bounds on the effects of an attack, and the check of each.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,15 +7,15 @@ use crate::figures::Figures;
 use crate::provenance::Program;
 use crate::well_behaved::ClientLatencies;
 
-/// A p99 may be so many times that of the quiet time, and so much longer, in µs.
+/// Bound on a p99 under attack: `TIMES` times the p99 of the quiet time, plus `LONGER_US` in µs.
 const TIMES: f64 = 2.0;
 const LONGER_US: f64 = 20_000.0;
-/// No put may take longer where the longest one is judged, in µs.
+/// Maximum latency of a put in µs, for attacks in which the longest put is judged.
 const LONGEST_PUT_US: f64 = 100_000.0;
-/// Memory may exceed its bound by this share.
+/// Ratio of used memory to its bound up to which an excess is tolerated.
 const MEMORY_TOLERATED: f64 = 1.2;
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     pub what: String,
@@ -25,7 +25,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// A figure, which must be known and must not exceed `bound`.
+    /// Checks that a figure is known and does not exceed `bound`.
     pub fn at_most(what: &str, found: Option<f64>, bound: f64) -> Check {
         Check {
             what: what.to_owned(),
@@ -35,7 +35,7 @@ impl Check {
         }
     }
 
-    /// A figure, which must be known and must reach `bound`.
+    /// Checks that a figure is known and is at least `bound`.
     pub fn at_least(what: &str, found: Option<f64>, bound: f64) -> Check {
         Check {
             bound: format!("at least {}", plain(bound)),
@@ -44,7 +44,7 @@ impl Check {
         }
     }
 
-    /// A check with a result in words.
+    /// Creates a check that has a text as its result.
     pub fn described(what: &str, found: &str, good: bool) -> Check {
         Check {
             what: what.to_owned(),
@@ -55,7 +55,7 @@ impl Check {
     }
 }
 
-/// Whole where it is, else with one decimal.
+/// Writes a whole number without decimals, and any other with one decimal.
 fn plain(value: f64) -> String {
     if value.fract() == 0.0 {
         format!("{value:.0}")
@@ -64,18 +64,18 @@ fn plain(value: f64) -> String {
     }
 }
 
-/// Measurements of an attack.
+/// Figures and checks of one attack on one program.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
     pub name: String,
     pub what: String,
-    /// Why it was not measured, if it was not.
+    /// Reason why the attack was not measured; `None` if it was measured.
     pub skipped: Option<String>,
-    /// The program that was attacked.
+    /// Program that was attacked.
     #[serde(default)]
     pub program: Program,
     pub figures: Figures,
-    /// Figures that the attackers report of their own work.
+    /// Figures that the attackers report about their own work.
     #[serde(default)]
     pub waged: Figures,
     pub checks: Vec<Check>,
@@ -86,7 +86,7 @@ impl Row {
         self.skipped.is_some() || self.checks.iter().all(|check| check.good)
     }
 
-    /// A line for a terminal.
+    /// Returns a line for a terminal.
     pub fn words(&self) -> String {
         if let Some(why) = &self.skipped {
             return format!("skipped: {why}");
@@ -102,7 +102,7 @@ impl Row {
         }
     }
 
-    /// Describes the work of the attackers, in words.
+    /// Describes the work of the attackers.
     pub fn attackers(&self) -> String {
         let named = self.waged.iter();
         let named =
@@ -125,7 +125,7 @@ impl Row {
     }
 }
 
-/// The figures of what clients noticed, named by when that was.
+/// Adds the latencies of clients in a phase to the figures. `when` is the name of the phase.
 pub fn name_figures(figures: &mut Figures, when: &str, noticed: &ClientLatencies) {
     let named = [
         ("put_p50_us", noticed.put_p50_us),
@@ -141,7 +141,7 @@ pub fn name_figures(figures: &mut Figures, when: &str, noticed: &ClientLatencies
     figures.extend(named.map(|(name, value)| (format!("{when}_{name}"), value as f64)));
 }
 
-/// The checks that all attacks have.
+/// Returns the checks that all attacks have.
 pub fn usual(attack: &Attack, figures: &Figures) -> Vec<Check> {
     let of = |name: &str| figures.get(name).copied().unwrap_or_default();
     let mut checks = Vec::new();

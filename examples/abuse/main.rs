@@ -1,9 +1,9 @@
-//! Attacks a cluster of its own, one attack after the other, and judges what a
-//! well-behaved client notices, which replica leads, and what the replicas take of the machine.
+//! Attacks a cluster with one attack after the other. It judges the latency of well-behaved
+//! clients, changes of the leader, and the replicas' use of the machine.
 //!
-//! Each attack has a fresh cluster of real `leasehold serve` processes on loopback. The
-//! attackers are a process of their own with a lower priority (`nice`), so that on a small
-//! machine the replicas are measured and not the attackers. `make abuse` runs it.
+//! Each attack has a fresh cluster of real `leasehold serve` processes on loopback. The attackers
+//! run in a separate process with a lower priority (`nice`), so that even on a small machine the
+//! replicas are measured and not the attackers. `make abuse` runs it.
 
 mod aftermath;
 mod attacks;
@@ -129,7 +129,7 @@ fn chosen(only: &[String]) -> anyhow::Result<Vec<&'static Attack>> {
     Ok(ATTACKS.iter().filter(wanted).collect())
 }
 
-/// Runs what was asked for. Returns whether all is as it must be.
+/// Runs the requested command. Returns whether all checks succeeded.
 fn run(args: &RunArgs) -> anyhow::Result<bool> {
     let attacks = chosen(&args.only)?;
     let binary = match &args.binary {

@@ -1,5 +1,5 @@
-//! The files of the results: `LABEL.json` for each program that was attacked, and of all of
-//! them `report.md`, `figures.csv` and `p99.svg`.
+//! The files of the results: `LABEL.json` for each program that was attacked, and `report.md`,
+//! `figures.csv` and `p99.svg` for all programs together.
 
 mod picture;
 
@@ -18,7 +18,7 @@ use crate::provenance::{Program, command, machine};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
     pub label: String,
-    /// The program of the newest rows; each row has its own.
+    /// Program of the newest rows. Each row also names its own program.
     #[serde(default)]
     pub program: Program,
     pub command: String,
@@ -26,16 +26,16 @@ pub struct Run {
     pub rows: Vec<Row>,
 }
 
-/// All runs of a directory, one of which goes on.
+/// All runs in a directory, one of which is being continued.
 pub struct Results {
     dir: PathBuf,
-    /// `before` first, `after` last.
+    /// Runs, of which `before` is the first and `after` the last.
     runs: Vec<Run>,
     current: usize,
 }
 
 impl Results {
-    /// Reads what is there, to go on with the run called `label`.
+    /// Reads the results in a directory, and continues the run that has the label `label`.
     pub fn open(dir: &Path, label: &str, program: Program) -> anyhow::Result<Results> {
         if label.is_empty() || !label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
             bail!("--label: {label:?} is not a name of letters, digits and hyphens");
@@ -70,7 +70,7 @@ impl Results {
         })
     }
 
-    /// Adds a row to the run that goes on, in place of an earlier one of the same attack.
+    /// Adds a row to the current run. It replaces an earlier row of the same attack.
     pub fn add(&mut self, mut row: Row) {
         let run = &mut self.runs[self.current];
         row.program = run.program.clone();
@@ -102,7 +102,7 @@ impl Results {
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
     }
 
-    /// A line for each attack of one run.
+    /// Returns a line for each attack of one run.
     pub fn terminal(&self, label: &str) -> String {
         let mut text = String::new();
         let run = self.runs.iter().find(|run| run.label == label);
@@ -187,7 +187,7 @@ impl Results {
         line("attackers", &Row::attackers);
     }
 
-    /// Attacks that some run has, in their order.
+    /// Returns the attacks that occur in some run, in their order.
     fn attacks(&self) -> Vec<(String, String)> {
         let measured = |name: &str| self.runs.iter().any(|run| row(run, name).is_some());
         let attacks = ATTACKS.iter().filter(|attack| measured(attack.name));
@@ -197,7 +197,7 @@ impl Results {
     }
 }
 
-/// The program of a run's rows; if they are of several, which rows are of which.
+/// Describes the program of a run's rows. If there are several programs, it tells the rows of each.
 fn programs(run: &Run) -> String {
     let mut of: BTreeMap<&Program, Vec<&str>> = BTreeMap::new();
     for row in &run.rows {
@@ -244,7 +244,7 @@ fn row<'a>(run: &'a Run, name: &str) -> Option<&'a Row> {
     run.rows.iter().find(|row| row.name == name)
 }
 
-/// Returns the verdict on whether the attack was borne, with what failed otherwise.
+/// Returns the verdict on an attack, with the failed checks if there are any.
 fn verdict(run: &Run, name: &str) -> String {
     let Some(row) = row(run, name) else {
         return "not measured".to_owned();
@@ -262,7 +262,7 @@ fn verdict(run: &Run, name: &str) -> String {
     format!("**failed**: {}", failed.join("; "))
 }
 
-/// A cell of a table must not end it, nor fill the page.
+/// Shortens a text, and removes characters that would end a cell of a table.
 fn short(text: &str) -> String {
     let text: String = text.chars().take(200).collect();
     text.replace('|', "/").replace('\n', " ")

@@ -1,4 +1,5 @@
-//! One attack from begin to end: a fresh cluster, a quiet time, the attack, what is left.
+//! One attack from beginning to end: a fresh cluster, a quiet time, the attack and the checks after
+//! it.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -18,15 +19,15 @@ use crate::judge::{Check, Row, name_figures, usual};
 use crate::watch::ReplicaMonitor;
 use crate::well_behaved::WellBehavedClients;
 
-/// Until clients are connected and caches are warm.
+/// Time after which clients are connected and caches are warm.
 const SETTLES_IN: Duration = Duration::from_secs(2);
-/// Time for which clients go on after an attack.
+/// Time for which clients continue after an attack.
 const RECOVERS_IN: Duration = Duration::from_secs(3);
-/// Last part of an attack, in which bytes between peers are counted, and the interval between
-/// counts: traffic in bursts is little in the mean.
+/// Duration of the last part of an attack, in which bytes between peers are counted, and the
+/// interval between two counts. The interval is short, because traffic in bursts has a small mean.
 const LATE: Duration = Duration::from_secs(8);
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
-/// Longest time that attackers may take beyond the attack, for what they have begun.
+/// Longest time that attackers may continue after the attack, to finish what they have begun.
 const OVERTIME: Duration = Duration::from_secs(60);
 
 /// Settings with which attacks are measured.
@@ -40,25 +41,27 @@ pub struct Stage {
     pub keep: Option<PathBuf>,
 }
 
-/// Timestamps of the phases of an attack, and measurements that only the stage makes.
+/// Times of the phases of an attack, and measurements that only the stage makes.
 pub struct AttackTimeline {
     pub quiet: Instant,
     pub began: Instant,
-    /// The attackers have not ended yet.
+    /// Time shortly before the attackers end.
     pub before_end: Instant,
     pub ended: Instant,
     pub recovered: Instant,
-    /// Bytes that all replicas together sent each other, a second; absent if not known.
+    /// Bytes that all replicas together sent each other in the quiet time, a second; `None` if not
+    /// known.
     pub quiet_bytes_s: Option<f64>,
     pub late_bytes_s: Option<f64>,
-    /// The same in the busiest second of the last part.
+    /// Bytes that all replicas together sent each other in the busiest second of the last part;
+    /// `None` if not known.
     pub busiest_bytes_s: Option<f64>,
-    /// Ways in which the replica with the failing disk ended.
+    /// Number of times that the replica with the failing disk ended in each way.
     pub ends: ExitTally,
 }
 
 impl Stage {
-    /// Measures an attack. A cluster that does not even start fails it.
+    /// Measures an attack. The attack fails if its cluster does not start.
     pub async fn row(&self, attack: &Attack) -> Row {
         let mut row = Row {
             name: attack.name.to_owned(),
@@ -83,7 +86,8 @@ impl Stage {
             durability: self.durability.clone(),
             keep: self.keep.clone(),
         };
-        // What the attack before has written and removed is not for this one's disk to wait for.
+        // This attack's disk should not have to wait for files that the previous attack wrote or
+        // removed.
         rustix::fs::sync();
         let mut cluster = Cluster::start(&recipe, attack.setting, attack.name)?;
         if attack.setting.one_late {
@@ -124,7 +128,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The quiet time, the attack and the recovery.
+    /// Runs the quiet time, the attack and the recovery.
     async fn play(
         &self,
         attack: &Attack,
@@ -190,7 +194,7 @@ impl Stage {
             .context("starting the attackers")
     }
 
-    /// All replicas run, with one that was started again too.
+    /// Checks that all replicas run, including one that was started again.
     fn alive(&self, cluster: &mut Cluster) -> Check {
         let dead = (0..self.replicas).filter(|replica| cluster.ended(*replica).is_some());
         let dead = dead.count() as f64;
@@ -248,7 +252,7 @@ async fn figures_of(attackers: Child, attack: &Attack) -> anyhow::Result<Figures
     figures_of_owned(attackers, attack.name).await
 }
 
-/// Waits for the attackers, and reads what they print.
+/// Waits for the attackers to end, and parses their output.
 async fn figures_of_owned(mut attackers: Child, name: &str) -> anyhow::Result<Figures> {
     let (mut out, mut err) = (String::new(), String::new());
     let (stdout, stderr) = (attackers.stdout.take(), attackers.stderr.take());
@@ -272,8 +276,8 @@ fn rate(before: Option<u64>, after: Option<u64>, since: Instant) -> Option<f64> 
     Some(sent as f64 / since.elapsed().as_secs_f64())
 }
 
-/// The most that all replicas together sent each other within a second before `end`, for which
-/// it waits.
+/// Returns the greatest number of bytes that all replicas together sent each other in a second
+/// before `end`. It waits until `end`.
 async fn busiest(attack: &Attack, cluster: &Cluster, end: Instant) -> Option<f64> {
     let (mut since, mut sent) = (Instant::now(), peer_bytes(attack, cluster).await);
     let mut most = None::<f64>;
@@ -288,8 +292,8 @@ async fn busiest(attack: &Attack, cluster: &Cluster, end: Instant) -> Option<f64
     most
 }
 
-/// Bytes that were sent so far to the peers' ports, as `ss` counts them; only where they
-/// matter, for `ss` looks through all sockets.
+/// Returns the number of bytes sent to the peers' ports so far, as `ss` reports them. They are only
+/// determined for attacks that need them, because `ss` lists all sockets.
 async fn peer_bytes(attack: &Attack, cluster: &Cluster) -> Option<u64> {
     if !attack
         .after
@@ -308,7 +312,7 @@ async fn peer_bytes(attack: &Attack, cluster: &Cluster) -> Option<u64> {
     ))
 }
 
-/// Each socket has two lines: its addresses, and its figures.
+/// Parses the output of `ss`, which has two lines for each socket: its addresses and its figures.
 fn sent_to(peers: &[String], listing: &str) -> u64 {
     let lines: Vec<&str> = listing.lines().collect();
     let to_peers = lines.windows(2).filter(|pair| {

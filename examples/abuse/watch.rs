@@ -1,4 +1,4 @@
-//! Resources of the machine that each replica takes, and its status, over time.
+//! Use of the machine by each replica, and the status of each replica, over time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,23 +11,23 @@ use leasehold_wire::{StatusReply, StatusRequest};
 
 use crate::cluster::{Cluster, options};
 
-/// Between two looks.
+/// Interval between two samples.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// One look at a replica.
+/// One sample of a replica.
 #[derive(Clone, Debug)]
 struct ReplicaSample {
     at: Instant,
     replica: usize,
     memory_kib: u64,
-    /// Peak memory so far, which a look every now and then would miss.
+    /// Peak memory so far, in KiB. Samples of the present memory could miss the peak.
     peak_kib: u64,
     files: u64,
-    /// Absent if it did not answer.
+    /// Status of the replica; `None` if it did not answer.
     status: Option<StatusReply>,
 }
 
-/// Watches until it is dropped.
+/// Monitors the replicas until it is dropped.
 pub struct ReplicaMonitor {
     looks: Rc<RefCell<Vec<ReplicaSample>>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
@@ -48,8 +48,8 @@ impl ReplicaMonitor {
         ReplicaMonitor { looks, tasks }
     }
 
-    /// Number of times that a replica was seen under another ballot round or another leader than
-    /// before.
+    /// Returns the number of times that a replica reported another ballot round or another leader
+    /// than before.
     pub fn elections(&self, from: Instant, to: Instant) -> u64 {
         let mut last: BTreeMap<u64, String> = BTreeMap::new();
         let looks = self.looks.borrow();
@@ -65,7 +65,7 @@ impl ReplicaMonitor {
         last.len().saturating_sub(1) as u64
     }
 
-    /// The most memory that any replica had, in MiB.
+    /// Returns the greatest memory of any replica in the period, in MiB.
     pub fn memory_mib(&self, from: Instant, to: Instant) -> f64 {
         let looks = self.looks.borrow();
         let within = looks.iter().filter(|look| (from..to).contains(&look.at));
@@ -73,7 +73,7 @@ impl ReplicaMonitor {
         most.unwrap_or_default() as f64 / 1024.0
     }
 
-    /// The most memory that any replica had at any time before `to`, in MiB.
+    /// Returns the greatest memory of any replica at any time before `to`, in MiB.
     pub fn peak_mib(&self, to: Instant) -> f64 {
         let looks = self.looks.borrow();
         let before = looks.iter().filter(|look| look.at < to);
@@ -81,14 +81,14 @@ impl ReplicaMonitor {
         most.unwrap_or_default() as f64 / 1024.0
     }
 
-    /// The most file descriptors that any replica had open.
+    /// Returns the greatest number of file descriptors that any replica had open in the period.
     pub fn files(&self, from: Instant, to: Instant) -> u64 {
         let looks = self.looks.borrow();
         let within = looks.iter().filter(|look| (from..to).contains(&look.at));
         within.map(|look| look.files).max().unwrap_or_default()
     }
 
-    /// The longest time in which some replica answered no question about its status.
+    /// Returns the longest time in which some replica answered no status request.
     pub fn longest_silence(&self, from: Instant, to: Instant) -> Duration {
         let looks = self.looks.borrow();
         let mut last_answers: BTreeMap<usize, Instant> = BTreeMap::new();
@@ -104,7 +104,7 @@ impl ReplicaMonitor {
         ends.fold(longest, Duration::max)
     }
 
-    /// The highest value of a counter on any replica at the last look before `to`.
+    /// Returns the highest value of a counter on any replica in the last sample before `to`.
     pub fn counter(&self, name: &str, to: Instant) -> Option<u64> {
         let looks = self.looks.borrow();
         let mut newest: BTreeMap<usize, u64> = BTreeMap::new();
@@ -117,7 +117,8 @@ impl ReplicaMonitor {
         newest.into_values().max()
     }
 
-    /// Rise of a counter on the replica on which it rose least; absent if no replica reports it.
+    /// Returns the increase of a counter on the replica where it increased least; `None` if no
+    /// replica reports the counter.
     pub fn least_rise(&self, name: &str, from: Instant, to: Instant) -> Option<u64> {
         let looks = self.looks.borrow();
         let mut seen: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
@@ -131,15 +132,15 @@ impl ReplicaMonitor {
                 }
             }
         }
-        // A replica that was started again counts again from 0.
+        // The counters of a replica begin at 0 again when it is started again.
         let rises = seen.into_values();
         rises
             .map(|(before, after)| after.saturating_sub(before))
             .min()
     }
 
-    /// Counters that were 0 before, and are not any more: what acted. Their sum over all
-    /// replicas.
+    /// Returns the counters that were 0 at `from` and are not 0 at `to`, which belong to limits
+    /// that took effect. The values are sums over all replicas.
     pub fn acted(&self, from: Instant, to: Instant) -> BTreeMap<String, u64> {
         let looks = self.looks.borrow();
         let mut before: BTreeMap<(usize, &str), u64> = BTreeMap::new();
@@ -206,7 +207,7 @@ async fn connect(address: &str, authority: Option<&Path>) -> Option<Client> {
     Client::connect(options).await.ok()
 }
 
-/// Memory that a process has, in KiB.
+/// Returns the memory of a process, in KiB.
 fn memory_kib(process: u32, which: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(which));
@@ -218,7 +219,8 @@ fn memory_kib(process: u32, which: &str) -> u64 {
 
 fn files(process: u32) -> u64 {
     let listing = format!("/proc/{process}/fd");
-    // Linux 6.2 and later say it here, and count ten thousand in no time.
+    // Linux 6.2 and later report the number of descriptors as the directory's size, which is fast
+    // even for ten thousand.
     let size = std::fs::metadata(&listing).map_or(0, |listing| listing.len());
     let counted = || std::fs::read_dir(&listing).map_or(0, |open| open.count() as u64);
     if size > 0 { size } else { counted() }

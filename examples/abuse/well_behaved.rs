@@ -1,6 +1,7 @@
-//! Clients that do nothing wrong: one next to each replica, puts and gets at a fixed rate.
-//! Latency counts from the time at which an operation should have begun. So a replica that does not
-//! respond is seen by all operations that should have begun meanwhile.
+//! Clients that do nothing wrong. There is one next to each replica, with puts and gets at a fixed
+//! rate. Latency is measured from the time at which an operation should have begun. So if a replica
+//! does not respond, this shows in the latency of all operations that should have begun in the
+//! meantime.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,16 +13,16 @@ use leasehold_client::Client;
 use crate::cluster::{Cluster, options};
 use crate::figures::percentile;
 
-/// Keys that they use.
+/// Number of keys that the clients use.
 const KEYS: u64 = 1000;
 const VALUE: &[u8] = &[b'v'; 100];
-/// Longest time that an operation may take, all attempts together.
+/// Longest time that an operation may take, including all attempts.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One operation.
 #[derive(Clone, Copy)]
 struct Sample {
-    /// When it should have begun.
+    /// Time at which the operation should have begun.
     at: Instant,
     latency: Duration,
     write: bool,
@@ -34,7 +35,7 @@ pub struct ClientLatencies {
     pub put_p50_us: u64,
     pub put_p99_us: u64,
     pub put_max_us: u64,
-    /// When the slowest put should have begun.
+    /// Time at which the slowest put should have begun, in ms since the period began.
     pub put_max_at_ms: u64,
     pub get_p50_us: u64,
     pub get_p99_us: u64,
@@ -43,7 +44,7 @@ pub struct ClientLatencies {
     pub failed: u64,
 }
 
-/// They work until this is dropped.
+/// Well-behaved clients, which send requests until this is dropped.
 pub struct WellBehavedClients {
     samples: Rc<RefCell<Vec<Sample>>>,
     begun: Rc<Cell<u64>>,
@@ -52,8 +53,8 @@ pub struct WellBehavedClients {
 }
 
 impl WellBehavedClients {
-    /// Starts one client next to each replica. It asks the others if that one fails. Together
-    /// they put and get `rate` times a second each.
+    /// Starts one client next to each replica. If its replica fails, the client uses the others.
+    /// All clients together send `rate` puts and `rate` gets a second.
     pub async fn start(cluster: &Cluster, rate: u32) -> anyhow::Result<WellBehavedClients> {
         let addresses = &cluster.clients;
         let samples = Rc::new(RefCell::new(Vec::new()));
@@ -82,7 +83,7 @@ impl WellBehavedClients {
         })
     }
 
-    /// Begins no more operations, and waits for those that have begun.
+    /// Begins no more operations, and waits for those in flight.
     pub async fn stop(&self) {
         self.tasks.iter().for_each(|task| task.abort());
         let deadline = Instant::now() + 2 * OPERATION_TIMEOUT;
@@ -130,7 +131,7 @@ impl Drop for WellBehavedClients {
     }
 }
 
-/// Puts and gets alternately, for as long as it is polled.
+/// Puts and gets alternately, as long as the future is polled.
 async fn work(
     client: Client,
     pause: Duration,
@@ -152,7 +153,7 @@ async fn work(
 
 async fn operate(client: &Client, number: u64, at: Instant) -> Sample {
     let write = number.is_multiple_of(2);
-    // Spread over the keys, with no order that a replica could profit from.
+    // Spread over the keys, in an order that does not help the replicas.
     let key = format!("calm-{}", number / 2 * 7919 % KEYS);
     let good = if write {
         client.put(key, VALUE).await.is_ok()

@@ -1,4 +1,5 @@
-//! Charge of a measured request by [`leasehold_replica::cost`], and the number of its entries.
+//! Charge of a measured request according to [`leasehold_replica::cost`], and the number of its
+//! entries.
 
 use leasehold_replica::cost::{self, Request, Sizes};
 use leasehold_wire::command::Op;
@@ -9,7 +10,8 @@ use leasehold_wire::{ErrorCode, Response};
 use crate::cases::Case;
 use crate::load::AnsweredRequests;
 
-/// Entries that a request names or that its answer has: keys, fields, ranges.
+/// Returns the number of entries (keys, fields or ranges) that a request names or its answer
+/// contains.
 pub fn entries(answered: &AnsweredRequests) -> usize {
     let status = answered.answer.status.as_ref();
     let leases = status.and_then(|status| status.leases.as_ref());
@@ -73,7 +75,7 @@ pub fn charge(case: &Case, answered: &AnsweredRequests) -> f64 {
     (cost.and_answering(*bytes_out, entries(answered)).units() + merging * cost::MERGING) as f64
 }
 
-/// Sizes of the replica's state, as far as its answer reports them.
+/// Returns the sizes of the replica's state that its answer reports.
 fn sizes(answer: &Response) -> Sizes {
     let status = answer.status.as_ref();
     let leases = status.and_then(|status| status.leases.as_ref());
@@ -89,7 +91,7 @@ fn sizes(answer: &Response) -> Sizes {
     }
 }
 
-/// Returns true if a request was refused before the replica had it.
+/// Returns true if a request was refused before it reached the replica.
 fn is_refused_early(answer: &Response) -> bool {
     let outcome = answer.outcome.as_ref();
     match outcome.and_then(|outcome| outcome.result.as_ref()) {

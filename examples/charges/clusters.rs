@@ -1,4 +1,4 @@
-//! The clusters that cases need, and what is done to each before anything is measured.
+//! The clusters that cases need, and the preparation of each.
 
 use std::time::{Duration, Instant};
 
@@ -13,24 +13,25 @@ use crate::cases::{Case, KEYS, Stage, key, ranges};
 use crate::cluster::{Cluster, LEADER, Recipe, Setting};
 use crate::wire::{Wire, read, session_number};
 
-/// Entries of a multi-put that loads keys, and keys of a multi-get that makes demand.
+/// Number of entries in a multi-put that loads keys, and number of keys in a multi-get that creates
+/// demand.
 const KEYS_AT_ONCE: usize = 500;
-/// Changes of leases that wait at a time.
+/// Number of lease changes that wait at the same time.
 const CHANGES_AT_ONCE: usize = 16;
-/// Longest wait for demand to reach the leader: replicas report some thousand keys a second.
+/// Longest wait until the leader knows the demand. Replicas report some thousand keys a second.
 const DEMAND_WITHIN: Duration = Duration::from_secs(120);
-/// Share of the keys asked for which demand must be known, in hundredths. Not all are needed: keys
-/// with many reads leave no capacity for others.
+/// Percentage of the requested keys for which the leader must know the demand. It is below 100,
+/// because keys with many reads leave no capacity for others.
 const DEMAND_KNOWN: usize = 95;
 
-/// A cluster of one stage.
+/// A cluster in the state that some cases need.
 pub struct PreparedCluster {
     pub stage: Stage,
     pub cluster: Cluster,
 }
 
 impl PreparedCluster {
-    /// Starts a cluster and brings it to its stage.
+    /// Starts a cluster and prepares it.
     pub async fn start(recipe: &Recipe, stage: Stage) -> anyhow::Result<PreparedCluster> {
         let (strategy, name) = match stage {
             Stage::Plain => ("leader", "plain".to_owned()),
@@ -56,7 +57,7 @@ impl PreparedCluster {
         &self.cluster.clients[LEADER]
     }
 
-    /// Writes what a case reads.
+    /// Writes the data that a case reads.
     pub async fn write(&self, case: &Case, connection: u64) -> anyhow::Result<()> {
         write_all(self.leader(), case.prepared.iter().cloned(), connection).await
     }
@@ -112,8 +113,8 @@ impl PreparedCluster {
         Ok(())
     }
 
-    /// Reads keys until the leader knows the demand of all of them: a part at each replica, for
-    /// each reports only so much a second.
+    /// Reads keys until the leader knows the demand for enough of them. Each replica receives a
+    /// part of the reads, because it reports a limited number of keys a second.
     pub async fn refresh(&self) -> anyhow::Result<()> {
         let Stage::Demand(keys) = self.stage else {
             return Ok(());
@@ -158,7 +159,7 @@ impl PreparedCluster {
         Ok(*status)
     }
 
-    /// The ballot round: another one later means that there was an election.
+    /// Returns the ballot round. If it is different later, there was an election.
     pub async fn ballot_round(&self) -> anyhow::Result<u64> {
         Ok(self.status(StatusRequest::default()).await?.ballot_round)
     }

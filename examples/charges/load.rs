@@ -1,5 +1,6 @@
-//! Asks a replica for one kind of request, one batch after the other. A batch is one write to the
-//! socket, so that as many requests share what is done for all of them, however busy the machine is.
+//! Sends requests of one kind to a replica, one batch after the other. A batch is written to the
+//! socket in one step. So the work that requests share is always shared by the same number of
+//! requests, even on a busy machine.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,14 +15,14 @@ use tokio::time::timeout;
 use crate::cases::{Case, CaseRequest, LaneTurn};
 use crate::wire::{Wire, session_number};
 
-/// Longest wait for an answer before the run is abandoned.
+/// Longest wait for an answer, after which the run is abandoned.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// Requests that were answered, and how large they were.
+/// Requests that were answered, and their sizes.
 #[derive(Clone, Debug, Default)]
 pub struct AnsweredRequests {
     pub requests: u64,
-    /// The last request and the last answer, and their frames' bytes.
+    /// Size of the frame of `request`, the last request, in bytes. `bytes_out` is that of `answer`.
     pub bytes_in: usize,
     pub bytes_out: usize,
     pub request: Request,
@@ -30,15 +31,15 @@ pub struct AnsweredRequests {
     pub refusal: Option<String>,
 }
 
-/// One connection, with what is in flight on it.
+/// A connection, and its requests in flight.
 pub struct Load<'a> {
     case: &'a Case,
     wire: Wire,
     client: u64,
     last_id: u64,
-    /// Request to lane.
+    /// Lane of each request in flight, by the number of the request.
     in_flight: BTreeMap<u64, usize>,
-    /// Number of requests that each lane has made.
+    /// Number of requests that each lane has sent.
     numbers: Vec<u64>,
     answered: AnsweredRequests,
     last_request: Request,
@@ -46,7 +47,8 @@ pub struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// Connects to a replica. `connection` is a number that no other connection of the run has.
+    /// Connects to a replica. `connection` is a number that is different for each connection of the
+    /// run.
     pub async fn connect(
         case: &'a Case,
         address: &str,
@@ -65,8 +67,8 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Asks for so long, one batch after the other. Nothing goes on after a refusal that the case does
-    /// not expect.
+    /// Sends batches for the given time, each after the previous one is answered. Stops after a
+    /// refusal that the case does not expect.
     pub async fn run(&mut self, length: Duration) -> anyhow::Result<AnsweredRequests> {
         self.answered = AnsweredRequests::default();
         let end = Instant::now() + length;
@@ -138,7 +140,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Names what an answer is, for the report.
+/// Returns the name of an answer's kind, for the report.
 pub fn name(response: &Response) -> String {
     let result = response.outcome.as_ref().and_then(|it| it.result.as_ref());
     match result {

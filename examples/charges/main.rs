@@ -1,10 +1,10 @@
-//! Measures the processor time that each kind of request takes of a replica, over its range of
-//! sizes, next to what it is charged.
+//! Measures the processor time that a replica needs for each kind of request in several sizes, and
+//! compares it with the charge of the request.
 //!
-//! Clusters of real `leasehold serve` processes run on loopback. Each case asks one replica, one batch of requests after the
-//! other, for a while; what the replica takes when nobody asks is subtracted. Cases come in
-//! interleaved rounds, so that a change of the machine's speed does not fall on one kind.
-//! `benchmarks/charges.sh` builds and runs it.
+//! Clusters of real `leasehold serve` processes run on loopback. Each case sends batches of
+//! requests to one replica for some time. The processor time of an idle replica is subtracted from
+//! the result. Cases are measured in interleaved rounds, so that a change in the speed of the
+//! machine affects all kinds. `benchmarks/charges.sh` builds and runs this program.
 
 mod cases;
 mod charge;
@@ -98,7 +98,7 @@ fn chosen(only: &[String]) -> anyhow::Result<Vec<Case>> {
     Ok(all.into_iter().filter(wanted).collect())
 }
 
-/// Returns whether all charges are as they should be.
+/// Runs the measurements. Returns whether all charges are within their bounds.
 fn run(cli: &Cli) -> anyhow::Result<bool> {
     let cases = chosen(&cli.only)?;
     if cli.list {

@@ -13,25 +13,26 @@ use crate::load::Load;
 use crate::processor::{ProcessorTime, spent};
 use crate::rows::{CaseMeasurement, Row};
 
-/// Length of the load before a measurement, so that memory and caches are in use.
+/// Duration of the load before a measurement, in which memory and caches are filled.
 const WARM_UP: Duration = Duration::from_millis(100);
-/// Time for which replicas are left alone to see what they take when idle, and number of such
-/// looks.
+/// Time for which replicas are left idle to measure their processor time, and number of these
+/// measurements.
 const IDLE: Duration = Duration::from_millis(500);
 const IDLE_LOOKS: usize = 4;
-/// Wait after writes: it includes a checkpoint, made each second, which is part of their cost.
+/// Wait after writes. It is long enough for a checkpoint, which is made each second and is part of
+/// the cost of writes.
 const CHECKPOINTED: Duration = Duration::from_millis(1_100);
-/// Wait after anything else.
+/// Wait after other requests.
 const SETTLED: Duration = Duration::from_millis(20);
 
-/// Number of rounds in which each case is measured, and length of each.
+/// Number of rounds in which each case is measured, and duration of each measurement.
 #[derive(Clone, Copy)]
 pub struct Pace {
     pub rounds: usize,
     pub length: Duration,
 }
 
-/// Processor time that each replica of a cluster takes in a second when idle.
+/// Processor time of each idle replica of a cluster in a second.
 struct IdleUsage {
     stage: Stage,
     replicas: Vec<ProcessorTime>,
@@ -40,7 +41,7 @@ struct IdleUsage {
 /// Result of all measurements.
 pub struct Measurements {
     pub rows: Vec<Row>,
-    /// Number of elections in all clusters while they were asked.
+    /// Number of elections in all clusters during the measurements.
     pub elections: u64,
 }
 
@@ -48,7 +49,7 @@ pub struct Measurements {
 #[derive(Default)]
 struct Findings {
     rounds: Vec<CaseMeasurement>,
-    /// Reason why it cannot be measured.
+    /// Reason why the case cannot be measured; `None` if there is none.
     problem: Option<String>,
 }
 
@@ -91,7 +92,7 @@ pub async fn measure(recipe: &Recipe, cases: &[Case], pace: Pace) -> anyhow::Res
 }
 
 impl Findings {
-    /// Adds a round. Returns words for a terminal.
+    /// Adds the measurement of a round. Returns a description for a terminal.
     fn add(&mut self, measured: anyhow::Result<CaseMeasurement>) -> String {
         let problem = match &measured {
             Ok(measured) => measured.answered.refusal.clone(),
@@ -122,7 +123,8 @@ async fn start(recipe: &Recipe, cases: &[Case]) -> anyhow::Result<Vec<PreparedCl
     Ok(clusters)
 }
 
-/// The ballot rounds of all clusters together: more later mean elections.
+/// Returns the sum of the ballot rounds of all clusters. If it is greater later, there were
+/// elections.
 async fn ballot_rounds(clusters: &[PreparedCluster]) -> anyhow::Result<u64> {
     let mut sum = 0;
     for cluster in clusters {
@@ -142,8 +144,8 @@ fn processes(cluster: &PreparedCluster) -> anyhow::Result<Vec<u32>> {
     all.context("a replica does not run")
 }
 
-/// Returns the processor time that each replica takes when idle. It is the least of some looks, for
-/// now and then a replica has something to do that does not recur.
+/// Returns the processor time of each idle replica. It is the least of several measurements,
+/// because a replica sometimes has work that does not recur.
 async fn idle(clusters: &[PreparedCluster]) -> anyhow::Result<Vec<IdleUsage>> {
     for cluster in clusters {
         cluster.refresh().await?;

@@ -1,4 +1,4 @@
-//! Processor time of a process, in nanoseconds: ticks of the usual counters are 10 ms long.
+//! Processor time of a process, in nanoseconds. The usual counters have a resolution of only 10 ms.
 
 use std::io;
 use std::ops::Sub;
@@ -7,16 +7,16 @@ use std::time::Duration;
 /// Processor time of a process so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessorTime {
-    /// All threads together.
+    /// Processor time of all threads together.
     pub all: Duration,
-    /// The first thread: a replica's loop.
+    /// Processor time of the first thread, which runs the replica's event loop.
     pub first: Duration,
 }
 
 impl Sub for ProcessorTime {
     type Output = ProcessorTime;
 
-    /// A thread that has ended takes its time with it.
+    /// Subtracts an earlier reading. The time of threads that have ended in between is missing.
     fn sub(self, earlier: ProcessorTime) -> ProcessorTime {
         ProcessorTime {
             all: self.all.saturating_sub(earlier.all),
@@ -26,7 +26,7 @@ impl Sub for ProcessorTime {
 }
 
 impl ProcessorTime {
-    /// Returns the less of two, of each.
+    /// Returns the minimum of both times separately.
     pub fn least(self, other: ProcessorTime) -> ProcessorTime {
         ProcessorTime {
             all: self.all.min(other.all),
@@ -34,7 +34,7 @@ impl ProcessorTime {
         }
     }
 
-    /// Returns `by` times as much.
+    /// Returns the times multiplied by `by`.
     pub fn scaled(self, by: f64) -> ProcessorTime {
         ProcessorTime {
             all: self.all.mul_f64(by),
@@ -43,10 +43,11 @@ impl ProcessorTime {
     }
 }
 
-/// Reads the processor time that the threads of a process have taken so far.
+/// Reads the processor time that the threads of a process have used so far.
 ///
 /// # Errors
-/// The process has ended, or the kernel keeps no such counters (`CONFIG_SCHED_INFO`).
+/// Returns an error if the process has ended, or if the kernel has no such counters
+/// (`CONFIG_SCHED_INFO`).
 pub fn spent(process: u32) -> io::Result<ProcessorTime> {
     let mut spent = ProcessorTime::default();
     for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
@@ -54,7 +55,7 @@ pub fn spent(process: u32) -> io::Result<ProcessorTime> {
         let path = thread.path().join("schedstat");
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            // It has ended meanwhile: ENOENT, or ESRCH if it was open already.
+            // The thread has ended in the meantime: ENOENT, or ESRCH if its file was already open.
             Err(_) if !thread.path().exists() => continue,
             Err(error) => return Err(named(&path, &error)),
         };
@@ -71,7 +72,7 @@ fn named(path: &std::path::Path, problem: &dyn std::fmt::Display) -> io::Error {
     io::Error::other(format!("{}: {problem}", path.display()))
 }
 
-/// The first of three numbers is the time on a processor, in ns.
+/// Returns the first of three numbers, which is the time on a processor in ns.
 fn taken(schedstat: &str) -> Option<Duration> {
     let first = schedstat.split_whitespace().next()?;
     first.parse().ok().map(Duration::from_nanos)
@@ -81,7 +82,7 @@ fn taken(schedstat: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    /// Ends with this test, however that ends.
+    /// A busy process, which is killed at the end of the test, also if the test fails.
     struct Busy(std::process::Child);
 
     impl Drop for Busy {

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use crate::provenance::{Program, command, machine};
 use crate::rows::{FACTOR, Row, distance, median_ratio};
 
-/// Rows that the report names first.
+/// Number of rows that the report names first.
 const WORST: usize = 15;
 
 /// Results of one program.
@@ -20,7 +20,7 @@ pub struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Returns true if everything was measured and every row is within the factor.
+    /// Returns true if everything was measured and the ratio of every row is within the factor.
     pub fn is_good(&self) -> bool {
         self.outside().is_empty() && self.skipped().is_empty()
     }
@@ -40,7 +40,7 @@ impl Report<'_> {
             .collect()
     }
 
-    /// Returns the measured rows, the farthest from the median first.
+    /// Returns the measured rows. Those that differ most from the median come first.
     fn by_distance(&self) -> Vec<&Row> {
         let median = median_ratio(self.rows);
         let mut rows: Vec<&Row> = self

@@ -1,4 +1,4 @@
-//! Results of each case, and the check of its charge against them.
+//! Results of each case, and the comparison of its charge with them.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use crate::load::{AnsweredRequests, name};
 /// Largest factor by which the ratio of a row may differ from the median ratio.
 pub const FACTOR: f64 = 3.0;
 
-/// One case in one round.
+/// Measurement of one case in one round.
 #[derive(Clone, Debug)]
 pub struct CaseMeasurement {
     pub answered: AnsweredRequests,
-    /// Processor time of the replica that was asked, without what it takes when idle.
+    /// Processor time of the replica that received the requests, without that of an idle replica.
     pub processor: Duration,
-    /// The same of its loop.
+    /// Processor time of the replica's event loop, without that of an idle replica.
     pub of_loop: Duration,
 }
 
 impl CaseMeasurement {
-    /// Processor time of a request, in ns.
+    /// Returns the processor time of a request, in ns.
     pub fn ns(&self) -> f64 {
         self.each(self.processor)
     }
@@ -34,7 +34,7 @@ impl CaseMeasurement {
     }
 }
 
-/// A case over all rounds.
+/// Results of a case over all rounds.
 pub struct Row {
     pub kind: &'static str,
     pub size: usize,
@@ -47,9 +47,9 @@ pub struct Row {
     pub entries: usize,
     pub bytes_in: usize,
     pub bytes_out: usize,
-    /// Processor time of a request, in ns: the least, the median and the most of the rounds.
+    /// Processor time of a request in ns: the least, the median and the greatest of the rounds.
     pub ns: [f64; 3],
-    /// The median of the loop alone.
+    /// Median processor time of a request in the event loop alone, in ns.
     pub loop_ns: f64,
     pub charge: f64,
 }
@@ -81,7 +81,7 @@ impl Row {
         }
     }
 
-    /// Processor time for each unit that is charged, in ns.
+    /// Returns the processor time for each unit of the charge, in ns.
     pub fn ratio(&self) -> f64 {
         self.ns[1] / self.charge
     }
@@ -92,7 +92,7 @@ fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values
 }
 
-/// The middle one of sorted values; 0 of none.
+/// Returns the middle one of sorted values; 0 if there are none.
 fn median(values: &[f64]) -> f64 {
     let half = values.len() / 2;
     match values {
@@ -102,13 +102,14 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The median of the ratios of all that were measured.
+/// Returns the median of the ratios of all measured rows.
 pub fn median_ratio(rows: &[Row]) -> f64 {
     let measured = rows.iter().filter(|row| row.skipped.is_none());
     median(&sorted(measured.map(Row::ratio).collect()))
 }
 
-/// By how much a row differs from the median, upwards or downwards: 1 and more.
+/// Returns the factor by which the ratio of a row differs from the median, upwards or downwards. It
+/// is at least 1.
 pub fn distance(row: &Row, median: f64) -> f64 {
     let of_median = row.ratio() / median;
     of_median.max(1.0 / of_median)

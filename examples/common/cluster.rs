@@ -1,5 +1,6 @@
-//! Replica processes on loopback, all on one site. None is left when this is dropped, and
-//! none outlives this program: each ends when its standard input is closed.
+//! Clusters of replica processes on loopback, all at one site. The processes end when the cluster
+//! is dropped. They also end with this program, because each ends when its standard input is
+//! closed.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -15,16 +16,16 @@ use leasehold_transport::tls::Trust;
 use leasehold_wire::{StatusReply, StatusRequest};
 use tempfile::TempDir;
 
-/// The cluster's name and the replicas': words that are found nowhere by chance.
+/// Name of the cluster. This word and the names of the replicas occur nowhere by chance.
 pub const CLUSTER: &str = "quillwort";
 pub const NAMES: [&str; 5] = ["alder", "birch", "cedar", "dogwood", "elm"];
 /// Index of the replica that leads.
 pub const LEADER: usize = 0;
-/// Longest time in which a cluster must get ready.
+/// Longest time until a cluster must be ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// Systems do not give these ports to outgoing connections.
+/// Range of ports that operating systems do not use for outgoing connections.
 const PORTS: std::ops::Range<u16> = 12_000..20_000;
-/// A user without privileges, and a group.
+/// Id of a user and of a group without privileges.
 const NOBODY: &str = "65534";
 
 /// Settings that differ between the clusters of a run.
@@ -34,11 +35,12 @@ pub struct Setting {
     pub strategy: &'static str,
     /// Maximum number of files that a replica may open.
     pub files: Option<u32>,
-    /// Replicas have no privileges, so that rights of directories count.
+    /// Whether replicas run without privileges, so that the permissions of directories apply to
+    /// them.
     pub unprivileged: bool,
-    /// The last replica is started later, by [`Cluster::start_late`].
+    /// Whether the last replica is started later, by [`Cluster::start_late`].
     pub one_late: bool,
-    /// Replicas prove their identity with certificates, if the program can.
+    /// Whether replicas prove their identity with certificates, if the program supports this.
     pub certified: bool,
 }
 
@@ -69,11 +71,11 @@ pub struct Cluster {
     children: Vec<Option<Child>>,
     pub clients: Vec<String>,
     pub peers: Vec<String>,
-    /// The certificate of the cluster's authority, if replicas have certificates.
+    /// Certificate of the cluster's authority; `None` if the replicas have no certificates.
     pub authority: Option<PathBuf>,
 }
 
-/// Options with which a client connects to `address`.
+/// Returns the options with which a client connects to `address`.
 pub fn options(address: &str, authority: Option<&Path>) -> anyhow::Result<ClientOptions> {
     let mut options = ClientOptions::new(address);
     options.trust = authority.map(Trust::load).transpose()?;
@@ -81,7 +83,7 @@ pub fn options(address: &str, authority: Option<&Path>) -> anyhow::Result<Client
 }
 
 impl Cluster {
-    /// Starts one in a directory of its own, which is called `name` if it is kept.
+    /// Starts a cluster in its own directory. The directory has the name `name` if it is kept.
     pub fn start(recipe: &Recipe, setting: Setting, name: &str) -> anyhow::Result<Cluster> {
         let (temporary, dir) = directory(recipe, name)?;
         let addresses = addresses(2 * recipe.replicas)?;
@@ -110,7 +112,7 @@ impl Cluster {
         Ok(this)
     }
 
-    /// The directory of a replica's data.
+    /// Returns the directory of a replica's data.
     pub fn data(&self, replica: usize) -> PathBuf {
         self.dir.join("data").join(NAMES[replica])
     }
@@ -135,8 +137,9 @@ impl Cluster {
         Ok(text)
     }
 
-    /// Makes certificates, if the program can; else anybody may pass for a replica. A program
-    /// that can must: without certificates its row would be that of another cluster.
+    /// Creates certificates if the program supports this. Otherwise any process can pass for a
+    /// replica. If the program supports certificates, a failure to create them is an error: without
+    /// them, its results would be those of a different cluster.
     fn certify(&mut self) -> anyhow::Result<()> {
         if !self.makes_certificates()? {
             return Ok(());
@@ -156,7 +159,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether the program's help names the command.
+    /// Whether the help text of the program lists the command.
     fn makes_certificates(&self) -> anyhow::Result<bool> {
         let help = Command::new(&self.recipe.binary).arg("--help").output()?;
         anyhow::ensure!(help.status.success(), "leasehold --help fails");
@@ -164,7 +167,7 @@ impl Cluster {
         Ok(names_command(&help, "cert"))
     }
 
-    /// Lets a user without privileges use the directory and the program.
+    /// Gives a user without privileges access to the directory and the program.
     fn allow_unprivileged(&self) -> anyhow::Result<()> {
         std::fs::copy(&self.recipe.binary, self.program()).context("copying the program")?;
         std::fs::create_dir_all(self.dir.join("data"))?;
@@ -218,7 +221,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts the replica that was left out, or has ended.
+    /// Starts the last replica, which was not started before or has ended.
     pub fn start_last(&mut self) -> anyhow::Result<()> {
         let last = self.children.len() - 1;
         self.spawn(last)
@@ -230,7 +233,7 @@ impl Cluster {
         (0..self.children.len()).try_for_each(|replica| self.spawn(replica))
     }
 
-    /// The processes that run.
+    /// Returns the ids of the running processes; `None` for a replica that is not running.
     pub fn processes(&self) -> Vec<Option<u32>> {
         self.children
             .iter()
@@ -238,13 +241,13 @@ impl Cluster {
             .collect()
     }
 
-    /// Returns the exit status of a replica's process, if it has ended.
+    /// Returns the exit status of a replica's process; `None` if it is running.
     pub fn ended(&mut self, replica: usize) -> Option<ExitStatus> {
         let child = self.children[replica].as_mut()?;
         child.try_wait().ok().flatten()
     }
 
-    /// The last lines that replicas which have ended have said.
+    /// Returns the last log lines of the replicas that have ended.
     pub fn last_log_lines(&mut self) -> String {
         let mut words = String::new();
         for (replica, name) in NAMES.iter().enumerate().take(self.children.len()) {
@@ -260,7 +263,7 @@ impl Cluster {
         words
     }
 
-    /// Waits until all replicas know the leader and have what they need to serve.
+    /// Waits until all replicas know the leader and are ready to serve.
     pub async fn ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + READY_WITHIN;
         for (replica, name) in NAMES.iter().enumerate().take(self.clients.len()) {
@@ -285,7 +288,7 @@ impl Cluster {
         written && status.is_ok_and(|status| leads(&status))
     }
 
-    /// A client of one replica alone.
+    /// Returns a client that connects only to one replica.
     pub async fn client(&self, replica: usize) -> anyhow::Result<Client> {
         let mut options = options(&self.clients[replica], self.authority.as_deref())?;
         options.request_timeout = Duration::from_secs(3);
@@ -309,7 +312,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.kill();
         if self.setting.unprivileged && self.recipe.keep.is_none() {
-            // A process without the right to write in it cannot empty it either.
+            // A process without the permission to write in the directory cannot empty it either.
             for replica in 0..self.children.len() {
                 let _ = set_mode(&self.data(replica), 0o755);
             }
@@ -342,18 +345,18 @@ fn directory(recipe: &Recipe, name: &str) -> anyhow::Result<(Option<TempDir>, Pa
     Ok((Some(temporary), dir))
 }
 
-/// Whether a help text lists a command: first on a line of its own.
+/// Whether a help text lists a command, as the first word of a line.
 fn names_command(help: &str, command: &str) -> bool {
     let mut first = help.lines().map(|line| line.split_whitespace().next());
     first.any(|word| word == Some(command))
 }
 
-/// Free ports on loopback, as addresses.
+/// Returns free ports on loopback, as addresses.
 fn addresses(count: usize) -> anyhow::Result<Vec<String>> {
     let port_count = PORTS.len() as u32;
     let begin = std::process::id().wrapping_mul(61) % port_count;
     let ports = (0..port_count).map(|i| PORTS.start + ((begin + i) % port_count) as u16);
-    // Bound until all are chosen, so that none is chosen twice.
+    // The ports stay bound until all are chosen, so that none is chosen twice.
     let bound: Vec<TcpListener> = ports
         .filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok())
         .take(count)

@@ -1,4 +1,4 @@
-//! Says of results which program, machine and command they are of.
+//! Provenance of results: the program, the machine and the command.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-/// A program that was measured: rows of one run may be of several.
+/// A program that was measured. Rows of one run may belong to several programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Program {
-    /// Version that the program reports of itself.
+    /// Version that the program reports.
     pub version: String,
-    /// The revision of its sources, as far as that is known.
+    /// Revision of the program's sources, if it is known.
     pub revision: String,
-    /// Time at which its file was written, in UTC.
+    /// Time at which the program's file was written, in UTC.
     pub built: String,
 }
 
@@ -32,7 +32,7 @@ impl std::fmt::Display for Program {
     }
 }
 
-/// Finds the program of the same build: it lies next to the folder of examples.
+/// Returns the path of the program of the same build, which is next to the folder of examples.
 pub fn beside() -> anyhow::Result<PathBuf> {
     let this = std::env::current_exe().context("finding this program")?;
     let folder = this.parent().and_then(std::path::Path::parent);
@@ -54,7 +54,8 @@ pub fn program(binary: &Path, revision: String) -> anyhow::Result<Program> {
     })
 }
 
-/// Returns the revision of the sources in this directory. It ends with `-dirty` if they have changed.
+/// Returns the revision of the sources in this directory. It ends with `-dirty` if they differ from
+/// the revision.
 pub fn revision_here() -> String {
     let mut git = Command::new("git");
     let git = git.args(["describe", "--always", "--dirty", "--exclude", "*"]);
@@ -67,7 +68,7 @@ fn output_of(command: &mut Command) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Returns the command, without directories, which mean nothing on another machine.
+/// Returns the command without directories, which mean nothing on another machine.
 pub fn command() -> String {
     let words = std::env::args().map(|word| match word.rsplit_once('/') {
         Some((_, name)) => name.to_owned(),
@@ -76,7 +77,7 @@ pub fn command() -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Names the processors of this machine.
+/// Returns the names of the processors of this machine.
 pub fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let models = info

@@ -1,4 +1,4 @@
-//! Messages of attackers, byte by byte: no client library is in their way.
+//! Messages of attackers, which are built and sent without a client library.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use leasehold_wire::{Command, Request, Response, Welcome, decode_greeting, encod
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// Longest time that a replica may take for a handshake before the attacker abandons it.
+/// Longest time for a handshake, after which the attacker abandons it.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection to a replica's client port that was welcomed.
+/// A connection to a replica's client port after the welcome.
 pub struct Wire {
     pub welcome: Welcome,
     pub reader: FrameReader<OwnedReadHalf>,
@@ -29,8 +29,8 @@ impl Wire {
         Wire::greet(stream).await
     }
 
-    /// Opens a connection with a small receive buffer: its own system takes few bytes that nobody
-    /// reads.
+    /// Opens a connection with a small receive buffer, so that the attacker's own system stores
+    /// only few unread bytes.
     pub async fn connect_narrow(address: &str) -> anyhow::Result<Wire> {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(4 << 10)?;
@@ -55,8 +55,8 @@ impl Wire {
         }
     }
 
-    /// Reads and forgets what the replica answers, in a task of its own. Returns the half
-    /// that writes.
+    /// Reads and ignores the replica's answers, in a separate task. Returns the half of the
+    /// connection that writes.
     pub fn forget_answers(self) -> FrameWriter<OwnedWriteHalf> {
         let mut reader = self.reader;
         tokio::task::spawn_local(
@@ -65,7 +65,7 @@ impl Wire {
         self.writer
     }
 
-    /// The two halves, to send and read bytes.
+    /// Returns the two halves of the connection, to send and receive bytes.
     pub fn raw(self) -> RawConnection {
         (self.reader, self.writer.into_inner())
     }
@@ -79,15 +79,16 @@ impl Wire {
     }
 }
 
-/// A connection that is held, however it is used.
+/// The two halves of a connection that is held open.
 pub type RawConnection = (FrameReader<OwnedReadHalf>, OwnedWriteHalf);
 
-/// A read.
+/// Builds the request of a read.
 pub fn read(id: u64, op: Op) -> Request {
     Request::new(id, Some(Body::Command(op.into())))
 }
 
-/// A write of a session of its own life: `opened_ms` is what the welcome said.
+/// Builds the request of a write with a new session. `opened_ms` is the value in the replica's
+/// welcome.
 pub fn write(id: u64, session: Session, op: Op) -> Request {
     let Session {
         client,
@@ -98,7 +99,7 @@ pub fn write(id: u64, session: Session, op: Op) -> Request {
     Request::new(id, Some(Body::Command(command)))
 }
 
-/// Session and sequence number that identify a write.
+/// Identity of a write: its session and its sequence number.
 #[derive(Clone, Copy)]
 pub struct Session {
     pub client: u64,
@@ -106,14 +107,14 @@ pub struct Session {
     pub opened_ms: u64,
 }
 
-/// The frame of a request.
+/// Returns the frame of a request.
 pub fn frame(request: &Request) -> anyhow::Result<Bytes> {
     let mut bytes = BytesMut::new();
     encode_frame(request, &mut bytes)?;
     Ok(bytes.freeze())
 }
 
-/// A number that no other session has: attackers of one run count in different places.
+/// Returns a number that no other session has. Attackers of one run have disjoint numbers.
 pub fn session_number(attacker: u64, counter: u64) -> u64 {
     (u64::from(std::process::id()) << 40) ^ (attacker << 32) ^ counter.wrapping_add(1)
 }

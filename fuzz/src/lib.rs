@@ -1,20 +1,18 @@
 //! Fuzzing of every decoder that reads bytes from outside: frames, messages, rows on disk,
-//! configuration, property files, histories, logs.
+//! configuration, property files, histories and logs.
 //!
-//! A *body* takes any bytes. It decodes them, and where that succeeds checks that
-//! what was decoded comes back when it is encoded and decoded again, and that
-//! whatever is made of it next does not fail. It must not panic, whatever the
-//! bytes, nor take more memory than [`memory`] allows for so many of them. Bodies
-//! that decode something sealed (a checksum, compression) also seal the bytes
-//! themselves, or no change would ever get past the seal.
+//! A *body* takes arbitrary bytes and decodes them. If this succeeds, it checks two properties:
+//! encoding and decoding the result again returns the same, and the next steps of processing do not
+//! fail. A body must never panic, and must not take more memory than [`memory`] allows for the size
+//! of its input. Some decoders read sealed data (with a checksum, or compressed). Their bodies also
+//! seal the input themselves, because otherwise no changed input would get past the seal.
 //!
-//! Two bodies go on where decoders end. `member` gives a replica the messages of a member that has
-//! proved its identity. `session` gives it the requests of a client that has sent its token.
+//! Two bodies go beyond decoders. `member` gives a replica the messages of a member that has proved
+//! its identity. `session` gives it the requests of a client that has sent its token.
 //!
-//! `tests/bounded.rs` feeds the bodies inputs that [`mutate`] makes of the seeds,
-//! the same in every run. `targets/` holds the same bodies as targets of
-//! cargo-fuzz, which searches without end (`make fuzz`); an input with which it
-//! finds something is kept under `regressions/`.
+//! `tests/bounded.rs` runs the bodies with inputs that [`mutate`] makes from the seeds, which are
+//! the same in every run. `targets/` has the same bodies as targets of cargo-fuzz, which searches
+//! endlessly (`make fuzz`). If it finds a fault, the input is stored under `regressions/`.
 
 mod bodies;
 pub mod memory;
@@ -23,20 +21,20 @@ pub mod mutate;
 use std::io;
 use std::path::Path;
 
-/// A decoder, or a family of them that reads the same bytes.
+/// A decoder, or several decoders that read the same bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name: also of the cargo-fuzz target and of the folders of inputs.
+    /// Name of the target, of its cargo-fuzz target, and of its folders of inputs.
     pub name: &'static str,
-    /// Runs the decoder over an input. Panics where a decoder does not keep its promise.
+    /// Runs the decoder with an input. Panics if the decoder violates a property.
     pub body: fn(&[u8]),
-    /// Inputs that are well-formed, or wrong in a way that is easy to miss.
+    /// Returns inputs that are well-formed, or wrong in a way that is easily overlooked.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
 macro_rules! targets {
     ($($name:ident: $module:ident),* $(,)?) => {
-        /// Every target there is.
+        /// All targets.
         pub const TARGETS: &[Target] = &[$(Target {
             name: stringify!($name),
             body: bodies::$module::$name,
@@ -67,19 +65,19 @@ targets! {
     history: history,
 }
 
-/// The target called `name`.
+/// Returns the target with the name `name`.
 ///
 /// # Panics
-/// If there is none.
+/// Panics if there is no such target.
 pub fn target(name: &str) -> Target {
     let found = TARGETS.iter().find(|target| target.name == name);
     *found.unwrap_or_else(|| panic!("no target is called {name:?}"))
 }
 
-/// Inputs that once found something, by the name of their file.
+/// Returns the inputs that once revealed a fault, in order of the names of their files.
 ///
 /// # Errors
-/// If they cannot be read; that there are none is no error.
+/// Returns an error if they cannot be read. It is no error if there are none.
 pub fn regressions(name: &str) -> io::Result<Vec<Vec<u8>>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("regressions")

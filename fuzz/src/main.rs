@@ -1,4 +1,4 @@
-//! Writes the seeds of every target into a folder, for cargo-fuzz to begin with.
+//! Writes the seeds of every target into a folder, from which cargo-fuzz starts.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

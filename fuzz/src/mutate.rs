@@ -1,15 +1,15 @@
-//! Inputs made of seeds, the same in every run: bits flipped, ends cut off, parts
-//! repeated, parts of one seed put into another, lengths that lie.
+//! Inputs that are made from seeds and are the same in every run. Bits are flipped, ends are cut
+//! off, parts are repeated, parts of one seed are put into another, and lengths are falsified.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 
-/// Longest input that is made.
+/// Maximum length of an input.
 const INPUT_BYTES_MAX: usize = 64 << 10;
-/// Most changes at once: more leave nothing to decode.
+/// Maximum number of changes in one input. With more, nothing could be decoded.
 const CHANGES_MAX: u32 = 4;
 
-/// Numbers at the edges of what lengths and counts may be, as varints, in both
+/// Numbers at the edges of the ranges of lengths and counts. They are inserted as varints, in both
 /// byte orders, and in decimal.
 const EDGES: [u64; 14] = [
     0,
@@ -28,7 +28,7 @@ const EDGES: [u64; 14] = [
     u64::MAX,
 ];
 
-/// Makes inputs without end.
+/// Endless generator of inputs.
 #[derive(Debug)]
 pub struct Mutator {
     seeds: Vec<Vec<u8>>,
@@ -36,7 +36,7 @@ pub struct Mutator {
 }
 
 impl Mutator {
-    /// Begins with `seeds`, of which there must be one.
+    /// Creates a generator from `seeds`, which must not be empty.
     pub fn new(seeds: Vec<Vec<u8>>, seed: u64) -> Mutator {
         Mutator {
             seeds,
@@ -44,7 +44,7 @@ impl Mutator {
         }
     }
 
-    /// Another input.
+    /// Returns another input.
     pub fn input(&mut self) -> Vec<u8> {
         let mut input = self.any_seed().to_vec();
         for _ in 0..self.random.random_range(1..=CHANGES_MAX) {
@@ -71,7 +71,7 @@ impl Mutator {
         }
     }
 
-    /// Anywhere in `input`, its end included.
+    /// Returns a random position in `input`, which may be its end.
     fn place(&mut self, input: &[u8]) -> usize {
         self.random.random_range(0..=input.len())
     }
@@ -79,7 +79,7 @@ impl Mutator {
     fn part(&mut self, input: &[u8]) -> std::ops::Range<usize> {
         let (a, b) = (self.place(input), self.place(input));
         let (from, to) = (a.min(b), a.max(b));
-        // Short parts more often: a length prefix, a field, a word.
+        // Short parts are more frequent: a length prefix, a field, a word.
         match self.random.random_range(0..3) {
             0 => from..to,
             _ => from..to.min(from + 8),
@@ -101,7 +101,7 @@ impl Mutator {
         input.splice(replaced, other[taken].iter().copied());
     }
 
-    /// A number at an edge, over whatever is there or between.
+    /// Writes a number at an edge over other bytes, or inserts it.
     fn edge(&mut self, input: &mut Vec<u8>) {
         let edge = EDGES[self.random.random_range(0..EDGES.len())];
         let bytes: Vec<u8> = match self.random.random_range(0..6) {

@@ -1,5 +1,5 @@
-//! Every body over its seeds and over inputs made of them, the same in every run.
-//! cargo-fuzz does this without end; this test does it for a short time, wherever the tests run.
+//! Runs every body with its seeds and with inputs made from them, which are the same in every run.
+//! cargo-fuzz does this endlessly. This test does it for a short time, wherever the tests run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::path::Path;
 use leasehold_fuzz::mutate::Mutator;
 use leasehold_fuzz::{TARGETS, Target, memory};
 
-/// Inputs made for each body.
+/// Number of inputs that are made for each body.
 const INPUTS: usize = 20_000;
 const SEED: u64 = 0x1EA5_E401;
 
-/// Runs a body; an input with which it fails is kept for a closer look.
+/// Runs a body. If it fails, its input is stored.
 fn run(target: Target, number: usize, input: &[u8]) {
     let body = AssertUnwindSafe(|| (target.body)(input));
     let Err(panic) = catch_unwind(body) else {
@@ -87,8 +87,8 @@ fn every_body_is_a_target_of_cargo_fuzz() {
     }
 }
 
-/// Lists of as many elements as fit, each as short as can be: what takes the most
-/// memory for its bytes. Every field that could be a list, two levels deep.
+/// The lists have as many elements as fit, each as short as possible, which takes the most memory
+/// for the number of bytes. Every field is tried that could be a list, two levels deep.
 #[test]
 fn messages_full_of_empty_elements() {
     for name in [
@@ -109,7 +109,7 @@ fn messages_full_of_empty_elements() {
     }
 }
 
-/// A field with a length, as it is encoded.
+/// Returns a field with its length, as it is encoded.
 fn field(number: u32, contents: &[u8]) -> Vec<u8> {
     let mut encoded = Vec::new();
     prost::encoding::bytes::encode(number, &contents.to_vec(), &mut encoded);

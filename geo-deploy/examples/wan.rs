@@ -1,6 +1,6 @@
-//! Puts an echo server at each of the paper's sites behind the emulated network,
-//! sends pings from every site to every other, and prints the round trips asked
-//! for beside those of probes and those that a client sees.
+//! Runs an echo server at each of the paper's sites behind the emulated network, and sends pings
+//! from every site to every other. Prints three round trips for each pair: the configured one, that
+//! of probes, and that of a client.
 //!
 //! `cargo run --release -p geo-deploy --example wan -- [pings]`
 

@@ -1,5 +1,5 @@
-//! `cluster.toml`, the configuration of the replicas that we start. The next start of a
-//! standing cluster reads it, to know the settings that its data was first started with.
+//! `cluster.toml`, the configuration of the replicas that this program starts. When a standing
+//! cluster is started again, its file is read for the settings under which its data was created.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub(crate) struct ClusterFile {
     pub durability: Durability,
     #[serde(default)]
     pub accept_replies: AcceptRepliesName,
-    /// The directory of the replicas' data, beside the file.
+    /// Directory of the replicas' data, next to the file.
     pub data: String,
     pub lease: LeaseSection,
     #[serde(default, skip_serializing_if = "TimingOverrides::is_default")]
@@ -34,23 +34,25 @@ pub(crate) struct ClusterFile {
 /// Credentials by which replicas prove their identity.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Security {
-    /// The directory of their certificates, beside the file.
+    /// Directory of the certificates of the replicas, next to the file.
     pub certificates: String,
 }
 
-/// A replica and where it is reached.
+/// A replica and its addresses.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Node {
     pub name: String,
     pub client: SocketAddr,
     pub peer: SocketAddr,
-    /// Where this replica dials others, by their names: the ends of the emulated WAN.
+    /// Addresses at which this replica connects to others, by their names. They belong to the
+    /// emulated WAN.
     #[serde(default)]
     pub via: BTreeMap<String, SocketAddr>,
 }
 
 impl ClusterFile {
-    /// The file of a plan's cluster, called `cluster`, of these replicas.
+    /// Creates the file of a plan's cluster, which has the name `cluster` and consists of these
+    /// replicas.
     pub fn new(plan: &RunPlan<'_>, cluster: &str, node: Vec<Node>) -> ClusterFile {
         ClusterFile {
             cluster: cluster.to_owned(),
@@ -65,7 +67,7 @@ impl ClusterFile {
         }
     }
 
-    /// The file of a case's cluster, on one site.
+    /// Creates the file of a case's cluster, which is at one site.
     pub fn of_case(
         it: &ThroughputExperiment,
         case: &Case,
@@ -81,7 +83,7 @@ impl ClusterFile {
             data: "data".to_owned(),
             lease: LeaseSection {
                 strategy: Some(case.strategy.clone()),
-                // Replicas refuse a setting that their strategy does not look at.
+                // Replicas refuse a setting that their strategy does not use.
                 unlisted: it.lease.unlisted.filter(|_| is("quorum")),
                 cost: it.lease.cost.filter(|_| is("cost")),
                 ..it.lease.clone()

@@ -1,9 +1,8 @@
-//! An experiment: one TOML file that says what is run, so that a result can be
-//! repeated from its manifest alone.
+//! Experiments. One TOML file describes everything that is run, so that a result can be repeated
+//! from its manifest alone.
 //!
-//! A field left out has the paper's value (§5.2). The file's fields can be
-//! overridden by name, and what a report shows is the effective experiment, with
-//! every default and override in it.
+//! An omitted field has the paper's value (§5.2). Overrides set fields by name. A report shows the
+//! effective experiment, which includes every default and override.
 
 mod change;
 mod error;
@@ -55,29 +54,29 @@ const BUILT_IN: [(&str, &str); 14] = [
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// Short name; results are kept under it: letters, digits, '-' and '_'.
+    /// Short name of letters, digits, '-' and '_'. Results are stored under this name.
     pub name: String,
-    /// One line for lists and headings.
+    /// Description in one line, for lists and headings.
     pub description: String,
-    /// The site of the leader.
+    /// Name of the leader's site.
     #[serde(default = "default_leader")]
     pub leader: String,
-    /// Everything random follows from it.
+    /// Seed from which everything random is derived.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// Number of runs of each strategy, each with the next seed.
+    /// Number of runs of each strategy. Each run has the next seed.
     #[serde(default = "default_runs")]
     pub runs: u32,
     /// Lease durations and policy.
     #[serde(default = "lease::default", deserialize_with = "lease::deserialize")]
     pub lease: LeaseSection,
-    /// Times by which replicas watch their leader.
+    /// Intervals and timeouts by which replicas watch their leader.
     #[serde(default, skip_serializing_if = "TimingOverrides::is_default")]
     pub timing: TimingOverrides,
-    /// Replicas that receive acceptors' votes besides the leader.
+    /// Replicas that receive acceptors' votes in addition to the leader.
     #[serde(default)]
     pub accept_replies: AcceptRepliesName,
-    /// Requests of the clients.
+    /// Requests that the clients send.
     pub workload: WorkloadSpec,
     /// Faults of the simulated network.
     #[serde(default)]
@@ -107,27 +106,29 @@ fn default_runs() -> u32 {
     1
 }
 
-/// Times by which replicas watch their leader; those that are left out are as `serve` has them.
+/// Intervals and timeouts by which replicas watch their leader. An omitted one has the default of
+/// `serve`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TimingOverrides {
     /// Time between two heartbeats of a leader, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heartbeat_ms: Option<u64>,
-    /// Silence of the leader after which another replica campaigns, in ms.
+    /// Time without a message from the leader after which another replica campaigns, in ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub election_timeout_ms: Option<u64>,
-    /// Time that a replica waits for an answer of another before it asks again, in ms.
+    /// Time that a replica waits for another replica's answer before it sends its message again, in
+    /// ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retransmit_ms: Option<u64>,
-    /// Time between two checkpoints, in which a replica writes down the changes of its state, in
-    /// ms.
+    /// Time between two checkpoints, in ms. At a checkpoint a replica writes the changes of its
+    /// state to disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_ms: Option<u64>,
 }
 
 impl TimingOverrides {
-    /// Whether nothing is said.
+    /// Whether no field is set.
     pub(crate) fn is_default(&self) -> bool {
         *self == TimingOverrides::default()
     }
@@ -137,13 +138,13 @@ impl TimingOverrides {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {
-    /// Zipf, the order of popularity being another permutation at each site.
+    /// Zipf. At each site, the order of popularity is a different permutation of the keys.
     Zipf,
-    /// All keys alike.
+    /// Uniform: all keys are equally likely.
     Uniform,
 }
 
-/// Requests of the clients.
+/// Load that the clients generate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadSpec {
@@ -155,35 +156,35 @@ pub struct WorkloadSpec {
     /// Zipf's exponent.
     #[serde(default = "default_theta")]
     pub theta: f64,
-    /// Share of operations that are reads, 0 to 1.
+    /// Share of operations that are reads, from 0 to 1.
     pub reads: f64,
-    /// Clients at each site. In a closed loop each waits for an answer before it asks again;
-    /// in an open loop they are connections.
+    /// Number of clients at each site. In a closed loop, each client waits for the answer to a
+    /// request before it sends the next. In an open loop, clients are connections.
     pub clients: u32,
-    /// Operations of each client, warm-up included; 0 where `seconds` says how long.
+    /// Number of operations of each client, including warm-up; 0 if `seconds` sets the duration.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub requests: u64,
-    /// Number of these requests, from the start, that only warm up and are not measured.
+    /// Number of each client's first requests that only warm up and are not measured.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub warmup: u64,
-    /// Open loop: operations a second at each site, due at even distances whether or not
-    /// earlier ones were answered. Left out: a closed loop.
+    /// Rate of an open loop, in operations a second at each site. Operations are due at equal
+    /// intervals, whether or not earlier ones were answered. `None` for a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RequestRate>,
-    /// Instead of `requests`: how long is measured, in s.
+    /// Duration of the measured interval in s, instead of `requests`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
-    /// Beside `seconds`: how long clients warm up first, in s.
+    /// Duration of the warm-up in s, if `seconds` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup_s: Option<f64>,
-    /// Open loop: most operations that one site has in flight. Those that are due beyond it
-    /// wait at the client. They are counted, and their latency includes the wait.
+    /// Maximum number of operations that one site has in flight in an open loop. Further operations
+    /// that are due wait at the client. They are measured too, and their latency includes the wait.
     #[serde(default = "default_outstanding")]
     pub outstanding: u32,
     /// Size of a written value, in bytes.
     #[serde(default = "default_value_bytes")]
     pub value_bytes: u32,
-    /// Two sites that exchange their popular keys again and again.
+    /// Two sites that exchange their popular keys repeatedly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swap: Option<KeySwap>,
 }
@@ -213,11 +214,11 @@ fn is_zero(count: &u64) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkFaults {
-    /// The message is lost.
+    /// Probability that the message is lost.
     pub loss: f64,
-    /// It arrives twice.
+    /// Probability that the message arrives twice.
     pub duplication: f64,
-    /// It is overtaken by later ones.
+    /// Probability that later messages overtake this one.
     pub reorder: f64,
 }
 
@@ -225,10 +226,10 @@ pub struct NetworkFaults {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LocalBackend {
-    /// When a write is durable.
+    /// Condition under which a write is durable.
     #[serde(with = "DurabilityName")]
     pub durability: Durability,
-    /// Random delay added on each link, at most this many ms.
+    /// Maximum random delay that is added to the delay of each link, in ms.
     pub jitter_ms: f64,
 }
 
@@ -238,21 +239,22 @@ pub struct LocalBackend {
 pub struct StrategyPlan {
     /// Label in tables, plots and files; unique within the experiment.
     pub label: String,
-    /// The strategy's name.
+    /// Name of the strategy.
     pub strategy: String,
-    /// Distribution of its keys, if not that of the workload.
+    /// Distribution of the keys under this strategy, if it differs from that of the workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Distribution>,
-    /// Replicas that receive acceptors' votes under it, if not those that the experiment names.
+    /// Replicas that receive acceptors' votes under this strategy, if they differ from those of the
+    /// experiment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept_replies: Option<AcceptRepliesName>,
-    /// Faults that are injected under it, if not those of the experiment.
+    /// Faults that are injected under this strategy, if they differ from those of the experiment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fault: Vec<FaultSpec>,
-    /// Other strategies that follow it while clients ask, in order of time.
+    /// Strategies that replace this one while clients send requests, in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub change: Vec<StrategyChange>,
-    /// For `fixed`: the holders of each part of the key space.
+    /// Holders of each part of the key space, for the strategy `fixed`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<RangePlan>,
 }
@@ -261,14 +263,15 @@ pub struct StrategyPlan {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RangePlan {
-    /// Share of the key space, 0 to 1.
+    /// Share of the key space, from 0 to 1.
     pub share: f64,
-    /// Names of the sites that hold it.
+    /// Names of the sites that hold this part.
     pub holders: Vec<String>,
 }
 
 impl StrategyPlan {
-    /// The first key of each range and its holders, for `keys` keys in order.
+    /// Returns the first key and the holders of each range, in key order, for a key space of `keys`
+    /// keys.
     pub fn range_starts(&self, keys: u64) -> Vec<(u64, &[String])> {
         let mut before = 0.0;
         let start = |range: &RangePlan| {
@@ -301,7 +304,7 @@ impl StrategyPlan {
     }
 }
 
-/// [`Durability`] by the names that files and overrides use.
+/// [`Durability`] with the names that files and overrides use.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Durability", rename_all = "lowercase")]
 pub(crate) enum DurabilityName {
@@ -310,7 +313,7 @@ pub(crate) enum DurabilityName {
     None,
 }
 
-/// The built-in experiments: name and one-line description, in order of name.
+/// Returns the name and the one-line description of each built-in experiment, in order of name.
 pub fn list() -> Vec<(&'static str, String)> {
     let described = |&(name, text): &(&'static str, &str)| {
         let built_in = Experiment::parse(name, text);
@@ -321,7 +324,7 @@ pub fn list() -> Vec<(&'static str, String)> {
 }
 
 impl Experiment {
-    /// A built-in experiment by its name, or one from a `.toml` file.
+    /// Returns the built-in experiment of this name, or the experiment in this `.toml` file.
     pub fn find(name: &str) -> Result<Experiment, ExperimentError> {
         if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
             return Experiment::parse(name, text);
@@ -348,7 +351,7 @@ impl Experiment {
         Experiment::parse(name, &text)
     }
 
-    /// An experiment from the text of a file; `name` is for error messages.
+    /// Parses an experiment from the text of a file. Error messages call the experiment `name`.
     pub fn parse(name: &str, text: &str) -> Result<Experiment, ExperimentError> {
         let experiment: Experiment =
             from_toml(text).map_err(|error| ExperimentError::Malformed {
@@ -359,22 +362,23 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// The same with overrides, each `key=value`, later ones winning. A key is a
-    /// dotted field (`lease.t_lease_ms`, `strategies.QL.distribution`, `fault.1.at_s`), or one of
-    /// `requests`, `warmup`, `rate`, `seconds`, `warmup_s`, `keys`, `reads`, `clients`,
-    /// `strategies` (`leader,all`, by label or by name) and `topology` (a file).
+    /// Returns the experiment with overrides, each of which is `key=value`. Of two overrides of the
+    /// same key, the later one is used. A key is a dotted field (`lease.t_lease_ms`,
+    /// `strategies.QL.distribution`, `fault.1.at_s`), or one of `requests`, `warmup`, `rate`,
+    /// `seconds`, `warmup_s`, `keys`, `reads`, `clients`, `strategies` (`leader,all`, by label or
+    /// by name) and `topology` (a file).
     pub fn with(self, sets: &[String]) -> Result<Experiment, ExperimentError> {
         let experiment = overrides::apply(self, sets)?;
         experiment.validate()?;
         Ok(experiment)
     }
 
-    /// The effective experiment as TOML, every default spelled out.
+    /// Returns the effective experiment as TOML, with every default written out.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).unwrap_or_else(|error| format!("# not representable: {error}\n"))
     }
 
-    /// All of a replica's timing.
+    /// Returns the complete timing of a replica, with defaults for omitted fields.
     pub(crate) fn timing_of_replicas(&self) -> leasehold_replica::settings::Timing {
         let default = leasehold_replica::settings::Timing::default();
         let or = |ms: Option<u64>, default| ms.map_or(default, std::time::Duration::from_millis);
@@ -388,7 +392,7 @@ impl Experiment {
         }
     }
 
-    /// The leader's index in the topology.
+    /// Returns the index of the leader's site in the topology.
     pub fn leader_index(&self) -> usize {
         let leader = self.topology.index(&self.leader);
         leader.expect("the leader of a validated experiment is one of its sites")

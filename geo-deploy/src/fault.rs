@@ -1,9 +1,9 @@
-//! Faults: what happens to which replicas and links, and when. Experiment files, both
-//! backends and the control of a standing cluster share these types and names.
+//! Faults: the actions on replicas and links, and their times. Experiment files, both backends and
+//! the control of a standing cluster share these types and names.
 //!
-//! A [`FaultSpec`] is written by a person and may name roles (`leader`). When it begins its roles
-//! are resolved against the [`FaultContext`] of that time, once: a fault that ends is undone where
-//! it was done, whichever replica leads by then.
+//! A [`FaultSpec`] is written by a person and may name roles (`leader`). When the fault begins, its
+//! roles are resolved once, against the [`FaultContext`] of that time. When the fault ends, it is
+//! undone at the same replicas and links, even if another replica leads by then.
 
 mod check;
 mod effect;
@@ -21,21 +21,21 @@ pub use effect::{Effect, FaultContext, LinkState};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultAction {
-    /// The process ends at once, as by `kill -9`. At the end of the fault it starts again.
+    /// The process is ended immediately, as by `kill -9`. It is started again when the fault ends.
     Kill,
-    /// The process is asked to end. At the end of the fault it starts again.
+    /// The process is asked to end. It is started again when the fault ends.
     Stop,
-    /// The process is asked to end, and starts again as soon as it has. It has no end.
+    /// The process is asked to end, and is started again after that. This action has no end time.
     Restart,
-    /// The process stands still, as by SIGSTOP. At the end of the fault it goes on.
+    /// The process is paused, as by SIGSTOP. It is resumed when the fault ends.
     Pause,
     /// Nothing passes between the targets and `to`.
     Partition,
-    /// Messages between the targets and `to` take `delay_ms` longer, one way.
+    /// Messages between the targets and `to` take longer, by `delay_ms` in each direction.
     Slow,
     /// Messages between the targets and `to` are lost with probability `loss`.
     Loss,
-    /// The disk has no room for another write.
+    /// Writes to the replica's disk fail, as if the disk were full.
     FillDisk,
 }
 
@@ -52,7 +52,7 @@ impl FaultAction {
         FaultAction::FillDisk,
     ];
 
-    /// Its name, as in files and commands.
+    /// Returns the name of the action in files and commands.
     pub fn name(self) -> &'static str {
         match self {
             FaultAction::Kill => "kill",
@@ -66,7 +66,7 @@ impl FaultAction {
         }
     }
 
-    /// Whether links fail, and not replicas.
+    /// Whether the action affects links; otherwise it affects replicas.
     pub fn affects_links(self) -> bool {
         matches!(
             self,
@@ -75,16 +75,16 @@ impl FaultAction {
     }
 }
 
-/// Direction of the messages that a failing link concerns.
+/// Direction in which messages of a failing link are affected, as seen from the targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
-    /// Both ways.
+    /// Messages in both directions.
     #[default]
     Both,
-    /// Those that the targets send.
+    /// Messages that the targets send.
     Out,
-    /// Those that are sent to the targets.
+    /// Messages that are sent to the targets.
     In,
 }
 
@@ -93,13 +93,13 @@ pub enum Direction {
 pub enum FaultTarget {
     /// A site by its name.
     Site(String),
-    /// The replica that leads.
+    /// The leader.
     Leader,
-    /// A holder of the hottest key, not the leader: the nearest such to the leader.
+    /// Among the holders of the hottest key other than the leader, the one nearest to the leader.
     Holder,
     /// The replica nearest to the leader.
     Nearest,
-    /// Any replica that is up.
+    /// A random replica among those that are up.
     Random,
     /// Every replica.
     All,
@@ -109,7 +109,7 @@ impl FaultTarget {
     /// Names of roles.
     pub const ROLES: [&str; 5] = ["leader", "holder", "nearest", "random", "all"];
 
-    /// A role if it is the name of one, else a site.
+    /// Returns the role with this name, or else the site with this name.
     pub fn named(name: &str) -> FaultTarget {
         match name {
             "leader" => FaultTarget::Leader,
@@ -147,22 +147,24 @@ impl<'de> Deserialize<'de> for FaultTarget {
     }
 }
 
-/// One fault: `[[fault]]` of an experiment.
+/// One fault, as written in a `[[fault]]` section of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FaultSpec {
-    /// When it begins, in seconds from the beginning of the measured phase.
+    /// Time at which the fault begins, in seconds from the beginning of the measured phase.
     #[serde(rename = "at_s")]
     pub at_s: f64,
-    /// When it ends, likewise; never, if left out.
+    /// Time at which the fault ends, in seconds from the beginning of the measured phase; `None`
+    /// (the field is omitted) if it never ends.
     #[serde(default, rename = "until_s", skip_serializing_if = "Option::is_none")]
     pub until_s: Option<f64>,
     /// Action of the fault.
     pub action: FaultAction,
-    /// Its targets: one or several.
+    /// Targets of the fault: one or several.
     #[serde(deserialize_with = "one_or_several")]
     pub target: Vec<FaultTarget>,
-    /// The other ends of failing links; all but the targets, if left out.
+    /// Sites at the other ends of the failing links. If the field is omitted, these are all sites
+    /// except the targets.
     #[serde(
         default,
         deserialize_with = "one_or_several",
@@ -172,16 +174,16 @@ pub struct FaultSpec {
     /// Direction in which failing links fail.
     #[serde(default)]
     pub direction: Direction,
-    /// `slow`: how much longer a message takes, one way, in ms.
+    /// For `slow`: the extra delay of a message in one direction, in ms.
     #[serde(default, rename = "delay_ms", skip_serializing_if = "is_zero")]
     pub delay_ms: f64,
-    /// `loss`: the probability that a message is lost, 0 to 1.
+    /// For `loss`: the probability that a message is lost, from 0 to 1.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub loss: f64,
 }
 
 impl FaultSpec {
-    /// A fault at once, without an end.
+    /// Creates a fault that begins immediately and has no end.
     pub fn now(action: FaultAction, target: Vec<FaultTarget>) -> FaultSpec {
         FaultSpec {
             at_s: 0.0,
@@ -196,7 +198,7 @@ impl FaultSpec {
     }
 }
 
-/// The action and its targets, as a person would say it: "partition JP from CA, OR (out)".
+/// Formats the action and its targets as a person would say it: "partition JP from CA, OR (out)".
 impl fmt::Display for FaultSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.action.name(), list(&self.target))?;

@@ -1,10 +1,14 @@
 //! Topologies, WAN emulation, experiments and their reports.
 //!
-//! An experiment is a topology, a workload and a list of strategies. A backend
-//! runs it, and what it measured becomes a [`report`]. A report shows each figure beside
-//! the best possible one: [`run::bound`] computes what distance alone costs, [`run::bookkeeping`]
-//! what learning allows, [`true_rates`] what could be had if all rates were known. [`wan`] puts real processes on one
-//! machine behind the topology's delays.
+//! An experiment is a topology, a workload and a list of strategies. A backend runs it, and a
+//! [`report`] shows the measurements. Each measured figure is shown next to the best possible one:
+//!
+//! - [`run::bound`] computes the latency that distance alone causes.
+//! - [`run::bookkeeping`] computes the share of local reads that is possible when holders are
+//!   learned.
+//! - [`true_rates`] computes the mean latency that would be possible if all rates were known.
+//!
+//! [`wan`] runs real processes on one machine, with the delays of the topology between them.
 
 pub mod advice;
 pub mod backend;

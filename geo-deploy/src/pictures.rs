@@ -1,7 +1,7 @@
-//! Plots as PNG, for places that show no SVG, and as PDF, for papers and print.
+//! Converts plots to PNG, for places that do not show SVG, and to PDF, for papers and print.
 //!
-//! The letters come with the program: a plot looks the same on a machine without fonts,
-//! and the same data gives the same bytes.
+//! The fonts are part of the program. So a plot looks the same on a machine without fonts, and the
+//! same data gives the same bytes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,15 +10,16 @@ use anyhow::Context;
 use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree, fontdb::Database};
 
-/// DejaVu Sans, cut down to the letters of Latin script and the signs in use.
+/// DejaVu Sans, reduced to the letters of the Latin script and the signs in use.
 const REGULAR: &[u8] = include_bytes!("fonts/DejaVuSans.ttf");
 const BOLD: &[u8] = include_bytes!("fonts/DejaVuSans-Bold.ttf");
-/// Pixels of the bitmap for one of the drawing: legible on dense screens.
+/// Number of pixels of the PNG for one pixel of the drawing, so that it is legible on dense
+/// screens.
 const SCALE: f32 = 2.0;
-/// Dots per inch of the PDF: a pixel of the drawing is as wide as on a screen.
+/// Resolution of the PDF, at which a pixel of the drawing is as wide as on a screen.
 const DPI: f32 = 96.0;
 
-/// Draws a PNG and a PDF beside each of these SVG files.
+/// Draws a PNG and a PDF next to each of these SVG files.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written; the error names it.
@@ -36,10 +37,10 @@ pub fn draw(plots: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Draws a PNG and a PDF beside each SVG file in a directory and those below it.
+/// Draws a PNG and a PDF next to each SVG file in a directory and its subdirectories.
 ///
 /// # Errors
-/// As [`draw`].
+/// Returns an error if a file cannot be read or written; the error names it.
 pub fn draw_all(dir: &Path) -> anyhow::Result<()> {
     let entries = dir
         .read_dir()
@@ -81,7 +82,7 @@ fn png(tree: &Tree) -> anyhow::Result<Vec<u8>> {
         .context("a plot too large to be drawn")?;
     let scale = Transform::from_scale(SCALE, SCALE);
     resvg::render(tree, scale, &mut pixels.as_mut());
-    // The ground is opaque, so the colours are not multiplied with anything.
+    // The background is opaque, so colours need not be multiplied by an alpha value.
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, pixels.width(), pixels.height());
     encoder.set_color(png::ColorType::Rgba);
@@ -97,7 +98,8 @@ fn png(tree: &Tree) -> anyhow::Result<Vec<u8>> {
 }
 
 fn pdf(tree: &Tree) -> anyhow::Result<Vec<u8>> {
-    // Letters as outlines: fonts would be embedded in another order each time.
+    // Letters are converted to outlines, because the order of embedded fonts would differ each
+    // time.
     let options = svg2pdf::ConversionOptions {
         embed_text: false,
         ..svg2pdf::ConversionOptions::default()

@@ -1,9 +1,8 @@
-//! The files of a run. Every backend leaves the same ones, so that results can be
-//! compared.
+//! The files of a run. Every backend writes the same files, so that results can be compared.
 //!
-//! Everything is computed from samples, and every figure stands beside what
-//! bounds it: distance for latencies ([`crate::run::bound`]), learning for the share
-//! of local reads ([`crate::run::bookkeeping`]), and what the paper reports.
+//! Everything is computed from samples. Each figure is shown next to its bound: distance for
+//! latencies ([`crate::run::bound`]), and learning for the share of local reads
+//! ([`crate::run::bookkeeping`]). Where the paper reports the figure, the paper's is shown too.
 
 mod digest;
 mod figures;
@@ -49,7 +48,7 @@ pub use switches::PartSummary;
 pub use throughput::ThroughputReport;
 pub use time_series::Adaptation;
 
-/// A report with its samples sorted, and the figures that follow from them.
+/// A report with its samples sorted, and the figures computed from them.
 pub struct DigestedReport<'a> {
     report: &'a ExperimentReport,
     digests: Vec<digest::Digest>,
@@ -57,12 +56,12 @@ pub struct DigestedReport<'a> {
 }
 
 impl DigestedReport<'_> {
-    /// Returns the figures of all runs.
+    /// Returns the computed figures of all runs.
     pub fn summary(&self) -> &ExperimentSummary {
         &self.summary
     }
 
-    /// One table per strategy and the verdicts, for a terminal.
+    /// Returns one table for each strategy and the results of the checks, for a terminal.
     pub fn terminal(&self) -> String {
         let (report, summary) = (self.report, &self.summary);
         let mut text = String::new();
@@ -77,10 +76,10 @@ impl DigestedReport<'_> {
         text
     }
 
-    /// Writes every file of the run below `dir`, which is created.
+    /// Writes every file of the run into `dir`, which is created if necessary.
     ///
     /// # Errors
-    /// If a file cannot be written; the error names it.
+    /// Returns an error if a file cannot be written; the error names it.
     pub fn write(&self, dir: &Path) -> anyhow::Result<()> {
         let (report, digests, summary) = (self.report, &self.digests, &self.summary);
         let plots = dir.join("plots");
@@ -108,29 +107,29 @@ impl DigestedReport<'_> {
     }
 }
 
-/// All strategies of one experiment.
+/// Results of all strategies of one experiment.
 #[derive(Clone, Debug)]
 pub struct ExperimentReport {
     /// The effective experiment.
     pub experiment: Experiment,
-    /// Where it ran: the topology asked for.
+    /// Requested topology. The measured round trips may differ.
     pub topology: Topology,
-    /// `sim`, `local` or `hosts`.
+    /// Name of the backend: `sim`, `local` or `hosts`.
     pub backend: String,
-    /// The seed used.
+    /// Seed of the experiment.
     pub seed: u64,
-    /// The program, the machine and the command.
+    /// Program, machine and command that made the report.
     pub manifest: Manifest,
-    /// In the order of the experiment's strategies.
+    /// Runs, in the order of the experiment's strategies.
     pub runs: Vec<StrategyRun>,
-    /// Events of the runs except faults, which each run has itself.
+    /// Events of the runs, except faults, which are in each run.
     pub events: Vec<RunEvent>,
-    /// Shortfall of an experiment that was interrupted, in words.
+    /// Description of the missing part, if the experiment was interrupted.
     pub incomplete: Option<String>,
 }
 
 impl ExperimentReport {
-    /// Sorts the samples, once for everything that is shown and written.
+    /// Sorts the samples once, for everything that is shown or written.
     pub fn digested(&self) -> DigestedReport<'_> {
         let digests = digest::digest(self);
         DigestedReport {
@@ -140,12 +139,12 @@ impl ExperimentReport {
         }
     }
 
-    /// Whether faults were caused on purpose, so that latency over time is shown.
+    /// Whether faults were injected, so that latency over time is shown.
     fn has_faults(&self) -> bool {
         self.runs.iter().any(|run| !run.faults.is_empty())
     }
 
-    /// Everything that happened, faults included, in order of time.
+    /// Returns all events, including faults, in order of time.
     fn all_events(&self) -> Vec<RunEvent> {
         let names = self.topology.names();
         let faults = self.runs.iter().flat_map(|run| run.fault_events(&names));
@@ -158,7 +157,7 @@ impl ExperimentReport {
         Bounds::new(&self.topology, self.experiment.leader_index())
     }
 
-    /// The plan that a run carried out, if it is still in the experiment.
+    /// Returns the plan that a run executed; `None` if it is no longer in the experiment.
     fn plan(&self, run: &StrategyRun) -> Option<&StrategyPlan> {
         let mut plans = self.experiment.strategies.iter();
         plans.find(|plan| plan.label == run.label)

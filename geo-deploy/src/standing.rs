@@ -1,10 +1,11 @@
-//! A geo cluster that stays up, for `kv` and `ycsb`: a supervisor process holds the WAN and
-//! the replicas, starts a replica again that died, does to them what it is asked to do, and
-//! takes them down in the end.
+//! Geo cluster that stays up, for use by `kv` and `ycsb`. A supervisor process runs the WAN and the
+//! replicas. It restarts replicas that died, carries out requests such as faults, and finally ends
+//! the replicas.
 //!
-//! The supervisor leaves `state.json` in the cluster's directory: where clients connect, and
-//! where and with which token the supervisor can be asked for something. Asking it is safer
-//! than a process id, which may be another's by now. A plain `serve` has no such port.
+//! The supervisor writes `state.json` into the cluster's directory. This file has the addresses for
+//! clients, and the address and the token for requests to the supervisor. A request is safer than a
+//! signal to a process id, which another process may have by now. A plain `serve` has no port for
+//! such requests.
 
 mod control;
 mod data_check;
@@ -28,15 +29,15 @@ pub use state::{ClientPort, ClusterState, Lock};
 
 use supervisor::Supervisor;
 
-/// Replicas have a while to end by themselves.
+/// Longest time that replicas may take to end by themselves.
 const DOWN_WITHIN: Duration = Duration::from_secs(30);
 /// Longest time that replicas may take to report their roles.
 const DONE_WITHIN: Duration = Duration::from_secs(20);
 
-/// The settings of a standing cluster, before the operator changes any.
+/// Returns the default settings of a standing cluster.
 ///
 /// # Errors
-/// Never, as long as the file it is built from is valid.
+/// Never, if the file that is built into this program is valid.
 pub fn experiment() -> anyhow::Result<Experiment> {
     Ok(Experiment::parse(
         "cluster",
@@ -44,10 +45,10 @@ pub fn experiment() -> anyhow::Result<Experiment> {
     )?)
 }
 
-/// Refuses a directory in which a cluster is up.
+/// Checks that no cluster is up in a directory.
 ///
 /// # Errors
-/// If one is, or its `state.json` is damaged, so that nobody knows.
+/// If a cluster is up, or its `state.json` is damaged, so that this is unknown.
 pub fn ensure_down(dir: &Path) -> anyhow::Result<()> {
     if ClusterState::path(dir).exists() && ClusterState::load(dir)?.is_alive() {
         bail!(
@@ -58,27 +59,28 @@ pub fn ensure_down(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Settings with which a cluster is started, besides its experiment.
+/// Settings of a supervisor, besides the experiment that describes its cluster.
 #[derive(Clone, Debug)]
 pub struct SupervisorSettings {
     /// The program to start as `serve`.
     pub program: PathBuf,
     /// The cluster's directory.
     pub dir: PathBuf,
-    /// First of a row of free ports for the clients.
+    /// First port of a row of free ports for clients; `None` for any ports.
     pub client_port: Option<u16>,
-    /// A replica that died is started again.
+    /// Whether a replica that died is started again.
     pub restart: bool,
-    /// No process proves its identity, and nothing is encrypted.
+    /// Whether the cluster works without TLS: no process proves its identity, and nothing is
+    /// encrypted.
     pub insecure: bool,
 }
 
-/// Starts the cluster of an experiment's first strategy and holds it until it is
-/// asked to stop, or `interrupted` completes.
+/// Starts the cluster of an experiment's only strategy and runs it until a request ends it or
+/// `interrupted` completes.
 ///
 /// # Errors
-/// If one is up in the directory already, its data is of another cluster than
-/// asked for, or no majority of it can be started.
+/// If a cluster is up in the directory already, if the data belongs to a cluster with other
+/// settings, or if no majority of the replicas can be started.
 pub async fn supervise(
     experiment: &Experiment,
     options: &SupervisorSettings,
@@ -95,7 +97,8 @@ pub async fn supervise(
     let dir = std::path::absolute(dir).context("the cluster's directory")?;
     std::fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
     let _lock = Lock::take(&dir)?;
-    // A supervisor that was killed has left its file behind, and its replicas are about to end.
+    // The state file of a supervisor that was killed may still exist. Its replicas end by
+    // themselves, and are waited for here.
     if let Ok(earlier) = ClusterState::load(&dir) {
         earlier.orphans();
     }
@@ -113,7 +116,8 @@ pub async fn supervise(
     hold(supervisor, &plan, &settings.dir, interrupted).await
 }
 
-/// Keeps a cluster that is ready until its end is asked for, and ends it.
+/// Runs a ready cluster until a request ends it or `interrupted` completes, and then ends its
+/// replicas.
 async fn hold(
     mut supervisor: Supervisor<'_>,
     plan: &RunPlan<'_>,
@@ -140,10 +144,10 @@ async fn hold(
     Ok(())
 }
 
-/// Asks the supervisor of the cluster in `dir` for something.
+/// Sends a request to the supervisor of the cluster in `dir`, and returns the response.
 ///
 /// # Errors
-/// If no cluster is up there, or it is refused.
+/// If no cluster is up in `dir`, or the supervisor refuses the request.
 pub fn ask(dir: &Path, request: ControlRequest) -> anyhow::Result<ControlResponse> {
     let state = ClusterState::load(dir)?;
     if !state.is_alive() {
@@ -163,7 +167,7 @@ pub fn ask(dir: &Path, request: ControlRequest) -> anyhow::Result<ControlRespons
     }
 }
 
-/// Refuses to take a supervisor for gone that does not answer, but has its lock.
+/// Checks that a supervisor that does not answer has really ended: a running one holds the lock.
 fn check_gone(dir: &Path) -> anyhow::Result<()> {
     drop(Lock::take(dir).with_context(|| {
         format!(
@@ -183,11 +187,11 @@ fn gone_message(dir: &Path) -> String {
     )
 }
 
-/// Ends the cluster in `dir` and waits until it has ended. Returns the ports at which
-/// somebody still answers: replicas that were started by hand.
+/// Ends the cluster in `dir` and waits until it has ended. Returns the ports at which a replica
+/// still answers, because it was started by hand.
 ///
 /// # Errors
-/// If none is up there, or its supervisor does not answer.
+/// If no cluster is up in `dir`, or its supervisor does not answer.
 pub fn stop(dir: &Path) -> anyhow::Result<Vec<ClientPort>> {
     let state = ClusterState::load(dir)?;
     if !state.is_alive() {
@@ -211,7 +215,7 @@ pub fn stop(dir: &Path) -> anyhow::Result<Vec<ClientPort>> {
     Ok(state.still_open())
 }
 
-/// Returns the message about replicas that go on without their cluster.
+/// Returns the message about replicas that still run without their cluster.
 pub fn orphans_message(left: &[ClientPort]) -> String {
     if left.is_empty() {
         return String::new();

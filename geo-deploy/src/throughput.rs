@@ -1,8 +1,9 @@
-//! Throughput experiments: number of reads and writes a second that one site serves, by strategy
-//! and by whether clients know the holders of a key, and the processor time that each takes.
+//! Throughput experiments. They measure how many reads and writes a second one site serves, and the
+//! processor time of each operation. Cases differ by strategy and by whether clients know the
+//! holders of a key.
 //!
-//! They need real processes: in virtual time nothing takes processor time. So they have
-//! fields of their own, and no topology.
+//! Throughput experiments need real processes, because in virtual time nothing takes processor
+//! time. They have their own fields, and no topology.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,48 +17,51 @@ use crate::cluster_file::{ClusterFile, Node};
 use crate::experiment::{DurabilityName, ExperimentError};
 use crate::topology::is_plain_name;
 
-/// Those that ship with the program.
+/// Throughput experiments that are built into the program.
 const BUILT_IN: [(&str, &str); 1] = [("fig8", include_str!("experiments/fig8.toml"))];
 
-/// Fields by which its file is told from that of another experiment, which has none of them.
+/// Fields that only the file of a throughput experiment has. They distinguish it from the files of
+/// other experiments.
 const DISTINCTIVE_FIELDS: [&str; 2] = ["cases", "replicas"];
 
 /// A throughput experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ThroughputExperiment {
-    /// Short name; results are kept under it.
+    /// Short name. Results are stored under this name.
     pub name: String,
-    /// One line for lists and headings.
+    /// Description in one line, for lists and headings.
     pub description: String,
-    /// The replicas' names, all on one site.
+    /// Names of the replicas, all of which are at one site.
     pub replicas: Vec<String>,
-    /// The replica that leads.
+    /// Name of the replica that leads.
     pub leader: String,
-    /// Number of times that every case is measured; the report has the medians.
+    /// Number of times that every case is measured. The report shows the medians.
     pub runs: u32,
-    /// Everything random follows from it.
+    /// Seed from which everything random is derived.
     pub seed: u64,
-    /// When a write is durable. The paper's replicas keep their log in memory.
+    /// Condition under which a write is durable. The paper's replicas keep their log in memory.
     #[serde(with = "DurabilityName")]
     pub durability: Durability,
-    /// Time between two checkpoints, in which a replica writes down the changes of its state, in
-    /// ms. It accepts nothing meanwhile, and a write that all must accept meets that of every one.
+    /// Time between two checkpoints, in ms. At a checkpoint a replica writes the changes of its
+    /// state to disk, and accepts nothing meanwhile. A write that all replicas must accept waits
+    /// for the checkpoint of any of them.
     pub checkpoint_ms: u64,
-    /// Number of keys; all are asked for alike.
+    /// Number of keys. All keys are equally popular.
     pub keys: u64,
-    /// Size of a value.
+    /// Size of a value, in bytes.
     pub value_bytes: u32,
-    /// Connections of clients to replicas, all together.
+    /// Total number of connections from clients to replicas.
     pub connections: u32,
-    /// Operations in flight on each.
+    /// Number of operations in flight on each connection.
     pub in_flight: u32,
-    /// Threads of the load generator.
+    /// Number of threads of the load generator.
     pub cores: u32,
-    /// Time for which clients read before anything is measured, in s. They ask all replicas alike,
-    /// so holders spread as these readers do.
+    /// Time for which clients read before anything is measured, in s. They read equally from all
+    /// replicas, so leases are spread over the replicas accordingly.
     pub warmup_s: f64,
-    /// Time for which reads are measured, and then writes, in s, each after 3 s that are not.
+    /// Duration of the measurement of reads, and then of writes, in s. 3 s that are not measured
+    /// precede each.
     pub seconds: f64,
     /// Lease durations and policy.
     pub lease: LeaseSection,
@@ -65,30 +69,31 @@ pub struct ThroughputExperiment {
     pub cases: Vec<Case>,
 }
 
-/// A strategy, and clients.
+/// A strategy, together with the routing of its clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// Label in tables and plots.
     pub label: String,
-    /// The strategy's name.
+    /// Name of the strategy.
     pub strategy: String,
-    /// Choice of the replica that clients ask.
+    /// Rule by which clients choose the replica for a request.
     pub routing: CaseRouting,
 }
 
-/// Choice of the replica that clients ask, by the names that `leasehold.routing` has.
+/// Rule by which clients choose the replica for a request. The names are those of
+/// `leasehold.routing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CaseRouting {
-    /// Each the replica that it is connected to.
+    /// Each client sends all requests to the replica that it is connected to.
     Local,
-    /// A holder of the key, and for writes the leader.
+    /// Clients send reads to a holder of the key, and writes to the leader.
     LeaseAware,
 }
 
 impl CaseRouting {
-    /// As it is written.
+    /// Returns the name of the rule in files.
     pub fn name(self) -> &'static str {
         match self {
             CaseRouting::Local => "local",
@@ -100,25 +105,25 @@ impl CaseRouting {
 /// Throughput of one kind of operation in one case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct OperationThroughput {
-    /// Operations that succeeded, a second.
+    /// Number of successful operations a second.
     pub per_s: f64,
-    /// Operations that did not succeed.
+    /// Number of failed operations.
     pub failed: u64,
-    /// Share of reads that the replica asked answered under its own lease.
+    /// Share of reads that the receiving replica answered under its own lease, 0 to 1.
     pub local_fraction: f64,
-    /// Median latency.
+    /// Median latency, in µs.
     pub p50_us: f64,
-    /// 99th percentile of it.
+    /// 99th percentile of the latency, in µs.
     pub p99_us: f64,
-    /// Processor time of all replicas, user and system, for each operation.
+    /// Processor time of all replicas for each operation, user and system, in µs.
     pub cpu_us: f64,
-    /// That of the replica with most of it.
+    /// Processor time for each operation of the replica that used the most, in µs.
     pub busiest_us: f64,
 }
 
 impl OperationThroughput {
-    /// Operations a second if every replica had a processor for itself: the busiest replica
-    /// would be the limit.
+    /// Returns the rate in operations a second that would be possible if every replica had its own
+    /// processor. The busiest replica would limit it.
     pub fn at_a_processor_each(&self) -> f64 {
         if self.busiest_us > 0.0 {
             1e6 / self.busiest_us
@@ -128,16 +133,16 @@ impl OperationThroughput {
     }
 }
 
-/// Measurements of a case.
+/// Throughput of each kind of operation in one case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CaseThroughput {
-    /// Reads alone.
+    /// Throughput of reads alone.
     pub reads: OperationThroughput,
-    /// Writes alone.
+    /// Throughput of writes alone.
     pub writes: OperationThroughput,
 }
 
-/// The shipped ones: name and one-line description.
+/// Returns the name and the one-line description of each built-in throughput experiment.
 pub fn list() -> Vec<(&'static str, String)> {
     let described = |&(name, text): &(&'static str, &str)| {
         let built_in = ThroughputExperiment::parse(name, text);
@@ -148,11 +153,12 @@ pub fn list() -> Vec<(&'static str, String)> {
 }
 
 impl ThroughputExperiment {
-    /// A shipped one by its name, or the one of a TOML file; `None` if there is none of that
-    /// name, and if the file has the fields of no experiment of throughput.
+    /// Returns the built-in throughput experiment of this name, or the one in this TOML file.
+    /// Returns `None` if no built-in one has the name, or if the file has no field of a throughput
+    /// experiment.
     ///
     /// # Errors
-    /// If a field or an override is wrong.
+    /// Returns an error if a field or an override is invalid.
     pub fn find(
         name: &str,
         sets: &[String],
@@ -163,8 +169,8 @@ impl ThroughputExperiment {
         Some(ThroughputExperiment::parse(name, &text).and_then(|it| it.with(sets)))
     }
 
-    /// Returns a file's text. A file that cannot be read, or is no TOML, is not reported here: the
-    /// search for another experiment in it does that.
+    /// Returns the text of a file. A file that cannot be read, or is not TOML, is not reported here
+    /// but by the subsequent search for an experiment of another kind.
     fn in_file(name: &str) -> Option<String> {
         if !name.ends_with(".toml") {
             return None;
@@ -186,8 +192,8 @@ impl ThroughputExperiment {
         parsed.checked()
     }
 
-    /// The same with overrides, each `key=value` with a dotted field as its key, or
-    /// `strategies` with the labels or strategies of the cases to be kept.
+    /// Returns the experiment with overrides, each of which is `key=value`. A key is a dotted
+    /// field, or `strategies` with the labels or strategies of the cases to keep.
     fn with(self, sets: &[String]) -> Result<ThroughputExperiment, ExperimentError> {
         let changed = sets.iter().try_fold(self, |it, set| it.set(set));
         changed.and_then(ThroughputExperiment::checked)
@@ -299,7 +305,8 @@ impl ThroughputExperiment {
         }
     }
 
-    /// Labels become names of directories, and replicas must accept what they are told.
+    /// Checks the labels, which become names of directories, and the settings that replicas must
+    /// accept.
     fn check_cases(&self) -> Result<(), ExperimentError> {
         let invalid = |field: &str, found: String, fix: &str| {
             Err(ExperimentError::Invalid {
@@ -336,7 +343,7 @@ impl ThroughputExperiment {
         Ok(())
     }
 
-    /// As replicas check it, whatever their addresses are.
+    /// Checks a case's cluster configuration as replicas check it. The addresses do not matter.
     fn check_cluster(&self, case: &Case) -> Result<(), ExperimentError> {
         let node = |(name, port): (&String, u16)| Node {
             name: name.clone(),
@@ -366,7 +373,7 @@ impl ThroughputExperiment {
         }
     }
 
-    /// As TOML, every field spelled out.
+    /// Returns the experiment as TOML, with every field written out.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).unwrap_or_else(|error| format!("# not representable: {error}\n"))
     }
@@ -420,7 +427,7 @@ mod tests {
         }
     }
 
-    /// Returns the experiment found in a file of this text.
+    /// Parses the experiment in a file with this text; `None` if it is not a throughput experiment.
     fn in_file(text: &str) -> Option<Result<ThroughputExperiment, String>> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mine.toml");

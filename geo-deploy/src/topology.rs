@@ -1,5 +1,5 @@
-//! The sites and the round trips between them, which decide latency. People write these
-//! files, so an error names the pair, what was found and how to correct it.
+//! Sites and the round trips between them, which decide latency. People write topology files, so an
+//! error names the pair of sites, the value that was found and the correction.
 //!
 //! ```toml
 //! sites = ["JP", "CA", "OR"]
@@ -24,15 +24,15 @@ use serde::{Deserialize, Serialize};
 pub use error::TopologyError;
 use file::TopologyFile;
 
-/// Most sites a topology can have: holder sets are bitmaps of 64 bits.
+/// Maximum number of sites of a topology, because sets of holders are bitmaps of 64 bits.
 pub const SITES_MAX: usize = 64;
-/// Longest round trip that is accepted, in ms: one minute. More is a mistake.
+/// Longest round trip that is accepted, in ms: one minute. A longer one is a mistake.
 const RTT_MS_MAX: f64 = 60_000.0;
 
 /// A place with one replica and its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// Short name, as tables and overrides use it.
+    /// Short name, which tables and overrides use.
     pub name: String,
 }
 
@@ -41,13 +41,14 @@ pub struct Site {
 #[serde(try_from = "TopologyFile", into = "TopologyFile")]
 pub struct Topology {
     sites: Vec<Site>,
-    /// Symmetric; the diagonal is `local_rtt_ms`.
+    /// Round trips in ms, by the indexes of two sites. The matrix is symmetric, and its diagonal is
+    /// `local_rtt_ms`.
     rtt_ms: Vec<Vec<f64>>,
     local_rtt_ms: f64,
 }
 
 impl Topology {
-    /// Table 1 of the paper, with the 0.4 ms it gives for round trips within a site.
+    /// Returns Table 1 of the paper, with the paper's 0.4 ms for round trips within a site.
     pub fn paper() -> Topology {
         const NAMES: [&str; 5] = ["JP", "CA", "OR", "VA", "IRL"];
         const ROWS: [[f64; 5]; 5] = [
@@ -65,7 +66,8 @@ impl Topology {
         .expect("the paper's table is complete and symmetric")
     }
 
-    /// A topology from a full matrix in ms; its diagonal must be `local_rtt_ms`.
+    /// Creates a topology from a full matrix in ms. Every value on the diagonal must be
+    /// `local_rtt_ms`.
     pub fn new(
         names: Vec<String>,
         rtt_ms: Vec<Vec<f64>>,
@@ -83,7 +85,7 @@ impl Topology {
         })
     }
 
-    /// Reads a topology file.
+    /// Reads a topology from a file.
     pub fn load(path: &Path) -> Result<Topology, TopologyError> {
         let shown = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|source| TopologyError::Unreadable {
@@ -93,7 +95,7 @@ impl Topology {
         Topology::parse(&shown, &text)
     }
 
-    /// Reads the text of a topology file, which errors will call `path`.
+    /// Parses the text of a topology file, which errors call `path`.
     pub fn parse(path: &str, text: &str) -> Result<Topology, TopologyError> {
         let file: TopologyFile = from_toml(text).map_err(|source| TopologyError::Malformed {
             path: path.to_owned(),
@@ -110,42 +112,43 @@ impl Topology {
         self.sites.len()
     }
 
-    /// Always false: a topology has at least one site.
+    /// Returns false, because a topology has at least one site.
     pub fn is_empty(&self) -> bool {
         self.sites.is_empty()
     }
 
-    /// The sites, in the order every table and index uses.
+    /// Returns the sites, in the order of all tables and indexes.
     pub fn sites(&self) -> &[Site] {
         &self.sites
     }
 
-    /// The sites' names, in order.
+    /// Returns the names of the sites, in order.
     pub fn names(&self) -> Vec<&str> {
         self.sites.iter().map(|site| site.name.as_str()).collect()
     }
 
-    /// The index of a site.
+    /// Returns the index of a site; `None` if no site has this name.
     pub fn index(&self, name: &str) -> Option<usize> {
         self.sites.iter().position(|site| site.name == name)
     }
 
-    /// The round trip between two sites in ms; within a site the local one.
+    /// Returns the round trip between two sites in ms, or within one site if `a` equals `b`.
     pub fn rtt_ms(&self, a: usize, b: usize) -> f64 {
         self.rtt_ms[a][b]
     }
 
-    /// The whole matrix in ms, `local_rtt_ms` on its diagonal.
+    /// Returns the full matrix of round trips in ms, with `local_rtt_ms` on its diagonal.
     pub fn matrix(&self) -> &[Vec<f64>] {
         &self.rtt_ms
     }
 
-    /// The round trip within a site, in ms.
+    /// Returns the round trip within a site, in ms.
     pub fn local_rtt_ms(&self) -> f64 {
         self.local_rtt_ms
     }
 
-    /// The other sites, nearest to `site` first; equals in the topology's order.
+    /// Returns the other sites, the nearest to `site` first. Equally near ones are in the
+    /// topology's order.
     pub fn nearest_to(&self, site: usize) -> Vec<usize> {
         let mut others: Vec<usize> = (0..self.len()).filter(|&other| other != site).collect();
         others.sort_by(|&a, &b| self.rtt_ms(site, a).total_cmp(&self.rtt_ms(site, b)));
@@ -153,7 +156,7 @@ impl Topology {
     }
 }
 
-/// Whether tables, overrides and the names of files can carry a name.
+/// Whether a name can be used in tables, overrides and names of files.
 pub(crate) fn is_plain_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     !name.is_empty() && name.chars().all(plain)

@@ -1,15 +1,15 @@
-//! Mean latency that a workload's true rates allow: the latency if the rate of every site's
-//! requests for each key were known beforehand.
+//! Mean latency that would be possible if the rate of every site's requests for each key were known
+//! in advance: the *true rates*.
 //!
-//! Every key's rate at every site follows from the workload itself, the popularity of the key there
-//! and the site's rate, and from no measurement. For each key all sets of holders that contain the
-//! leader are compared: the *optimum* is the least mean of all. The mean of the holders that a
-//! strategy would choose from the same rates is shown next to it.
+//! The true rates follow from the workload alone, by the site's rate and the popularity of the key
+//! at the site. They are not measured. For each key, all sets of holders that contain the leader
+//! are compared. The *optimum* is the least mean latency. It is shown next to the mean for the
+//! holders that a strategy would choose from the same rates.
 //!
-//! Distances alone count ([`crate::run::bound`]). Reads that wait for a write in flight, and disks,
-//! come on top. In a closed loop sites ask as often as they are answered, which nobody can
-//! know beforehand: there every site counts the same, and means are to be compared with those
-//! by site.
+//! Only distances are included ([`crate::run::bound`]). Disks, and writes in flight for which reads
+//! must wait, add to the measured latency. In a closed loop, the rate of a site depends on the
+//! latency of its answers, and cannot be known in advance. Then every site has the same weight, and
+//! the results must be compared with means by site.
 
 use std::collections::HashMap;
 
@@ -22,9 +22,9 @@ use crate::experiment::AcceptRepliesName;
 use crate::run::bookkeeping::AT_MINIMUM_SLACK_MS;
 use crate::run::bound::{Bounds, Replies, SiteSet};
 
-/// Most sets of holders that are compared for a key.
+/// Maximum number of sets of holders that are compared for a key.
 const SETS_MAX: usize = 1 << 10;
-/// Most keys that are looked at.
+/// Maximum number of keys that are examined.
 const KEYS_MAX: u64 = 2_000_000;
 
 /// Cost of a choice of holders. Shares are from 0 to 1.
@@ -32,47 +32,47 @@ const KEYS_MAX: u64 = 2_000_000;
 pub struct PlacementCost {
     /// Mean latency of an operation, in ms.
     pub mean_ms: f64,
-    /// By site, in the topology's order.
+    /// Costs at each site, in the topology's order.
     pub sites: Vec<SitePlacementCost>,
 }
 
-/// The same at one site.
+/// Cost of a choice of holders at one site. Shares are from 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SitePlacementCost {
-    /// Mean latency of an operation, in ms; 0 if the site asks nothing.
+    /// Mean latency of an operation, in ms; 0 if the site sends no requests.
     pub mean_ms: f64,
-    /// Share of its reads that its own replica would serve.
+    /// Share of the site's reads that its own replica would serve.
     pub local_reads: f64,
-    /// Share of its writes at their minimum.
+    /// Share of the site's writes that would have their minimum latency.
     pub writes_at_minimum: f64,
 }
 
-/// Latencies in ms at each site of a key with certain holders.
+/// Latencies in ms of operations on a key that has certain holders, at each site.
 #[derive(Clone, Debug)]
 struct HolderCosts {
     holders: SiteSet,
     read_ms: Vec<f64>,
     write_ms: Vec<f64>,
-    /// Latency of reads and writes as the workload mixes them.
+    /// Mean latency of an operation, for the workload's mix of reads and writes.
     mixed_ms: Vec<f64>,
 }
 
-/// A workload's rates, and what holders cost.
+/// Rates of a workload's requests, from which the latency for a choice of holders is computed.
 pub struct PlacementModel<'a> {
     plan: &'a RunPlan<'a>,
     bounds: Bounds,
     /// Latency that a client adds, in ms.
     client_ms: f64,
     streams: Vec<SiteStream>,
-    /// The probability of each rank of popularity.
+    /// Probability that a request is for the key of a given rank of popularity.
     by_rank: Vec<f64>,
-    /// The share of all operations that each site asks.
+    /// Share of all operations that each site sends.
     shares: Vec<f64>,
 }
 
 impl<'a> PlacementModel<'a> {
-    /// The rates of a plan with clients that add `client_ms` to every operation; `None` if there
-    /// are too many keys or sites to look at each.
+    /// Creates the model of a plan. Clients add `client_ms` to the latency of every operation.
+    /// Returns `None` if there are too many keys or sites to examine each of them.
     pub fn new(plan: &'a RunPlan<'a>, client_ms: f64) -> Option<PlacementModel<'a>> {
         let workload = &plan.experiment.workload;
         let topology = plan.topology();
@@ -94,7 +94,7 @@ impl<'a> PlacementModel<'a> {
         })
     }
 
-    /// The least mean over all sets of holders of every key.
+    /// Returns the cost of the best holders: those of every key with the least mean latency.
     pub fn optimum(&self) -> PlacementCost {
         let leader = SiteSet::one(self.plan.experiment.leader_index());
         let sets = (0..1 << self.streams.len()).map(SiteSet);
@@ -115,7 +115,7 @@ impl<'a> PlacementModel<'a> {
         sum.expected()
     }
 
-    /// The mean of the holders that the plan's strategy would choose from these rates.
+    /// Returns the cost of the holders that the plan's strategy would choose from these rates.
     pub fn of_strategy(&self) -> PlacementCost {
         if self.plan.strategy.strategy == "cost" {
             return self.optimum();
@@ -137,7 +137,7 @@ impl<'a> PlacementModel<'a> {
         self.plan.topology().nearest_to(leader)
     }
 
-    /// The share of all operations that are of `key` and from each site.
+    /// Returns the share of all operations that a site sends for `key`, for each site.
     fn rates(&self, key: u64) -> Vec<f64> {
         let sites = self.streams.iter().zip(&self.shares);
         let rate = |(stream, share): (&SiteStream, &f64)| {
@@ -146,7 +146,8 @@ impl<'a> PlacementModel<'a> {
         sites.map(rate).collect()
     }
 
-    /// The holders of a key under the plan's strategy. `nearest`: to the leader, first.
+    /// Returns the holders of a key under the plan's strategy. `nearest` lists the replicas by
+    /// their distance to the leader, the nearest first.
     fn chosen(&self, key: u64, rates: &[f64], nearest: &[usize]) -> SiteSet {
         let n = rates.len();
         let leader = SiteSet::one(self.plan.experiment.leader_index());
@@ -187,7 +188,7 @@ impl<'a> PlacementModel<'a> {
     }
 }
 
-/// Sum of the costs of the choices so far, weighted by the rates.
+/// Sum of the costs of the choices so far, each weighted by its rate.
 struct PlacementSum<'a> {
     of: &'a PlacementModel<'a>,
     minimum_ms: Vec<f64>,
@@ -230,7 +231,7 @@ impl<'a> PlacementSum<'a> {
                 0.0
             }
         };
-        // Sums of many small shares may come out a little above 1.
+        // Sums of many small shares may slightly exceed 1.
         let share = |sum: f64, site: usize| per_site(sum, site).min(1.0);
         let site = |site: usize| SitePlacementCost {
             mean_ms: per_site(self.mixed_ms[site], site) + client_ms,
@@ -254,7 +255,7 @@ mod tests {
         Experiment::find("fig6").unwrap().with(&sets).unwrap()
     }
 
-    /// Means of the strategies, without what a client adds.
+    /// Returns the mean latency of each strategy, without the latency that a client adds.
     fn expected_ms(experiment: &Experiment) -> Vec<f64> {
         let plans = experiment.strategies.iter();
         plans

@@ -1,20 +1,19 @@
-//! A wide-area network on one machine, without root and without kernel support.
+//! Emulates a wide-area network on one machine, without root and without kernel support.
 //!
-//! Every directed link between two sites has a relay: a TCP port on 127.0.0.1
-//! that passes bytes on to a replica, in order, after the link's delay. Replicas
-//! know nothing of it; they are given the relay's address instead of the peer's
-//! ([`Wan::via`]). Whatever speaks TCP can be put behind it.
+//! Every directed link between two sites has a relay: a TCP port on 127.0.0.1 that forwards bytes
+//! to a replica, in order, after the link's delay. Replicas do not know that relays exist: each is
+//! configured with the relay's address ([`Wan::via`]) instead of its peer's. Any program that uses
+//! TCP can be run behind the relays.
 //!
-//! A link can have jitter, a bandwidth and losses (a lost packet arrives later, as with
-//! TCP), and can be cut in one direction. All of that can change while it runs. Probes measure
-//! what messages really take: see [`Wan::probe`].
+//! A link can have jitter, a bandwidth and losses (a lost packet arrives later, as with TCP), and
+//! can be cut in one direction. All of these settings can change while the network runs. Probes
+//! measure how long messages really take: see [`Wan::probe`].
 //!
-//! All links share one thread with one timer. That leaves the processors to the
-//! replicas, and delays are exact to some tens of microseconds.
-//! A connection takes a round trip to be set up, and waits while its link is cut.
-//! The end of the sender's bytes is passed on after the delay; the end of the
-//! target's closes the connection, as does a target that cannot be reached.
-//! Bytes in flight when the network is shut down are lost.
+//! All links share one thread with one timer. This leaves the processors to the replicas, and
+//! delays are exact to some tens of microseconds. Setting up a connection takes a round trip, and
+//! waits while its link is cut. When the sender closes its half of a connection, the target sees
+//! that after the delay. When the target closes it or cannot be reached, the whole connection is
+//! closed. Bytes in flight when the network is shut down are lost.
 
 pub(crate) mod alarm;
 mod link;
@@ -38,18 +37,19 @@ use probe::{ProbePath, Probes};
 pub use link::{Link, LinkSettings};
 pub use network::{Lateness, NetworkReport, NetworkVerdict, PairReport};
 
-/// The running network. Dropping it closes every connection.
+/// Running emulated network. Dropping it closes every connection.
 #[derive(Debug)]
 pub struct Wan {
     names: Vec<String>,
-    /// By site from and site to; `None` on the diagonal.
+    /// Links by the site that they lead from and the site that they lead to; `None` on the
+    /// diagonal.
     links: Vec<Vec<Option<Arc<Link>>>>,
     addresses: Vec<Vec<Option<SocketAddr>>>,
-    /// Each pair of sites once.
+    /// Paths of the probes, one for each unordered pair of sites.
     paths: Vec<ProbePath>,
-    /// The delays and jitters that the links were started with.
+    /// Delays and jitters with which the links were started.
     configured: Vec<PairSettings>,
-    /// Where probes are answered.
+    /// Listener at which probes are answered.
     echo: TcpListener,
     probes: Arc<Probes>,
     prober: Mutex<Option<BackgroundThread>>,
@@ -72,7 +72,7 @@ impl BackgroundThread {
     }
 }
 
-/// Plan of a relay: where to listen, where to dial, and both directions.
+/// Plan of a relay: the listener, the address that it dials, and the links of both directions.
 struct RelayPlan {
     listener: TcpListener,
     target: SocketAddr,
@@ -80,10 +80,11 @@ struct RelayPlan {
     back: Arc<Link>,
 }
 
-/// By the site it leads from and the one it leads to; `None` within a site.
+/// Table with one entry for each pair of sites, by the site that a link leads from and the site
+/// that it leads to; `None` for a site and itself.
 type ByPair<T> = Vec<Vec<Option<T>>>;
 
-/// A relay over two links, and where it listens.
+/// Plans a relay to `target` over two links. Returns the plan and the relay's address.
 fn relay_to(
     target: SocketAddr,
     forth: &Arc<Link>,
@@ -101,7 +102,7 @@ fn relay_to(
     Ok((plan, address))
 }
 
-/// A relay for every link, and where it listens.
+/// Plans a relay for every link. Returns the plans and the relays' addresses.
 fn listen(
     links: &ByPair<Arc<Link>>,
     targets: &[SocketAddr],
@@ -122,7 +123,8 @@ fn listen(
     Ok((plans, addresses))
 }
 
-/// A relay to the echo for every pair of sites, over the pair's own links.
+/// Plans a relay to the echo for every pair of sites, over the links of that pair. Returns the
+/// plans and the paths of the probes.
 fn listen_for_probes(
     links: &ByPair<Arc<Link>>,
     echo: SocketAddr,
@@ -147,18 +149,19 @@ fn listen_for_probes(
 }
 
 impl Wan {
-    /// Relays for every ordered pair of sites, with half of each round trip as
-    /// the delay of either direction. `targets` are the addresses on which the
-    /// sites' replicas accept their peers, in the topology's order; they are
-    /// dialled only when a connection comes in.
+    /// Starts relays for every ordered pair of sites. The delay of each direction is half of the
+    /// pair's round trip. `targets` are the addresses on which the sites' replicas accept their
+    /// peers, in the topology's order. A target is dialed only when a connection to its relay comes
+    /// in.
     ///
     /// # Errors
-    /// If a port cannot be had, or the number of targets is not that of the sites.
+    /// If no port can be bound, or if the number of targets differs from the number of sites.
     pub fn start(topology: &Topology, targets: &[SocketAddr]) -> io::Result<Wan> {
         Wan::start_with(topology, targets, LinkSettings::of_round_trip_ms)
     }
 
-    /// The same with other settings, made from each round trip in ms.
+    /// Starts the network as [`Wan::start`] does, with link settings that `settings` computes from
+    /// each round trip in ms.
     ///
     /// # Errors
     /// As [`Wan::start`].
@@ -170,7 +173,8 @@ impl Wan {
         Wan::start_beside(topology, targets, settings, std::future::ready(()))
     }
 
-    /// The same, with something else to do for the relays' thread.
+    /// Starts the network as [`Wan::start_with`] does, and runs `beside` on the relays' thread,
+    /// too.
     fn start_beside(
         topology: &Topology,
         targets: &[SocketAddr],
@@ -212,26 +216,26 @@ impl Wan {
         })
     }
 
-    /// Where the replica at `from` must dial to reach the one at `to`; `None`
-    /// for a site and itself, or one that there is not.
+    /// Returns the address that the replica at `from` must dial to reach the one at `to`; `None` if
+    /// both are the same site, or one of them does not exist.
     pub fn via(&self, from: usize, to: usize) -> Option<SocketAddr> {
         *self.addresses.get(from)?.get(to)?
     }
 
-    /// The link from one site to another; `None` as for [`Wan::via`].
+    /// Returns the link from one site to another; `None` in the same cases as [`Wan::via`].
     pub fn link(&self, from: usize, to: usize) -> Option<&Link> {
         self.links.get(from)?.get(to)?.as_deref()
     }
 
-    /// Cuts or mends one direction. Bytes sent into a cut are held, as TCP holds
-    /// them, and arrive one delay after the link is mended.
+    /// Cuts or restores the link in one direction. Bytes sent into a cut link are held, as TCP
+    /// holds them, and arrive one delay after the link is restored.
     pub fn set_cut(&self, from: usize, to: usize, cut: bool) {
         if let Some(link) = self.link(from, to) {
             link.change(|settings| settings.cut = cut);
         }
     }
 
-    /// Cuts or mends a site from and to all others.
+    /// Cuts or restores all links of a site, in both directions.
     pub fn set_isolated(&self, site: usize, cut: bool) {
         for other in 0..self.names.len() {
             self.set_cut(site, other, cut);
@@ -239,11 +243,11 @@ impl Wan {
         }
     }
 
-    /// Sends probes between all sites from now on, some times a second. It does so already
-    /// after the first call.
+    /// Starts to send probes between all sites, some times a second. Calls after the first one have
+    /// no effect.
     ///
     /// # Errors
-    /// If a thread or a socket cannot be had.
+    /// If a thread cannot be started, or a socket cannot be opened.
     pub fn probe(&self) -> io::Result<()> {
         let mut prober = self.prober.lock().unwrap_or_else(PoisonError::into_inner);
         if prober.is_some() {
@@ -256,15 +260,15 @@ impl Wan {
         Ok(())
     }
 
-    /// The network as probes found it that were sent from the one time to the other. Those
-    /// that met a fault say nothing of the machine, and are left out.
+    /// Returns the report about the network, from the probes that were sent between the two times.
+    /// Probes that met a fault tell nothing about the machine's load, and are omitted.
     pub fn network(&self, from: Instant, until: Instant) -> NetworkReport {
         let probes = self.probes.sent(&self.paths, from, until);
         NetworkReport::of(&self.configured, &probes)
     }
 }
 
-/// Returns the settings of a pair of links, as they are now.
+/// Returns the current settings of the links of a pair of sites.
 fn pair_settings(path: &ProbePath) -> PairSettings {
     let (forth, back) = (path.forth.settings(), path.back.settings());
     PairSettings {

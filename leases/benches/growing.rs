@@ -1,9 +1,9 @@
-//! The longest single insertion of a map that grows to 4 million keys, and what a lookup
-//! costs in it, beside the standard map.
+//! Longest single insertion into a map that grows to 4 million keys, and cost of a lookup in such a
+//! map, compared with the standard map.
 //!
-//! The mean of an insertion says nothing of the one that finds the map full. So the time
-//! reported for `longest insertion` is that of the slowest of the 4 million. It is processor
-//! time: that an insertion was interrupted by another program does not count.
+//! The mean time of an insertion says nothing about the insertion that finds the map full. So the
+//! time reported for `longest insertion` is that of the slowest of the 4 million insertions. It is
+//! processor time, so interruptions by other programs are not included.
 
 #![allow(clippy::disallowed_methods)] // a program: processor time
 
@@ -17,7 +17,7 @@ use foldhash::fast::FixedState;
 use leasehold_leases::growing::{GrowingIndexMap, GrowingMap};
 use rustix::time::{ClockId, clock_gettime};
 
-/// As large as what a replica keeps under a key.
+/// A value of about the size that a replica stores for a key.
 type Value = [u64; 8];
 
 type Standard = HashMap<Bytes, Value, FixedState>;
@@ -29,13 +29,13 @@ fn key(i: u64) -> Bytes {
     Bytes::from(format!("user{i:012}"))
 }
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread.
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The slowest insertion of keys into an empty map.
+/// Returns the time of the slowest insertion of keys into an empty map.
 fn longest(mut insert: impl FnMut(Bytes)) -> Duration {
     let timed = |i| {
         let key = key(i);
@@ -75,7 +75,8 @@ fn lookups(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("lookup among a million keys");
     let keys: Vec<Bytes> = (0..LOOKED_UP).map(key).collect();
     let entries = || keys.iter().map(|key| (key.clone(), Value::default()));
-    // A stride that is prime to the count: no neighbour is still in a cache.
+    // The stride has no common factor with the number of keys, so all keys are visited, and the
+    // memory of a visited key is not in a cache.
     let mut at = 0;
     let mut next = || {
         at = (at + 7919) % keys.len();

@@ -1,5 +1,5 @@
-//! Cost of the lease engine on the two paths that run for every operation: a permit for a local
-//! read, and the tag of an acceptance.
+//! Cost of the lease engine's two operations that every request needs: the permit for a local read,
+//! and the tag of an acceptance.
 
 use std::hint::black_box;
 
@@ -20,7 +20,8 @@ fn keys() -> Vec<Bytes> {
         .collect()
 }
 
-/// Every key listed, in majorities that turn around the cluster.
+/// Returns configurations in which every key is listed. Its holders are a majority, a different one
+/// for successive keys.
 fn configs(keys: &[Bytes]) -> Configs {
     let mut change = ConfigChange::everywhere(ReplicaSet::all(3));
     for turn in 0..REPLICAS {
@@ -34,7 +35,8 @@ fn configs(keys: &[Bytes]) -> Configs {
     configs
 }
 
-/// Guard, ack, promise, ack, between every two; the engines afterwards.
+/// Exchanges guard, ack, promise and ack between every two replicas. Returns their grantors and
+/// holders.
 fn granted(configs: &Configs) -> (Vec<Grantor>, Vec<Holder>) {
     let ids = || (0..REPLICAS as u8).map(ReplicaId);
     let mut grantors: Vec<Grantor> = ids()
@@ -79,7 +81,8 @@ fn permits(criterion: &mut Criterion) {
     let (grantors, holders) = granted(&configs);
     let (now, newest) = (Time(1_000_000), ConfigId(1));
     let holder = &holders[H.index()];
-    // A stride that is prime to the count: no neighbour is still in a cache.
+    // The stride has no common factor with the number of keys, so all keys are visited, and the
+    // memory of a visited key is not in a cache.
     let mut at = 0;
     let mut next = || {
         at = (at + 61_803) % KEYS;
@@ -90,7 +93,8 @@ fn permits(criterion: &mut Criterion) {
             .permit(now, configs.view(&keys[0]), newest, Slot::ZERO)
             .is_ok()
     );
-    // What of the next is the table's: the memory of a key that nobody touched lately.
+    // Part of the next benchmark's time: the lookup of a key with memory that was not accessed
+    // recently.
     criterion.bench_function("holders, one of 100k listed keys", |bench| {
         bench.iter(|| black_box(configs.view(next()).holders(newest)));
     });

@@ -1,13 +1,13 @@
-//! Time that a replica's report of demand takes, with the maximum number of keys counted: it is
-//! one step.
+//! Time that a replica's report of demand takes, with the maximum number of counted keys. A report
+//! is one step.
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use leasehold_leases::demand::Tally;
 
-/// More than a tally keeps.
+/// Number of keys, more than a tally counts.
 const KEYS: u64 = 200_000;
 
-/// Every key was read, some often.
+/// Returns a tally in which every key was read, some keys often.
 fn tally() -> Tally {
     let mut tally = Tally::new(16 << 20);
     for key in 0..KEYS {

@@ -1,47 +1,51 @@
-//! Judges whether the clock that leases are counted on may be believed.
+//! Decides whether the clock that measures leases can be trusted.
 //!
-//! Leases rest on clock *rates*: each within `rho` of true time's. One clock cannot tell
-//! that it runs wrong, so it is compared with others of the machine, which are wrong in
-//! other ways: the one that NTP steers (it may be slewed, `chronyd` by 8%) and the wall
-//! clock (it is set when it is found that the machine stood still). Where they disagree
-//! by more than `rho`, it is unknown which is right, and none is believed (hazard 80).
+//! Leases rely on clock *rates*: the rate of each clock is within `rho` of the rate of true time. A
+//! clock cannot detect its own error. So it is compared with other clocks of the machine, which
+//! have other kinds of errors: the clock that NTP steers (`chronyd` may slew it by 8%), and the
+//! wall clock (which is set when the machine turns out to have been paused). If two clocks disagree
+//! by more than `rho`, it is unknown which of them is right, and the clock of leases is not trusted
+//! (hazard 80).
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// Duration over which readings are compared, and for which clocks must agree before they are
-/// believed again. A rate that is wrong by more than `rho` and [`SLACK`] in this time is caught.
+/// Duration over which readings are compared. Clocks must agree for this long before they are
+/// trusted again. A rate error is detected if it adds up to more than `rho` and [`SLACK`] within
+/// this duration.
 const SPAN: Duration = Duration::from_secs(10);
-/// Difference that two readings may have in addition to `rho`: they are taken one after the other.
+/// Difference between two readings that is allowed in addition to `rho`, because clocks are read
+/// one after the other.
 const SLACK: Duration = Duration::from_millis(1);
-/// Amount by which the wall clock may be set without notice: it is no measure of rates, and no
-/// smaller step makes up for a pause.
+/// Amount by which the wall clock may be set without being noticed. The wall clock is no measure
+/// of rates, and steps that correct for a pause of the machine are larger.
 const WALL_SLACK: Duration = Duration::from_millis(50);
-/// Time between readings that are kept.
+/// Interval between readings that are kept.
 const APART: Duration = Duration::from_millis(250);
 
 /// Readings of the machine's clocks at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReading {
-    /// The clock that leases are counted on.
+    /// Reading of the clock that measures leases.
     pub now: Time,
     /// Readings of the other clocks; `None` if they could not be read close enough to `now`.
     pub others: Option<OtherClocks>,
 }
 
-/// Clocks that leases are not counted on, in ns since their own epochs.
+/// Readings of the clocks that do not measure leases, in ns since their own epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherClocks {
-    /// Time since boot as NTP steers it, suspension included.
+    /// Time since boot as steered by NTP, including suspension.
     pub steered_ns: u64,
     /// The wall clock.
     pub wall_ns: u64,
 }
 
 impl ClockReading {
-    /// Returns a reading of a clock that nothing contradicts.
+    /// Returns a reading of the clock that measures leases, without other clocks to compare it
+    /// with.
     pub fn alone(now: Time) -> ClockReading {
         ClockReading { now, others: None }
     }
@@ -50,38 +54,40 @@ impl ClockReading {
 /// Readings of all clocks at one time.
 #[derive(Clone, Copy, Debug)]
 struct AllClocks {
-    /// The clock that leases are counted on.
+    /// Reading of the clock that measures leases.
     now: Time,
     others: OtherClocks,
 }
 
-/// A clock that disagrees with the one that leases are counted on.
+/// Disagreement of a clock with the clock that measures leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Divergence {
     /// Name of the clock: `"steered"` or `"wall"`.
     pub clock: &'static str,
-    /// Time that it has gone further than the clock of leases, in ns; less than 0 if it has gone
-    /// less far.
+    /// Time by which the clock has advanced further than the clock of leases, in ns; negative if it
+    /// has advanced less.
     pub ahead_ns: i64,
-    /// Duration in which it has done so, by the clock that leases are counted on.
+    /// Duration in which the clocks diverged, measured by the clock of leases.
     pub within: Duration,
 }
 
-/// Compares readings of the machine's clocks to determine whether the clock of leases may be
-/// believed.
+/// Compares readings of the machine's clocks, and decides whether the clock that measures leases
+/// can be trusted.
 #[derive(Clone, Debug, Default)]
 pub struct ClockWatch {
-    /// Rising, [`APART`], for [`SPAN`]; none from before the last divergence.
+    /// Readings in order of time, at least [`APART`] from each other, over [`SPAN`]. None is from
+    /// before the last divergence.
     kept: VecDeque<AllClocks>,
-    /// Divergence that made the clock untrusted.
+    /// Divergence because of which the clock is not trusted; `None` if it is trusted.
     divergence: Option<Divergence>,
-    /// Whether the replica was last notified that the clock is untrusted.
+    /// Whether the latest verdict reported to the replica was that the clock is not trusted.
     reported_untrusted: bool,
 }
 
 impl ClockWatch {
-    /// Takes readings made at one moment; `rho_ppm` is what clock rates may differ by.
-    /// Returns whether the clock is to be believed, if that is news to the replica.
+    /// Takes readings of the clocks at one time. `rho_ppm` is the maximum error of a clock's rate,
+    /// in parts per million. Returns whether the clock can be trusted; `None` if the verdict has
+    /// not changed, or if the other clocks could not be read.
     pub fn news(&mut self, reading: ClockReading, rho_ppm: u32) -> Option<bool> {
         let latest = AllClocks {
             now: reading.now,
@@ -110,7 +116,7 @@ impl ClockWatch {
         Some(!untrusted)
     }
 
-    /// Returns the divergence of the clock, unless the clock is trusted.
+    /// Returns the divergence because of which the clock is not trusted; `None` if it is trusted.
     pub fn divergence(&self) -> Option<Divergence> {
         self.divergence
     }
@@ -121,7 +127,7 @@ impl ClockWatch {
             return;
         }
         self.kept.push_back(latest);
-        // One that is older than the span stays: it is what spans it.
+        // One reading older than the span is kept, so that the kept readings cover the span.
         while self
             .kept
             .get(1)
@@ -132,7 +138,8 @@ impl ClockWatch {
     }
 }
 
-/// Returns the divergence of a clock that has gone differently far between two readings, if any.
+/// Returns the divergence of a clock from the clock of leases between two readings; `None` if they
+/// agree.
 fn differ(from: AllClocks, to: AllClocks, rho_ppm: u32) -> Option<Divergence> {
     let within = to.now.since(from.now);
     let drift_ns = (within.as_nanos() * u128::from(rho_ppm)).div_ceil(1_000_000);
@@ -158,7 +165,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const RHO_PPM: u32 = 1000;
 
-    /// Clocks that are read every 100 ms, and what became of it.
+    /// A machine with clocks that are read every 100 ms, and the verdicts about them.
     struct Machine {
         watch: ClockWatch,
         true_ns: u64,
@@ -176,7 +183,8 @@ mod tests {
             }
         }
 
-        /// Time goes on; each clock (leases', steered, wall) runs at its rate, in ppm.
+        /// Lets time pass. Each clock (of leases, steered, wall) runs at its own rate, in ppm of
+        /// error.
         fn run(&mut self, ms: u64, ppm: [i32; 3]) -> &mut Machine {
             for _ in 0..ms / 100 {
                 self.true_ns += 100 * MS;
@@ -188,7 +196,7 @@ mod tests {
             self
         }
 
-        /// Clocks are set ahead, each by so many ms.
+        /// Sets each clock forward by a number of ms.
         fn jump(&mut self, ms: [i32; 3]) -> &mut Machine {
             for (read, ms) in self.read.iter_mut().zip(ms) {
                 *read += f64::from(ms) * 1e6;
@@ -234,15 +242,16 @@ mod tests {
     #[test]
     fn clocks_that_diverge_are_noticed_before_much_is_lost() {
         let cases = [
-            // chronyd slews at its default most, or half a percent, or little too much.
+            // chronyd slews at the maximum of its default setting, or by half a percent, or
+            // slightly too much.
             ([0, 83_333, 83_333], 100),
             ([0, -83_333, -83_333], 100),
             ([0, 5000, 5000], 500),
             ([0, 1200, 1200], 7000),
-            // The counter itself is wrong.
+            // The counter itself runs at a wrong rate.
             ([50_000, 0, 0], 100),
             ([-50_000, 0, 0], 100),
-            // The wall clock alone is steered.
+            // Only the wall clock is steered.
             ([0, 0, 20_000], 3100),
         ];
         for (ppm, within_ms) in cases {

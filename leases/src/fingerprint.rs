@@ -1,11 +1,12 @@
-//! Hashing of unordered collections, for code that compares states by their fingerprints (the
-//! model checker): two maps with the same entries hash alike, however they came to be.
+//! Hashing of unordered collections. The model checker compares states by their fingerprints. Two
+//! maps with the same entries have the same fingerprint, in whatever order the entries were
+//! inserted.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use foldhash::quality::FixedState;
 
-/// Hashes entries so that their order does not matter.
+/// Hashes entries independently of their order.
 pub fn unordered<T: Hash>(entries: impl IntoIterator<Item = T>, state: &mut impl Hasher) {
     let (mut sum, mut count) = (0u64, 0u64);
     for entry in entries {
@@ -15,7 +16,7 @@ pub fn unordered<T: Hash>(entries: impl IntoIterator<Item = T>, state: &mut impl
     (sum, count).hash(state);
 }
 
-/// The fingerprint of one value, the same in every run.
+/// Returns the fingerprint of a value. It is the same in every run.
 pub fn of(value: &impl Hash) -> u64 {
     FixedState::default().hash_one(value)
 }

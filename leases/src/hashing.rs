@@ -1,13 +1,13 @@
-//! Hashing of keys that others choose.
+//! Hashing of keys that clients or peers choose.
 //!
-//! A client that knows how a map hashes can choose keys that all have one hash. Every lookup
-//! then looks at all of them, and a replica that holds 20,000 of them takes seconds for a
-//! batch. So a node draws a secret when it starts, before it makes its first map
-//! ([`seed_thread`]). Simulations and tests keep the known one, so that all their runs are
+//! A client that knows how a map hashes can choose many keys with the same hash. Every lookup of
+//! such a key compares it with all of them. With 20,000 such keys, a replica takes seconds for one
+//! batch. So a node draws a secret when it starts, before it creates its first map
+//! ([`seed_thread`]). Simulations and tests keep the known secret, so that all their runs are
 //! alike.
 //!
-//! Entries of a map have another order with another secret. Nothing may depend on it: replicas
-//! of one cluster have different secrets and the same state.
+//! The order of a map's entries depends on the secret. Nothing may depend on this order, because
+//! replicas of one cluster have different secrets and the same state.
 
 use std::cell::Cell;
 use std::fmt::{self, Debug};
@@ -16,13 +16,14 @@ use std::hash::BuildHasher;
 use foldhash::SharedSeed;
 use foldhash::fast::FoldHasher;
 
-/// Secret that decides the hash of a key.
+/// Secret that determines the hashes of keys.
 struct Secret {
     start: u64,
     others: SharedSeed,
 }
 
-/// Secret of threads that have no other. The numbers are the first digits of pi: any would do.
+/// Secret of threads that have not drawn one. The numbers are the first digits of pi. Any others
+/// would do.
 static KNOWN: Secret = Secret {
     start: 0x243f_6a88_85a3_08d3,
     others: SharedSeed::from_u64(0x1319_8a2e_0370_7344),
@@ -32,9 +33,9 @@ thread_local! {
     static SECRET: Cell<&'static Secret> = const { Cell::new(&KNOWN) };
 }
 
-/// From now on, maps that this thread makes hash by a secret that is made of `drawn`. A map
-/// keeps the secret with which it was made, also on another thread. The secret is never freed:
-/// call this once for a node.
+/// Makes a secret out of `drawn`. Maps that this thread creates from now on hash by this secret. A
+/// map keeps the secret with which it was created, also if it moves to another thread. The secret
+/// is never freed, so this function should be called once for a node.
 pub fn seed_thread(drawn: [u64; 2]) {
     let [start, others] = drawn;
     let secret = Secret {
@@ -44,8 +45,8 @@ pub fn seed_thread(drawn: [u64; 2]) {
     SECRET.set(Box::leak(Box::new(secret)));
 }
 
-/// Hashes by the secret of the thread that has made it: for maps with keys from clients or
-/// peers.
+/// Hasher for maps with keys from clients or peers. It hashes by the secret of the thread that
+/// created it.
 #[derive(Clone, Copy)]
 pub struct SeededState(&'static Secret);
 
@@ -65,14 +66,15 @@ impl BuildHasher for SeededState {
     }
 }
 
-/// Without the secret, which belongs into no log.
+/// Formats the hasher without its secret, which must not get into logs.
 impl Debug for SeededState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Seeded")
     }
 }
 
-/// Returns the result of `made`, run with another secret than the known one.
+/// Returns the result of `made`. While it runs, this thread has the secret `drawn` in place of the
+/// known one.
 #[cfg(test)]
 pub(crate) fn by_secret<T>(drawn: [u64; 2], made: impl FnOnce() -> T) -> T {
     let before = SECRET.get();
@@ -82,8 +84,8 @@ pub(crate) fn by_secret<T>(drawn: [u64; 2], made: impl FnOnce() -> T) -> T {
     made
 }
 
-/// Keys of 16 bytes that have one hash by the known secret: the hash is a product, one factor
-/// of which their first half makes 0.
+/// Returns keys of 16 bytes that have the same hash by the known secret. The hash is a product of
+/// two factors, and the first half of each key makes one factor 0.
 #[cfg(test)]
 pub(crate) fn colliding_keys(count: u64) -> impl Iterator<Item = Vec<u8>> {
     let first = KNOWN.start.rotate_right(16).to_ne_bytes();

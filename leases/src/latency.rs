@@ -1,25 +1,24 @@
-//! Cost of distance: the least latency of reads and writes, for a leader and the
-//! holders of a key.
+//! Latencies that follow from distance: the least latency of reads and writes, for a given leader
+//! and given holders of a key.
 //!
 //! With `d(a, b)` half the round trip, leader `L`, origin `o` and holders `H`:
 //!
-//! - A write reaches the leader after `d(o, L)`. Acceptor `i` has it `d(L, i)`
-//!   later, and its reply is at the origin another `d(i, o)` later, if acceptors
-//!   reply to the origin (Castro's optimization, §4). The write commits when a
-//!   majority that contains the leader *and* every holder has replied:
-//!   `d(o, L) + min over majorities Q with L in Q of max over i in Q + H of
-//!   d(L, i) + d(i, o)`.
-//! - Without it the replies go to the leader, which notifies the origin:
+//! - A write reaches the leader after `d(o, L)`. Acceptor `i` receives it `d(L, i)` later. If
+//!   acceptors reply to the origin (Castro's optimization, §4), the acceptor's reply reaches the
+//!   origin another `d(i, o)` later. The write commits when a majority that contains the leader
+//!   *and* every holder has replied, after `d(o, L)` plus the following time:
+//!   `min over majorities Q with L in Q of max over i in Q + H of d(L, i) + d(i, o)`.
+//! - Without Castro's optimization, acceptors reply to the leader, which notifies the origin:
 //!   `d(o, L) + min over Q of max over i in Q + H of 2 d(L, i) + d(L, o)`.
-//! - An origin with Castro's optimization hears the leader's news too. That is
-//!   earlier only where a detour is shorter than the direct way, so the least
+//! - With Castro's optimization, the leader notifies the origin as well. The notification arrives
+//!   before the acceptors' replies only where a detour is shorter than the direct way. So the least
 //!   latency is the smaller of the two.
-//! - A read costs the round trip to the nearest holder, and nothing at a holder. A read of
-//!   a key that nobody holds costs the way to the leader and back. The leader asks a
-//!   majority meanwhile (read-index).
+//! - A read takes the round trip to the nearest holder, and no time if the origin is a holder. If
+//!   no replica holds the key, a read takes the round trip to the leader, and the time in which the
+//!   leader asks a majority (read-index).
 //!
-//! Latencies are in milliseconds. Clients add the round trip within their site, disks a
-//! fraction of a millisecond; neither is in these figures.
+//! Latencies are in milliseconds. They do not include the round trip between a client and its
+//! replica, nor the time that disks take (a fraction of a millisecond).
 
 use crate::membership::majority;
 use crate::types::{ReplicaId, ReplicaSet};
@@ -28,12 +27,13 @@ use crate::types::{ReplicaId, ReplicaSet};
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundTrips {
     n: usize,
-    /// Row by row; 0 on the diagonal.
+    /// Round trips in ms, row by row; 0 on the diagonal.
     ms: Vec<f64>,
 }
 
 impl RoundTrips {
-    /// Between `n` replicas, as `rtt_ms` gives it for two different ones.
+    /// Creates the round trips between `n` replicas. `rtt_ms` returns the round trip between two
+    /// different replicas, in ms.
     ///
     /// # Panics
     /// If a round trip is negative or not a finite number.
@@ -48,7 +48,8 @@ impl RoundTrips {
         RoundTrips { n, ms }
     }
 
-    /// Table 1 of the paper: JP, CA, OR, VA, IRL. For tests and benchmarks.
+    /// Returns the round trips of Table 1 of the paper, between JP, CA, OR, VA and IRL, for tests
+    /// and benchmarks.
     pub fn paper() -> RoundTrips {
         let rows = [
             [0.0, 120.0, 120.0, 180.0, 270.0],
@@ -60,18 +61,19 @@ impl RoundTrips {
         RoundTrips::new(5, |a, b| rows[a][b])
     }
 
-    /// Number of replicas.
+    /// Returns the number of replicas.
     pub fn n(&self) -> usize {
         self.n
     }
 
-    /// The round trip from `a` to `b`; 0 from a replica to itself.
+    /// Returns the round trip from `a` to `b`, in ms; 0 from a replica to itself.
     #[inline]
     pub fn get(&self, a: ReplicaId, b: ReplicaId) -> f64 {
         self.ms[a.index() * self.n + b.index()]
     }
 
-    /// The replicas other than `from`, nearest first; of equals the first.
+    /// Returns the replicas other than `from`, nearest first. Replicas at the same distance are in
+    /// ascending order.
     pub fn nearest_to(&self, from: ReplicaId) -> Vec<ReplicaId> {
         let all = ReplicaSet::all(self.n).minus(ReplicaSet::one(from));
         let mut others: Vec<ReplicaId> = all.iter().collect();
@@ -79,40 +81,41 @@ impl RoundTrips {
         others
     }
 
-    /// Whether some round trip differs from that of `other` by more than a twentieth and
-    /// half a millisecond.
+    /// Whether `other` has another number of replicas, or some round trip that differs by more than
+    /// a twentieth plus half a millisecond.
     pub fn is_far_from(&self, other: &RoundTrips) -> bool {
         let far = |(a, b): (&f64, &f64)| (a - b).abs() > 0.5 + a.max(*b) / 20.0;
         self.n != other.n || self.ms.iter().zip(&other.ms).any(far)
     }
 }
 
-/// Recipients of the acceptors' replies.
+/// Replicas to which acceptors send their replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replies {
-    /// To the leader and to the origin (Castro's optimization).
+    /// Acceptors reply to the leader and to the origin (Castro's optimization).
     LeaderAndOrigin,
-    /// To the leader, which notifies the origin.
+    /// Acceptors reply to the leader, which notifies the origin.
     LeaderOnly,
 }
 
-/// Cost of distance under one leader.
+/// Latencies that follow from distance, under one leader.
 #[derive(Clone, Debug)]
 pub struct Distance {
     rtts: RoundTrips,
     leader: ReplicaId,
-    /// From the leader's sending to a replica's reply at a collector, by collector and
-    /// replica.
+    /// Time from the leader's sending of a message to the arrival of a replica's reply at a
+    /// collector, in ms. There is a row for each collector, with a column for each replica.
     arrivals: Vec<f64>,
-    /// Until the fastest majority's replies are at a collector.
+    /// Time until the replies of the fastest majority are at a collector, in ms, for each
+    /// collector.
     majority: Vec<f64>,
 }
 
 impl Distance {
-    /// Between replicas with these round trips, led by `leader`.
+    /// Creates the latencies between replicas with these round trips, under `leader`.
     ///
     /// # Panics
-    /// If `leader` is none of them.
+    /// If `leader` is not one of the replicas.
     pub fn new(rtts: RoundTrips, leader: ReplicaId) -> Distance {
         let n = rtts.n();
         assert!(leader.index() < n, "the leader is a member");
@@ -126,7 +129,7 @@ impl Distance {
             let others = members().filter(|of| *of != leader);
             let mut others: Vec<f64> = others.map(|of| arrival(at, of)).collect();
             others.sort_unstable_by(f64::total_cmp);
-            // The leader, and the others that are heard first.
+            // The leader, and the replicas with the earliest replies.
             let first = others.into_iter().take(majority(n) - 1);
             first.fold(arrival(at, leader), f64::max)
         };
@@ -138,17 +141,18 @@ impl Distance {
         }
     }
 
-    /// Round trips between all replicas.
+    /// Returns the round trips between all replicas.
     pub fn rtts(&self) -> &RoundTrips {
         &self.rtts
     }
 
-    /// The leader.
+    /// Returns the leader.
     pub fn leader(&self) -> ReplicaId {
         self.leader
     }
 
-    /// Least latency of a write at `origin` of a key that `holders` hold.
+    /// Returns the least latency, in ms, of a write by a client at `origin`, if `holders` hold the
+    /// key.
     pub fn write_ms(&self, origin: ReplicaId, holders: ReplicaSet, replies: Replies) -> f64 {
         let forward = self.rtts.get(origin, self.leader) / 2.0;
         let notified = forward + self.gather_ms(self.leader, holders);
@@ -158,7 +162,8 @@ impl Distance {
         }
     }
 
-    /// Least latency of a read at `origin` of a key that `holders` hold.
+    /// Returns the least latency, in ms, of a read by a client at `origin`, if `holders` hold the
+    /// key.
     pub fn read_ms(&self, origin: ReplicaId, holders: ReplicaSet) -> f64 {
         let distances = holders.iter().map(|holder| self.rtts.get(origin, holder));
         match distances.min_by(f64::total_cmp) {
@@ -167,8 +172,9 @@ impl Distance {
         }
     }
 
-    /// For how long the replica `at` holds back reads of a key, which `holders` hold, once it
-    /// has heard of a write by a client at `origin`: until it knows that the write is committed.
+    /// Returns how long the replica `at` holds back reads of a key that `holders` hold, in ms.
+    /// Replica `at` holds them back from when it learns of a write by a client at `origin` until it
+    /// learns that the write is committed.
     pub fn blocked_ms(
         &self,
         at: ReplicaId,
@@ -185,12 +191,14 @@ impl Distance {
         known - accept_ms
     }
 
-    /// To the leader and back, which asks a majority meanwhile.
+    /// Returns the latency of a read that the leader confirms, in ms: the round trip to the leader,
+    /// and the time in which the leader asks a majority.
     fn read_index_ms(&self, origin: ReplicaId) -> f64 {
         self.rtts.get(origin, self.leader) + self.gather_ms(self.leader, ReplicaSet::EMPTY)
     }
 
-    /// From the leader's sending of the Accepts until enough replies are at `collector`.
+    /// Returns the time from the leader's sending of the Accepts until enough replies are at
+    /// `collector`, in ms.
     fn gather_ms(&self, collector: ReplicaId, holders: ReplicaSet) -> f64 {
         let n = self.rtts.n();
         let demanded = holders.intersection(ReplicaSet::all(n)).iter();
@@ -203,7 +211,7 @@ impl Distance {
 mod tests {
     use super::*;
 
-    /// Three sites in a line: A - 10 ms - B - 20 ms - C.
+    /// Returns the round trips of three sites in a line: A - 10 ms - B - 20 ms - C.
     fn line() -> RoundTrips {
         let place = [0.0_f64, 10.0, 30.0];
         RoundTrips::new(3, |a, b| (place[a] - place[b]).abs())
@@ -219,7 +227,7 @@ mod tests {
         for (origin, holders, expected) in [
             (0, set(&[0]), 10.0),
             (0, set(&[0, 2]), 30.0),
-            // To A, from there to B itself.
+            // The write goes to A, and A's reply comes back to B.
             (1, set(&[0]), 10.0),
             // C's acceptance comes back to B: 5 + 15 + 10.
             (1, set(&[0, 2]), 30.0),

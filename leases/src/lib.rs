@@ -1,39 +1,42 @@
-//! Rules that decide which replicas may read locally, and until when.
+//! Rules that decide which replicas may read a key locally, and until when.
 //!
-//! Leader leases, Megastore's leases on every replica and quorum leases are one
-//! mechanism with different holders. This crate is that mechanism, without I/O,
-//! without a clock and without randomness: `now` is an argument everywhere.
+//! Leader leases, Megastore's leases on every replica, and quorum leases are the same mechanism
+//! with different holders. This crate implements that mechanism without I/O, without a clock and
+//! without randomness: every function that depends on the time takes it as an argument `now`.
 //!
 //! # Glossary
 //! - *replica*: a member of the cluster, named by a number from 0 to 63.
-//! - *key*: bytes. *Holder* of a key: a replica that may read it locally.
-//! - *grantor*: a replica that has promised a holder to let no write of a key that
-//!   the holder holds be committed without the holder being notified.
-//! - *promise*: the message. *Grant*: what the grantor remembers of it.
-//! - *chain*: the promises of one grantor that followed each other without a lapse.
-//! - *guard*: the message that comes first. Its ack opens a *window* at the holder,
-//!   in which a promise is taken.
-//! - *configuration*: which replicas hold which key, and the durations in force;
-//!   agreed through a log of its own, and named by its slot there.
+//! - *key*: a string of bytes that names a value.
+//! - *holder* of a key: a replica that may read the key locally.
+//! - *grantor*: a replica that has made a promise to a holder: no write of a key that the holder
+//!   holds will be committed unless the holder is notified of the write.
+//! - *promise*: the message that a grantor sends. *Grant*: the grantor's record of a promise.
+//! - *chain*: consecutive promises of one grantor without a lapse between them.
+//! - *guard*: the message that precedes a grantor's first promise. When the holder acknowledges it,
+//!   the holder opens a *window*: the time within which it takes a promise.
+//! - *configuration*: the assignment of keys to holders, and the durations in force. Replicas agree
+//!   on configurations through a log of their own. A configuration is named by its slot in that
+//!   log.
 //! - *strategy*: the policy by which the leader proposes configurations.
-//! - *tag*: the set of replicas that an acceptor demands to be notified of a write.
-//! - *slot*: a position in a log, counted from 1. *Executed* slots have changed the
-//!   state here; *accepted* ones are stored here, and may yet be replaced.
+//! - *tag*: the set of replicas that, by an acceptor's demand, must be notified of a write.
+//! - *slot*: a position in a log, counted from 1. A replica has applied *executed* slots to its
+//!   state. It has stored the entries of *accepted* slots, which may still be replaced.
 //! - *barrier*: the slot that a holder must have executed before it reads.
-//! - *permit*: leave to read one key, with the time at which it ends.
-//! - *restart wait*: the time after a restart in which forgotten grants may live.
-//! - *incarnation*: a run of a replica, counted by a number on its disk.
+//! - *permit*: permission to read one key, with the time at which it ends.
+//! - *restart wait*: the time after a restart during which grants that the replica has forgotten
+//!   may still be in force.
+//! - *incarnation*: a run of a replica, identified by a counter on its disk.
 //!
 //! # Units
-//! [`Time`] is a reading of one replica's clock, in ns; readings of two replicas are
-//! never compared. Durations are [`std::time::Duration`]: `t_lease` (how long a promise
-//! lasts), `t_guard` (how long its window is open), `t_grace` (silence after which a
-//! replica is suspected), `t0` (age of the ack that a promise builds on). `rho`, the
-//! bound on clock rates, is in parts per million.
+//! [`Time`] is a reading of one replica's clock, in ns. Readings of two replicas are never
+//! compared. Durations are [`std::time::Duration`]: `t_lease` (how long a promise lasts), `t_guard`
+//! (how long the window of a promise is open), `t_grace` (the silence after which a replica is
+//! suspected), `t0` (the age of the ack on which a promise builds). `rho`, the bound on the error
+//! of clock rates, is in parts per million.
 //!
 //! # How sources are cited
-//! `§3.4` is a section of the paper (Moraru, Andersen, Kaminsky: *Paxos Quorum
-//! Leases*, SoCC 2014). `H17` is a hazard. Its rules are in [`mutants::Rule`].
+//! `§3.4` is a section of the paper (Moraru, Andersen, Kaminsky: *Paxos Quorum Leases*, SoCC 2014).
+//! `H17` is the number of a hazard. The rules that avoid a hazard are in [`mutants::Rule`].
 
 pub mod advice;
 pub mod clock_watch;

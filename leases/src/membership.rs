@@ -1,19 +1,18 @@
-//! Voters, and the number of them that decides.
+//! Voters, and the sizes of their quorums.
 //!
-//! Quorum arithmetic in one place: every question about majorities is asked here. Members are
-//! fixed today: replicas `0..n`.
+//! All quorum arithmetic is in this module. The members of a cluster are fixed: replicas `0..n`.
 
 use crate::mutants::{Rule, off};
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// The replicas that vote. Never empty, at most 64.
+/// The replicas that vote: at least one, at most 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Membership {
     voters: ReplicaSet,
 }
 
 impl Membership {
-    /// The replicas `0..n`.
+    /// Returns the membership of the replicas `0..n`.
     ///
     /// # Panics
     /// If `n` is 0 or above 64.
@@ -22,36 +21,36 @@ impl Membership {
         Membership::of(ReplicaSet::all(n))
     }
 
-    /// These replicas.
+    /// Returns the membership of the replicas in `voters`.
     ///
     /// # Panics
-    /// If there are none.
+    /// If `voters` is empty.
     #[inline]
     pub fn of(voters: ReplicaSet) -> Membership {
         assert!(!voters.is_empty(), "a cluster has at least one voter");
         Membership { voters }
     }
 
-    /// The replicas that vote.
+    /// Returns the replicas that vote.
     #[inline]
     pub fn voters(self) -> ReplicaSet {
         self.voters
     }
 
-    /// Number of voters.
+    /// Returns the number of voters.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(self) -> usize {
         self.voters.len()
     }
 
-    /// Smallest size at which any two groups of voters overlap.
+    /// Returns the smallest size at which any two groups of voters overlap.
     #[inline]
     pub fn majority(self) -> usize {
         smallest_overlapping(self.len())
     }
 
-    /// Whether the voters in `set` are a majority. Others in it do not count.
+    /// Whether the voters in `set` are a majority. Members of `set` that do not vote are ignored.
     #[inline]
     pub fn is_quorum(self, set: ReplicaSet) -> bool {
         set.intersection(self.voters).len() >= self.majority()
@@ -63,14 +62,15 @@ impl Membership {
         self.voters.contains(replica)
     }
 
-    /// The voters without `me`.
+    /// Returns the voters other than `me`.
     #[inline]
     pub fn others(self, me: ReplicaId) -> ReplicaSet {
         self.voters.minus(ReplicaSet::one(me))
     }
 
-    /// Number of other replicas that must have promised a voter before it reads locally: with
-    /// itself they are a majority, so every majority that accepts a write has one of them.
+    /// Returns the number of other replicas that must have made a promise to a voter before the
+    /// voter reads locally. These replicas and the voter are a majority, so every majority that
+    /// accepts a write includes one of them.
     #[inline]
     pub fn grantors_needed(self) -> usize {
         let needed = self.len() / 2;
@@ -82,13 +82,14 @@ impl Membership {
     }
 }
 
-/// [`Membership::majority`] of `n` voters.
+/// Returns the [`Membership::majority`] of `n` voters.
 #[inline]
 pub fn majority(n: usize) -> usize {
     smallest_overlapping(n)
 }
 
-/// H22: half of an even number is no majority, for the other half is one as well.
+/// H22: half of an even number of voters is no majority, because the other half would be one as
+/// well.
 #[inline]
 fn smallest_overlapping(n: usize) -> usize {
     if off(Rule::H22EvenHalf) {
@@ -102,7 +103,7 @@ fn smallest_overlapping(n: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// One case a line; the file says what the columns are.
+    /// Test cases, one on each line. The file explains its columns.
     const CASES: &str = include_str!("membership/cases.txt");
 
     fn set(text: &str) -> ReplicaSet {
@@ -137,7 +138,7 @@ mod tests {
         }
     }
 
-    /// Every pair of groups, for every small cluster.
+    /// Checks every pair of groups of voters, for every cluster of up to 6 replicas.
     #[test]
     fn any_two_quorums_share_a_voter() {
         for n in 1..=6 {

@@ -1,18 +1,17 @@
-//! Mutants: each hazard rule of protocol §6 can be switched off, to show that a
-//! check notices: one that has never failed may look at nothing.
+//! Mutants: each hazard rule of protocol §6 can be disabled, to show that some check detects its
+//! absence. A check that has never failed may check nothing.
 //!
-//! Where a rule is kept, the code asks `off(Rule::…)`. Without the feature
-//! `mutants` the answer is a constant and the question costs nothing; with it,
-//! the rule named by [`with`] is off in the thread that runs the body. A program
-//! that serves cannot have the feature: the server leaves its shell (sockets,
-//! disk, clock) out of such a build, so there is nothing to start.
+//! Code that obeys a rule calls `off(Rule::…)`. Without the feature `mutants`, the result is a
+//! constant and the call costs nothing. With the feature, the rule passed to [`with`] is disabled
+//! in the thread that runs the body. A server cannot be built with the feature: such a build omits
+//! the server's shell (sockets, disk, clock), so there is no program to start.
 
-/// Whether this build can switch rules off.
+/// Whether this build can disable rules.
 pub const COMPILED_IN: bool = cfg!(feature = "mutants");
 
 macro_rules! rules {
     ($($name:ident: $hazard:literal, $without:literal;)*) => {
-        /// A rule that a mutant goes without. The number is its hazard.
+        /// A rule that a mutant disables. The number in the name is that of its hazard.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Rule {
             $(
@@ -22,15 +21,15 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// Every rule, by hazard.
+            /// All rules, in order of their hazards.
             pub const ALL: &[Rule] = &[$(Rule::$name),*];
 
-            /// Its hazard in protocol §6.
+            /// Returns the number of the rule's hazard in protocol §6.
             pub fn hazard(self) -> u8 {
                 match self { $(Rule::$name => $hazard),* }
             }
 
-            /// Behaviour of replicas without it.
+            /// Describes how replicas behave without the rule.
             pub fn without(self) -> &'static str {
                 match self { $(Rule::$name => $without),* }
             }
@@ -107,15 +106,15 @@ rules! {
     H86OneSlot: 86, "a checkpoint in parts reaches as far as was executed when its last part is written";
 }
 
-/// Whether this thread runs without `rule`. Never, but for mutants.
+/// Whether `rule` is disabled in this thread. This is always false without the feature `mutants`.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn off(_: Rule) -> bool {
     false
 }
 
-/// Whether this thread runs without some rule. Assertions about what follows from
-/// the rules ask this: a mutant is for the oracles and directed tests to catch.
+/// Whether any rule is disabled in this thread. Assertions about consequences of the rules are
+/// skipped then: the oracles and directed tests should detect a mutant, not the assertions.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn mutated() -> bool {
@@ -135,17 +134,18 @@ mod switched {
         static OFF: Cell<Option<Rule>> = const { Cell::new(None) };
     }
 
-    /// Whether this thread runs without `rule`.
+    /// Whether `rule` is disabled in this thread.
     pub fn off(rule: Rule) -> bool {
         OFF.get() == Some(rule)
     }
 
-    /// Whether this thread runs without some rule.
+    /// Whether any rule is disabled in this thread.
     pub fn mutated() -> bool {
         OFF.get().is_some()
     }
 
-    /// Runs `body` without `rule`, in this thread; also if it panics, only `body`.
+    /// Runs `body` with `rule` disabled in this thread. The rule is enabled again afterwards, also
+    /// if `body` panics.
     pub fn with<T>(rule: Rule, body: impl FnOnce() -> T) -> T {
         struct Restore(Option<Rule>);
         impl Drop for Restore {

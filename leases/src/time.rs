@@ -1,9 +1,9 @@
-//! Time, and the only home of drift arithmetic.
+//! Readings of a clock, and the arithmetic that allows for clock drift.
 //!
-//! Clocks are not synchronised; only their *rates* are bounded: over any true
-//! interval `d` a clock advances between `d (1 - rho)` and `d (1 + rho)`. So a
-//! grantor that must outwait a span another clock measures stretches it by
-//! `(1 + rho) / (1 - rho)`, rounded up; a holder never stretches anything.
+//! Clocks are not synchronised. Only their *rates* are bounded: over any true interval `d` a clock
+//! advances between `d (1 - rho)` and `d (1 + rho)`. So a grantor that must outwait a span which
+//! another clock measures stretches the span by `(1 + rho) / (1 - rho)`, rounded up. A holder never
+//! stretches a span.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -11,18 +11,19 @@ use std::time::Duration;
 
 use crate::mutants::{Rule, off};
 
-/// A reading of one replica's monotonic clock, in ns since its own epoch. The
-/// clock counts suspension. Readings of two replicas are never compared.
+/// A reading of one replica's monotonic clock, in ns since that clock's epoch. The clock includes
+/// the time for which the machine was suspended. Readings of two replicas are never compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub u64);
 
 impl Time {
     /// The clock's epoch.
     pub const ZERO: Time = Time(0);
-    /// Later than any reading.
+    /// A time later than any reading.
     pub const MAX: Time = Time(u64::MAX);
 
-    /// The span since `earlier`; zero if that is not earlier.
+    /// Returns the span from `earlier` to this reading; zero if `earlier` is later than this
+    /// reading.
     #[inline]
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -53,25 +54,26 @@ impl fmt::Debug for Time {
     }
 }
 
-/// Maximum difference of the rates of two clocks.
+/// Bound on the error of clock rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClockBound {
-    /// The bound on the rate error, in parts per million (`rho` = 0.001 is 1000).
+    /// Maximum error of a clock's rate, in parts per million (`rho` = 0.001 is 1000).
     pub rho_ppm: u32,
 }
 
 impl ClockBound {
     const MILLION: u128 = 1_000_000;
 
-    /// The largest bound that is accepted: at half the rate no lease makes sense.
+    /// Maximum bound that is accepted. With clocks that may run at half the true rate, leases make
+    /// no sense.
     pub const RHO_PPM_MAX: u32 = 500_000;
 
-    /// Returns the time that this clock must count to be sure that a duration measured by
-    /// another clock has passed there: `duration (1 + rho) / (1 - rho)`, rounded up.
+    /// Returns the duration that this clock must measure before `duration` has certainly passed on
+    /// another clock: `duration (1 + rho) / (1 - rho)`, rounded up.
     ///
     /// # Panics
-    /// If `rho` is above [`RHO_PPM_MAX`](Self::RHO_PPM_MAX): settings and messages with such a
-    /// bound are refused before.
+    /// If `rho` is above [`RHO_PPM_MAX`](Self::RHO_PPM_MAX). Settings and messages with such a
+    /// bound are refused before they reach this method.
     pub fn outwait(self, duration: Duration) -> Duration {
         if !stretches() {
             return duration;
@@ -90,29 +92,30 @@ impl ClockBound {
         nanos(stretched)
     }
 
-    /// Time for which a grantor keeps a grant from *sending* a promise (§3.5, and `2 rho t0`
-    /// for the drift that accrues while a renewal's base ack ages):
-    /// `(t_lease + t_guard + 2 rho t0) (1 + rho) / (1 - rho)`.
+    /// Returns how long a grantor keeps a grant after *sending* its promise (§3.5):
+    /// `(t_lease + t_guard + 2 rho t0) (1 + rho) / (1 - rho)`. The term `2 rho t0` allows for the
+    /// drift while the ack ages on which a renewal builds.
     pub fn keep_from_send(self, t_lease: Duration, t_guard: Duration, t0: Duration) -> Duration {
         let aged = (t0.as_nanos() * 2 * u128::from(self.rho_ppm)).div_ceil(Self::MILLION);
         let duration = t_lease.saturating_add(t_guard).saturating_add(nanos(aged));
         self.outwait(duration)
     }
 
-    /// Time for which a grantor keeps a grant from receiving the ack of its latest promise:
+    /// Returns how long a grantor keeps a grant after receiving the ack of its latest promise:
     /// `t_lease (1 + rho) / (1 - rho)`.
     pub fn keep_from_ack(self, t_lease: Duration) -> Duration {
         self.outwait(t_lease)
     }
 }
 
-/// H03: clocks may run at different rates, so a grantor counts longer than the span.
+/// H03: a grantor waits longer than the span itself, because clocks may run at different rates.
 #[inline]
 fn stretches() -> bool {
     !off(Rule::H03Drift)
 }
 
-/// Spans end at 2^64 - 1 ns (584 years), as [`Time`] does.
+/// Returns a duration of `value` ns, but at most 2^64 - 1 ns (584 years), which is also the maximum
+/// of [`Time`].
 fn nanos(value: u128) -> Duration {
     Duration::from_nanos(u64::try_from(value).unwrap_or(u64::MAX))
 }
@@ -125,7 +128,7 @@ mod tests {
 
     #[test]
     fn outwaiting_covers_the_fastest_waiter_and_the_slowest_holder() {
-        // The waiter's clock runs fast (1 + rho), the holder's slow (1 - rho).
+        // The waiter's clock runs fast (1 + rho), and the holder's clock runs slow (1 - rho).
         for span_ns in [1u64, 999, 2_000_000_000, 86_400_000_000_000] {
             let waited = BOUND.outwait(Duration::from_nanos(span_ns)).as_nanos() as f64;
             let true_wait = waited / 1.001;
@@ -147,7 +150,7 @@ mod tests {
         let s = Duration::from_secs;
         let fresh = BOUND.keep_from_send(s(2), s(2), Duration::ZERO);
         let aged = BOUND.keep_from_send(s(2), s(2), s(4));
-        // 2 * 0.001 * 4 s = 8 ms, then stretched.
+        // 2 * 0.001 * 4 s = 8 ms, which is then stretched.
         let expected = BOUND.outwait(Duration::from_millis(8));
         assert!(
             (aged - fresh).abs_diff(expected) <= Duration::from_nanos(2),

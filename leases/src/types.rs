@@ -1,5 +1,5 @@
-//! The types that every other file uses. Newtypes, so that a slot is never taken
-//! for a round or a replica for a count.
+//! Types that the other modules share. They are newtypes, so that the compiler distinguishes a slot
+//! from a round, and a replica from a count.
 
 use std::fmt;
 
@@ -13,10 +13,10 @@ pub type Key = Bytes;
 pub struct ReplicaId(pub u8);
 
 impl ReplicaId {
-    /// Maximum number of replicas that can have a name: a [`ReplicaSet`] has one bit for each.
+    /// Maximum number of replicas in a cluster: a [`ReplicaSet`] has one bit for each.
     pub const COUNT_MAX: usize = 64;
 
-    /// The index as a `usize`, for tables with one row a replica.
+    /// Returns the index as a `usize`, for tables with one row for each replica.
     #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -29,15 +29,15 @@ impl fmt::Debug for ReplicaId {
     }
 }
 
-/// A set of replicas: one bit for each.
+/// A set of replicas, with one bit for each replica.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ReplicaSet(pub u64);
 
 impl ReplicaSet {
-    /// Nobody.
+    /// The set without any replica.
     pub const EMPTY: ReplicaSet = ReplicaSet(0);
 
-    /// The replicas `0..n`.
+    /// Returns the set of the replicas `0..n`.
     ///
     /// # Panics
     /// If `n > 64`.
@@ -48,10 +48,10 @@ impl ReplicaSet {
         ReplicaSet(u64::MAX.checked_shr(unused as u32).unwrap_or(0))
     }
 
-    /// The set of one replica.
+    /// Returns the set that contains only `replica`.
     #[inline]
     pub fn one(replica: ReplicaId) -> ReplicaSet {
-        // A shift by more would wrap, and name another replica.
+        // A shift by 64 or more would wrap around and denote another replica.
         assert!(
             replica.index() < ReplicaId::COUNT_MAX,
             "a set has a bit for the replica"
@@ -77,7 +77,7 @@ impl ReplicaSet {
         *self = self.minus(ReplicaSet::one(replica));
     }
 
-    /// Number of replicas in the set.
+    /// Returns the number of replicas in the set.
     #[inline]
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
@@ -89,19 +89,19 @@ impl ReplicaSet {
         self.0 == 0
     }
 
-    /// Members of either set.
+    /// Returns the members of either set.
     #[inline]
     pub fn union(self, other: ReplicaSet) -> ReplicaSet {
         ReplicaSet(self.0 | other.0)
     }
 
-    /// Members of both sets.
+    /// Returns the members of both sets.
     #[inline]
     pub fn intersection(self, other: ReplicaSet) -> ReplicaSet {
         ReplicaSet(self.0 & other.0)
     }
 
-    /// Members of this set that are not in `other`.
+    /// Returns the members of this set that are not in `other`.
     #[inline]
     pub fn minus(self, other: ReplicaSet) -> ReplicaSet {
         ReplicaSet(self.0 & !other.0)
@@ -113,7 +113,7 @@ impl ReplicaSet {
         self.0 & !other.0 == 0
     }
 
-    /// The members, in rising order.
+    /// Returns the members, in ascending order.
     #[inline]
     pub fn iter(self) -> impl Iterator<Item = ReplicaId> {
         let mut bits = self.0;
@@ -141,15 +141,16 @@ impl fmt::Debug for ReplicaSet {
     }
 }
 
-/// A position in a log. The first entry is in slot 1; slot 0 is "before any".
+/// A position in a log. The first entry is in slot 1. Slot 0 denotes the position before the first
+/// entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Slot(pub u64);
 
 impl Slot {
-    /// Before the first entry.
+    /// The position before the first entry.
     pub const ZERO: Slot = Slot(0);
 
-    /// The slot after this one.
+    /// Returns the slot after this one.
     #[must_use]
     #[inline]
     pub fn next(self) -> Slot {
@@ -164,17 +165,17 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// A leader's term: compared by round, then by the replica that chose it.
+/// A leader's term. Ballots are ordered by round, then by replica.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Ballot {
-    /// Rises with every attempt at leadership; 0 is "none yet".
+    /// Number that rises with every attempt to become leader; 0 if there was none yet.
     pub round: u64,
     /// Replica that leads in this ballot.
     pub replica: ReplicaId,
 }
 
 impl Ballot {
-    /// Below every ballot that anybody proposes under.
+    /// The ballot below every ballot under which a replica proposes.
     pub const ZERO: Ballot = Ballot {
         round: 0,
         replica: ReplicaId(0),
@@ -187,7 +188,8 @@ impl fmt::Debug for Ballot {
     }
 }
 
-/// A run of a replica: a durable counter that rises at every start. 0: not known.
+/// A run of a replica, numbered by a durable counter that rises at every start; 0 if the run is not
+/// known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Incarnation(pub u64);
 
@@ -197,8 +199,8 @@ impl fmt::Debug for Incarnation {
     }
 }
 
-/// A lease configuration, named by its slot in the configuration log. 0: the
-/// configuration before the first, under which nobody holds anything.
+/// A lease configuration, named by its slot in the configuration log. 0 names the configuration
+/// before the first one, under which no replica holds any key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ConfigId(pub u64);
 

@@ -1,19 +1,20 @@
-//! `leasehold cluster status --limits`: each limit, the amount that is taken of it, and the number
-//! of times that it has acted.
+//! `leasehold cluster status --limits`. It shows each limit, the part of it that is in use, and the
+//! number of times that it has taken effect.
 
 use std::collections::BTreeMap;
 
 use leasehold_wire::StatusReply;
 
-/// Description of how one limit is shown.
+/// Counters from which one limit is shown.
 struct Row {
     what: &'static str,
-    /// The counter that has the limit itself.
+    /// Name of the counter that reports the limit itself.
     limit: &'static str,
     unit: &'static str,
-    /// The counter of what is taken now, and by what it is divided.
+    /// Name of the counter of the part in use, and the number by which the counter is divided.
     taken: Option<(&'static str, f64)>,
-    /// The counters that grow when the limit acts, and what they count.
+    /// Names of the counters that grow when the limit takes effect, each with a word for the
+    /// counted events.
     acted: &'static [(&'static str, &'static str)],
 }
 
@@ -126,7 +127,7 @@ const ROWS: [Row; 14] = [
     },
 ];
 
-/// Other counters, without a limit that could be set.
+/// Other counters, which belong to no configurable limit.
 const OTHERS: [(&str, &[(&str, &str)]); 4] = [
     (
         "rounds",
@@ -157,7 +158,7 @@ const OTHERS: [(&str, &[(&str, &str)]); 4] = [
     ),
 ];
 
-/// A table of the limits of each replica that has answered.
+/// Returns the lines of a table with the limits of each replica that answered.
 pub fn lines<'a>(reported: impl Iterator<Item = &'a StatusReply>) -> Vec<String> {
     let mut lines = Vec::new();
     for status in reported {

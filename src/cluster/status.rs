@@ -1,5 +1,5 @@
-//! `leasehold cluster status`: the state of each replica, the leader, and the keys that each
-//! replica may read.
+//! `leasehold cluster status`. It shows the state of each replica, the leader, and the keys that
+//! each replica may read.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::limits;
 use crate::connector::{ClientCredentials, Connector};
 use crate::terminal::{runtime, say};
 
-/// Longest time that a replica may take to answer: a paused one never does.
+/// Longest time to wait for a replica's answer. A paused replica never answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 const LEGEND: &str = "\
@@ -23,7 +23,7 @@ state: what the process does, and for how long.   leader: who leads, as this rep
 may read: what the replica answers by itself, under promises of at least half of the others.
   every key | its lists: keys that name it as a holder | unlisted keys: keys that name no holders";
 
-/// Prints how the cluster in `dir` is, with the limits of its replicas if they are wanted.
+/// Prints the state of the cluster in `dir`, and the limits of its replicas if `with_limits`.
 pub fn show(dir: &Path, with_limits: bool) -> anyhow::Result<()> {
     let ControlResponse::Status(overview) = standing::ask(dir, ControlRequest::Status)? else {
         anyhow::bail!("the supervisor did not say how the cluster is");
@@ -95,7 +95,7 @@ pub fn show_limits(addresses: &[String], credentials: &ClientCredentials) -> any
     }
 }
 
-/// Answer of a replica; `None` if it was not asked, for it does not run.
+/// Answer of a replica; `None` if the replica is not running and was not asked.
 type Answer = Option<anyhow::Result<StatusReply>>;
 
 async fn ask_all(
@@ -142,7 +142,7 @@ fn print_node(node: &NodeReport, address: SocketAddr, answer: &Answer, n: usize)
     }
 }
 
-/// Describes the keys that the replica may read by itself.
+/// Describes the keys that the replica may read locally.
 fn may_read(status: &StatusReply, n: usize) -> String {
     let promised = status.peers.iter().filter(|peer| peer.granted_by).count();
     let unlisted = status.unlisted.contains(&status.replica);
@@ -167,7 +167,7 @@ fn may_read(status: &StatusReply, n: usize) -> String {
     what.to_owned()
 }
 
-/// Describes the holders of keys by the newest configuration that any replica knows.
+/// Describes the holders of keys in the newest configuration that a replica reports.
 fn holders(state: &ClusterState, answers: &[Answer]) -> Vec<String> {
     let statuses = answers.iter().flatten().flatten();
     let Some(newest) = statuses.max_by_key(|status| status.configuration) else {
@@ -197,7 +197,7 @@ fn holders(state: &ClusterState, answers: &[Answer]) -> Vec<String> {
     vec![line + ".", demand(answers)]
 }
 
-/// Describes the amount of demand that is remembered, and the cost of reporting it.
+/// Describes the demand that is stored, and the cost of reporting it.
 fn demand(answers: &[Answer]) -> String {
     let most = |name: &str| {
         let statuses = answers.iter().flatten().flatten();
@@ -214,7 +214,7 @@ fn demand(answers: &[Answer]) -> String {
     )
 }
 
-/// Explains that nothing is written, if so many replicas do not run that no majority is left.
+/// Explains that writes are stalled if no majority of the replicas is running; `None` otherwise.
 fn standstill(nodes: &[NodeReport]) -> Option<String> {
     let n = nodes.len();
     let down = nodes.iter().filter(|node| node.state != "up").count();
@@ -226,7 +226,7 @@ fn standstill(nodes: &[NodeReport]) -> Option<String> {
     })
 }
 
-/// A fault that holds, in a line.
+/// Describes an active fault in a line.
 pub fn fault_line(fault: &FaultReport) -> String {
     let end = match fault.ends_in_s {
         Some(s) => format!("ends in {}", ago(s)),
@@ -240,7 +240,7 @@ pub fn fault_line(fault: &FaultReport) -> String {
     )
 }
 
-/// A time in a few letters.
+/// Writes a duration in a few letters.
 fn ago(seconds: f64) -> String {
     match seconds as u64 {
         s @ 0..120 => format!("{s} s"),

@@ -17,7 +17,7 @@ use crate::advice::{AdviceContext, shortlist};
 use crate::connector::Connector;
 use crate::terminal::say;
 
-/// With fewer operations than this, forecasts say more about chance than about demand.
+/// Number of operations below which forecasts reflect chance rather than demand.
 const OPERATIONS_MIN: f64 = 500.0;
 
 const ABOUT: &str = "\
@@ -66,7 +66,7 @@ pub async fn run(args: &LeaseAdviseArgs, connector: &Connector) -> anyhow::Resul
         .into_iter()
         .filter(|one| leader.is_none_or(|leader| one.leader == leader) || context.is_now(one))
         .collect();
-    // The one in force is shown, and not advised if another leader was asked for.
+    // The plan in force is always shown. It is not advised if another leader was requested.
     let requested = |one: &&Forecast| leader.is_none_or(|leader| one.leader == leader);
     let candidates: Vec<Forecast> = all.iter().filter(requested).cloned().collect();
     let advised = best(&candidates).filter(|_| !view.is_empty());
@@ -92,8 +92,8 @@ pub async fn run(args: &LeaseAdviseArgs, connector: &Connector) -> anyhow::Resul
     }
 }
 
-/// The replica that leads, and what it knows. Of several addresses each is tried: demand is
-/// known to the leader alone.
+/// Connects to the leader, and returns the connection and the status of the leader. If several
+/// addresses are given, each is tried, because only the leader knows the demand.
 async fn ask_leader(connector: &Connector) -> anyhow::Result<(Client, StatusReply)> {
     let first = connector.connect().await?.client;
     let status = first.raw().status(with_demand()).await?;
@@ -167,7 +167,7 @@ fn show(
 }
 
 impl LeaderView {
-    /// Returns the strategy in force, or those of all key ranges, in words.
+    /// Describes the strategy that is in force, or the strategies of all key ranges.
     fn in_force(&self) -> String {
         match self.ranges {
             1 => format!("strategy {}", self.strategy),
@@ -178,7 +178,7 @@ impl LeaderView {
         }
     }
 
-    /// Returns the plans to forecast: every strategy, and the present holders if no strategy
+    /// Returns the plans to forecast: every strategy, and also the present holders if no strategy
     /// describes them.
     fn plans(&self) -> Vec<HolderPlan> {
         let more = Some(HolderPlan::AsNow).filter(|plan| self.now == *plan);
@@ -193,7 +193,7 @@ impl LeaderView {
         }
     }
 
-    /// Whether no operation is left in the counts.
+    /// Whether the counts contain no operation.
     fn is_empty(&self) -> bool {
         self.profile.operations() < 1.0
     }
@@ -236,7 +236,7 @@ impl LeaderView {
     }
 }
 
-/// Asks for what the leader knows of demand and distances, too.
+/// Returns a request for the status including the leader's knowledge of demand and distances.
 fn with_demand() -> StatusRequest {
     StatusRequest {
         demand: true,

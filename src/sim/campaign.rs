@@ -1,5 +1,5 @@
-//! Runs many seeds on all cores. The result does not depend on the number of cores: it
-//! is that of the seeds in order, up to the first that fails or reaches the goal.
+//! Runs many seeds on all cores. The result does not depend on the number of cores: it includes all
+//! seeds in order, up to the first that fails or reaches the goal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,12 +16,12 @@ use crate::terminal::{interrupted, runtime};
 /// Interval at which the terminal is brought up to date.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Way in which a campaign ended.
+/// Reason why a campaign ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CampaignEnd {
-    /// At its goal, or at a failure.
+    /// It has reached its goal, or a seed has failed.
     Over,
-    /// By SIGINT or SIGTERM.
+    /// It was interrupted by SIGINT or SIGTERM.
     Interrupted,
 }
 
@@ -35,8 +35,8 @@ struct SeedQueue<F> {
     examine: F,
 }
 
-/// Examines seeds until the goal is reached, one fails, or somebody interrupts;
-/// seeds under way are finished in any case. `watch` is called now and then.
+/// Examines seeds until the goal is reached, a seed fails, or the user interrupts. Seeds that have
+/// begun are finished in any case. `watch` is called at intervals.
 pub fn drive(
     progress: &mut CampaignProgress,
     threads: usize,
@@ -64,7 +64,7 @@ pub fn drive(
         .collect();
     drop(sender);
     let ended = runtime()?.block_on(gather(progress, results, &queue.stop, &mut watch));
-    // An error of `watch` must not leave threads behind.
+    // The threads must be stopped even if `watch` fails.
     queue.stop.store(true, Ordering::Relaxed);
     for worker in workers {
         if worker.join().is_err() {
@@ -74,7 +74,7 @@ pub fn drive(
     ended
 }
 
-/// Takes what the threads examine, until they have ended.
+/// Receives the results of the threads until the threads have ended.
 async fn gather(
     progress: &mut CampaignProgress,
     mut results: mpsc::UnboundedReceiver<(u64, Result<CampaignTally, SeedFailure>)>,

@@ -1,12 +1,11 @@
-//! The choices of a campaign: read from the command line, passed to the simulator, and
-//! written as the flags that repeat it.
+//! Parameters of a campaign. They are read from the command line, passed to the simulator, and
+//! written as the flags that repeat the campaign.
 
 use clap::Args;
 use leasehold_sim::scenario::{Choices, RATE, strategies};
 use leasehold_sim::self_test::ClockSelfTest;
 
-/// Bound on clock drift that the simulator's replicas count with, in ppm; a control breaks it
-/// tenfold.
+/// Bound on clock drift that the simulator's replicas assume, in ppm. A control exceeds it tenfold.
 const RHO_PPM: u32 = 1000;
 
 #[derive(Args)]
@@ -32,7 +31,7 @@ pub struct ChoiceArgs {
     no_faults: bool,
 }
 
-/// A number of cluster-hours.
+/// Parses a number of cluster-hours.
 pub fn hours(text: &str) -> Result<f64, String> {
     let hours: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     let good = hours > 0.0 && hours <= 1e6;
@@ -41,7 +40,7 @@ pub fn hours(text: &str) -> Result<f64, String> {
 }
 
 impl ChoiceArgs {
-    /// With every default filled in.
+    /// Fills in the defaults of all choices that were not made.
     pub fn resolve(&self, control: Option<ClockSelfTest>) -> ResolvedChoices {
         let beyond = control == Some(ClockSelfTest::Drift);
         let drift_ppm = self.drift_ppm;
@@ -60,12 +59,12 @@ impl ChoiceArgs {
     }
 }
 
-/// Choices with every default filled in.
+/// Choices with all defaults filled in.
 #[derive(Clone, Debug)]
 pub struct ResolvedChoices {
     seconds: u64,
     rate: u32,
-    /// None: all.
+    /// Strategies with which runs begin; empty for all strategies.
     strategies: Vec<String>,
     replicas: Option<u8>,
     drift_ppm: u32,
@@ -74,7 +73,7 @@ pub struct ResolvedChoices {
 }
 
 impl ResolvedChoices {
-    /// For the simulator.
+    /// Converts the choices for the simulator.
     pub fn choices(&self) -> Choices {
         let all = strategies();
         let names = all.iter().map(|(name, _)| *name);
@@ -93,7 +92,7 @@ impl ResolvedChoices {
         }
     }
 
-    /// Every choice, by the name of its flag.
+    /// Returns all choices, each with the name of its flag.
     pub fn named(&self) -> Vec<(&'static str, String)> {
         let strategies = if self.strategies.is_empty() {
             "all of them".to_owned()
@@ -114,7 +113,7 @@ impl ResolvedChoices {
         ]
     }
 
-    /// The flags that make the same choices; those that equal the defaults are left out.
+    /// Returns the flags that make the same choices. Flags with default values are omitted.
     pub fn flags(&self) -> String {
         let mut words = String::new();
         let mut add = |flag: &str, value: &dyn std::fmt::Display| {

@@ -1,4 +1,4 @@
-//! The time that a campaign takes, and how far it is, shown while it runs.
+//! Duration of a campaign, and its progress, which is shown while it runs.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -12,16 +12,16 @@ use crate::terminal::note;
 /// Interval at which a line is printed without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(60);
 
-/// Processor time and elapsed time.
+/// Processor time and elapsed time of a campaign.
 pub struct CampaignClock {
-    /// Taken by earlier runs of the same campaign, in seconds.
+    /// Processor time of earlier runs of the same campaign, in seconds.
     earlier_cpu_s: f64,
     earlier_wall_s: f64,
     began: Instant,
 }
 
 impl CampaignClock {
-    /// Counts on from what earlier runs took, in seconds.
+    /// Starts to measure time, which is added to the times of earlier runs (in seconds).
     pub fn begin(earlier_cpu_s: f64, earlier_wall_s: f64) -> CampaignClock {
         CampaignClock {
             earlier_cpu_s,
@@ -30,23 +30,23 @@ impl CampaignClock {
         }
     }
 
-    /// Time that processors have spent, in seconds.
+    /// Returns the processor time of the campaign, in seconds.
     pub fn cpu_s(&self) -> f64 {
         let spent = clock_gettime(ClockId::ProcessCPUTime);
         self.earlier_cpu_s + spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
     }
 
-    /// Time that has passed, in seconds.
+    /// Returns the elapsed time of the campaign, in seconds.
     pub fn wall_s(&self) -> f64 {
         self.earlier_wall_s + self.began.elapsed().as_secs_f64()
     }
 }
 
-/// A bar on a terminal; elsewhere a line now and then.
+/// Display of the progress: a bar on a terminal, otherwise a new line at intervals.
 pub struct ProgressDisplay {
     bar: Option<ProgressBar>,
     began: Instant,
-    /// Progress at the time `began`, as a share.
+    /// Progress at the time `began`, as a share from 0 to 1.
     began_at: f64,
     line: Instant,
 }
@@ -95,7 +95,7 @@ impl ProgressDisplay {
         )
     }
 
-    /// Time left, by the pace of this run.
+    /// Describes the remaining time, estimated from the speed of this run.
     fn left(&self, share: f64) -> String {
         let gained = share - self.began_at;
         if gained <= 0.0 {
@@ -107,7 +107,7 @@ impl ProgressDisplay {
     }
 }
 
-/// The share of a campaign that is done.
+/// Returns the share of a campaign that is done, from 0 to 1.
 fn share(progress: &CampaignProgress) -> f64 {
     let (seeds, virtual_ns) = progress.done();
     let share = match progress.goal() {

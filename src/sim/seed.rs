@@ -1,4 +1,4 @@
-//! One seed, run quietly.
+//! Runs of one seed without output.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,13 +19,13 @@ thread_local! {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SeedFailure {
     pub seed: u64,
-    /// The check that noticed: an oracle, `assertion` (the replica itself), or `determinism`.
+    /// Check that failed: an oracle, `assertion` (of the replica itself), or `determinism`.
     pub oracle: String,
     pub what: String,
 }
 
-/// A replica panics when its own invariant is broken. In a run that is a violation like
-/// any other, so the panic is not printed.
+/// Suppresses the output of panics. A replica panics when one of its invariants is broken. In a run
+/// this is a violation like any other.
 pub fn keep_assertions_quiet() {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -37,7 +37,7 @@ pub fn keep_assertions_quiet() {
     }));
 }
 
-/// Runs a scenario. A panic is a violation, and says where it came from.
+/// Runs a scenario. A panic is reported as a violation that names its location.
 pub fn run(scenario: &Scenario, trace: Option<Trace>) -> ScenarioOutcome {
     QUIET.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(|| run::run(scenario, trace)));
@@ -57,7 +57,7 @@ pub fn run(scenario: &Scenario, trace: Option<Trace>) -> ScenarioOutcome {
     outcome
 }
 
-/// Runs a seed; twice, if the runs are to be compared.
+/// Runs a seed; twice if the two runs are to be compared.
 pub fn seed(seed: u64, choices: &Choices, twice: bool) -> Result<CampaignTally, SeedFailure> {
     let first = once(seed, choices)?;
     if !twice {

@@ -1,5 +1,5 @@
-//! `leasehold sim --control`: breaks an assumption and looks for the violation that must
-//! follow. Success is to find it.
+//! `leasehold sim --control`, which breaks an assumption and searches for the violation that must
+//! follow. The command succeeds if it finds the violation.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use super::seed::{self, SeedFailure};
 use super::single;
 use crate::terminal::{Interrupted, say};
 
-/// Seeds that are tried without --seeds.
+/// Number of seeds that are tried without --seeds.
 const SEEDS: u64 = 300;
 
 pub fn run(
@@ -56,10 +56,10 @@ pub fn run(
     )
 }
 
-/// Number of seeds that each oracle ended, for oracles that are not judges of the control.
+/// Number of seeds that each oracle ended, for oracles that the control does not test.
 type OtherViolations = Arc<Mutex<BTreeMap<String, u64>>>;
 
-/// Examines a seed; only what the judges notice counts as found.
+/// Examines a seed. Only violations that the control's own oracles detect are reported as found.
 fn worker(
     choices: Choices,
     judges: &'static [&'static str],

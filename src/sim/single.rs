@@ -1,4 +1,4 @@
-//! `leasehold sim --seed`: one run in detail.
+//! `leasehold sim --seed`, which runs a single seed and shows details.
 
 use anyhow::bail;
 use leasehold_kernel::network::Faults;
@@ -10,16 +10,17 @@ use super::choices::ResolvedChoices;
 use super::seed;
 use crate::terminal::say;
 
-/// Lines of a trace that are usually enough to see what went wrong.
+/// Number of lines of a trace that usually suffice to see the cause of a failure.
 pub const LINES: usize = 400;
 
-/// The line that repeats a seed and shows the end of its trace.
+/// Returns the command that repeats a seed and shows the end of its trace.
 pub fn command(seed: u64, resolved: &ResolvedChoices) -> String {
     let words = resolved.flags();
     format!("leasehold sim --seed {seed} --trace --lines {LINES}{words}")
 }
 
-/// Runs a seed; prints so many of its last lines (0: all), if any, and what came of it.
+/// Runs a seed, and prints its result. Before that, it prints the last `lines` lines of the trace:
+/// all lines if this is 0, and none if it is `None`.
 pub fn run(seed: u64, resolved: &ResolvedChoices, lines: Option<usize>) -> anyhow::Result<()> {
     let scenario = Scenario::draw(seed, &resolved.choices());
     let outcome = seed::run(&scenario, lines.map(Trace::keeping));
@@ -37,7 +38,7 @@ pub fn run(seed: u64, resolved: &ResolvedChoices, lines: Option<usize>) -> anyho
     }
 }
 
-/// Describes the parameters of a run in words.
+/// Describes the parameters of a run.
 pub fn describe_scenario(scenario: &Scenario) -> String {
     let (replica, load) = (&scenario.world.replica, &scenario.load);
     let params = &replica.params;

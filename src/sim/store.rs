@@ -1,6 +1,6 @@
-//! A campaign on disk: its state, from which the same command goes on, its summary,
-//! and the end of a failed seed's trace. Files are replaced whole, or not at all, and
-//! one process at a time has the directory.
+//! Files of a campaign: its state, from which the same command continues, its summary, and the end
+//! of the trace of a failed seed. Each file is replaced in one step. Only one process at a time can
+//! use the directory.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -22,20 +22,21 @@ use super::seed::{self, SeedFailure};
 use super::single::{LINES, command, describe_scenario};
 use super::summary::CampaignSummary;
 
-/// Names the code that this program simulates (`build.rs`).
+/// Identifier of the code that this program simulates (`build.rs`).
 pub const SIMULATED: &str = env!("LEASEHOLD_SIMULATED");
 
-/// A campaign's directory, if one was asked for.
+/// Directory of a campaign, if one was given.
 pub struct CampaignStore {
     dir: Option<DirLock>,
     pub state: CampaignState<CampaignTally>,
 }
 
 impl CampaignStore {
-    /// Finds the state that an earlier run left, or begins.
+    /// Loads the state that an earlier run stored, or begins a new campaign.
     ///
     /// # Errors
-    /// The directory is in use, or has another campaign, or no readable one.
+    /// Returns an error if another process uses the directory, or if it contains another campaign
+    /// or an unreadable state.
     pub fn open(
         dir: Option<&Path>,
         resolved: &ResolvedChoices,
@@ -86,7 +87,8 @@ impl CampaignStore {
         replace(&dir.join("summary.md"), &summary.page())
     }
 
-    /// Runs a failed seed again and keeps the end of its trace; says where.
+    /// Runs a failed seed again, and stores the end of its trace. Returns the location of the
+    /// trace.
     pub fn write_violation(
         &self,
         failure: &SeedFailure,
@@ -113,14 +115,14 @@ impl CampaignStore {
     }
 }
 
-/// A lock on a directory, held until this is dropped or the process ends in any way.
+/// Lock on a directory. It is held until it is dropped or the process ends in any way.
 struct DirLock {
     dir: PathBuf,
     _lock: File,
 }
 
 impl DirLock {
-    /// Makes the directory if need be.
+    /// Locks a directory, which is created if necessary.
     fn take(dir: &Path) -> anyhow::Result<DirLock> {
         std::fs::create_dir_all(dir)
             .with_context(|| format!("--out {}: making that directory", dir.display()))?;
@@ -159,7 +161,7 @@ fn json(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-/// Writes a file next to the old one, then puts it in its place.
+/// Writes a file next to the old one, and then replaces the old one.
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let beside = path.with_extension("tmp");
     let write = || {

@@ -1,4 +1,4 @@
-//! A campaign's summary: the same figures on the terminal, as JSON and as a page.
+//! Summary of a campaign. The terminal, the JSON file and the page show the same figures.
 
 use std::collections::BTreeMap;
 
@@ -15,40 +15,41 @@ use super::store::SIMULATED;
 /// Summary of a campaign, in the form in which it is serialized.
 #[derive(Serialize)]
 pub struct CampaignSummary {
-    /// Command that repeats the campaign, and name of the simulated code.
+    /// Command that repeats the campaign, with the identifier of the simulated code.
     command: String,
     code: &'static str,
-    /// The choices, by flag.
+    /// All choices, each with the name of its flag.
     choices: Vec<(&'static str, String)>,
-    /// The seeds that count: from here, up to and without there.
+    /// First seed that is included. The end of the range, `next`, is exclusive.
     from: u64,
     next: u64,
     cluster_hours: f64,
     cpu_minutes: f64,
     wall_minutes: f64,
     cluster_hours_per_cpu_minute: f64,
-    /// While clients began operations.
+    /// Requests for each second of virtual time in which clients began operations.
     asked_per_virtual_second: f64,
     answered_per_virtual_second: f64,
-    /// Digest of every event of every run.
+    /// Digest of all events in all runs.
     digest: String,
-    /// Whether every seed ran twice, and the runs were compared.
+    /// Whether every seed ran twice, and the two runs were compared.
     #[serde(skip)]
     twice: bool,
     violations: Vec<SeedFailure>,
     /// Faults, checks and reads that should have occurred and never did.
     pub missing: Vec<String>,
     totals: CampaignTally,
-    /// Faults that could happen at all, in the order of the summary.
+    /// Kinds of faults that were possible, in the order of the summary.
     #[serde(skip)]
     faults: Vec<FaultKind>,
 }
 
-/// A title, and names with figures.
+/// Title of a section, and its rows: (name, figure).
 type Section = (&'static str, Vec<(String, String)>);
 
 impl CampaignSummary {
-    /// Summary of a campaign that began with seed `from`; with `twice` each seed ran twice.
+    /// Creates the summary of a campaign that began with seed `from`. `twice` tells whether each
+    /// seed ran twice.
     pub fn new(
         resolved: &ResolvedChoices,
         progress: &CampaignProgress,
@@ -65,7 +66,7 @@ impl CampaignSummary {
         let mut named = resolved.named();
         named.push(("--twice", twice.to_string()));
         let twice_flag = if twice { " --twice" } else { "" };
-        // Failed seeds do not count, but the command must repeat them, too.
+        // Failed seeds are not included, but the command must repeat them too.
         let failed = progress
             .failures()
             .into_iter()
@@ -95,7 +96,7 @@ impl CampaignSummary {
         }
     }
 
-    /// In one line: how much, and with what result.
+    /// Describes the size of the campaign and its result in one line.
     fn brief(&self) -> String {
         let result = match self.violations.len() {
             0 if self.twice => {
@@ -125,7 +126,7 @@ impl CampaignSummary {
         ]
     }
 
-    /// Returns the rows on the seeds simulated and the outcomes of operations.
+    /// Returns the rows on the simulated seeds and the results of operations.
     fn operations(&self) -> Vec<(String, String)> {
         let totals = &self.totals;
         let seeds = match totals.seeds {
@@ -150,7 +151,8 @@ impl CampaignSummary {
         ]
     }
 
-    /// Returns the rows on reads close to the ends of their leases, the time taken, and the runs'
+    /// Returns the rows on reads close to the ends of their leases, on the time taken, and on the
+    /// digest of the runs.
     /// digest.
     fn costs(&self) -> Vec<(String, String)> {
         let totals = &self.totals;
@@ -172,7 +174,7 @@ impl CampaignSummary {
         ]
     }
 
-    /// For the terminal.
+    /// Returns the summary for the terminal.
     pub fn text(&self) -> String {
         let sections = self.sections();
         let rows = sections.iter().flat_map(|(_, rows)| rows);
@@ -187,7 +189,7 @@ impl CampaignSummary {
         text + &self.brief()
     }
 
-    /// In Markdown.
+    /// Returns the summary in Markdown.
     pub fn page(&self) -> String {
         let mut page = format!(
             "# A campaign of simulated seeds\n\n**{}.** To repeat it, with the same sources \
@@ -217,7 +219,7 @@ fn row(name: &str, figure: String) -> (String, String) {
     (name.to_owned(), figure)
 }
 
-/// A number with its digits in threes.
+/// Writes a number with its digits in groups of three.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

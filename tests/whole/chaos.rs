@@ -1,4 +1,4 @@
-//! `leasehold chaos`, small: three sites a few ms apart.
+//! Small runs of `leasehold chaos` with three sites a few ms apart.
 
 use std::process::Stdio;
 
@@ -47,7 +47,7 @@ fn a_falsified_history_is_noticed() {
     place.assert_no_process_left();
 }
 
-/// Replicas that write no log lose everything when all are killed.
+/// Checks that a loss of data is found: replicas without a log lose everything when all are killed.
 #[test]
 fn acknowledged_writes_that_are_lost_are_noticed_and_all_about_it_is_kept() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! Cost of one draw: the simulator makes hundreds of millions of them.
+//! Cost of one draw. The simulator makes hundreds of millions of draws.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use leasehold_ycsb::generator::{Permutation, Random, ScrambledZipfian, ZipfExact, Zipfian};

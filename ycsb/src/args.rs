@@ -1,33 +1,33 @@
-//! The command line as YCSB users type it: `ycsb load|run [db] -P file -p k=v -s
-//! -threads n -target n -l label`, long options with one dash or two.
+//! The command line of YCSB: `ycsb load|run [db] -P file -p k=v -s -threads n -target n -l label`,
+//! with one or two dashes before long options.
 
 use crate::properties::{Properties, PropertyError};
 use crate::runner::Phase;
 
-/// Action that a command line asks for.
+/// Action that a command line requests.
 #[derive(Debug)]
 pub enum Invocation {
-    /// Carry out a workload.
+    /// Carries out a workload.
     Execute(Box<YcsbArgs>),
-    /// Show this text.
+    /// Shows this text.
     Help(&'static str),
 }
 
-/// A command line that was understood.
+/// A command line that was parsed.
 #[derive(Clone, Debug)]
 pub struct YcsbArgs {
-    /// Load or run.
+    /// Phase: load or run.
     pub phase: Phase,
-    /// The files, then the arguments.
+    /// Properties from the files, then from the arguments.
     pub properties: Properties,
-    /// Ignored parts of the command line, with the reason.
+    /// Warnings about ignored parts of the command line, with the reasons.
     pub warnings: Vec<String>,
 }
 
-/// Why a command line is not understood.
+/// Reason why a command line cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum ArgsError {
-    /// Neither `load` nor `run`.
+    /// The phase is neither `load` nor `run`.
     #[error("found \"{0}\", expected load or run; --help shows how")]
     Phase(String),
     /// An option that needs a value has none.
@@ -35,13 +35,13 @@ pub enum ArgsError {
     NoValue {
         /// The option as it was typed.
         option: String,
-        /// Value that it takes.
+        /// Description of the values that the option accepts.
         expected: &'static str,
     },
-    /// No such option.
+    /// There is no option of this name.
     #[error("unknown option {0}; --help shows all")]
     Unknown(String),
-    /// A property is wrong.
+    /// A property has a fault.
     #[error(transparent)]
     Property(#[from] PropertyError),
 }
@@ -142,10 +142,10 @@ Examples:
       -target 2000 -p maxexecutiontime=60 -p warmuptime=10
 ";
 
-/// Understands what follows `leasehold ycsb`.
+/// Parses the arguments after `leasehold ycsb`.
 ///
 /// # Errors
-/// If it is not understood, or a property file cannot be read.
+/// If the arguments cannot be parsed, or a property file cannot be read.
 pub fn parse<I>(arguments: I) -> Result<Invocation, ArgsError>
 where
     I: IntoIterator,
@@ -186,13 +186,13 @@ fn parse_options(
 #[derive(Default)]
 struct Options {
     files: Vec<String>,
-    /// Each `name=value`.
+    /// Arguments of `-p`, each `name=value`.
     arguments: Vec<String>,
     warnings: Vec<String>,
 }
 
 impl Options {
-    /// Takes an option, and its value from `rest` if it is not attached.
+    /// Takes an option. If its value is not attached, takes the value from `rest`.
     fn take(
         &mut self,
         argument: &str,
@@ -225,7 +225,7 @@ impl Options {
                 return self.ignore(&format!("-{option} {value}"), OTHER_STORE);
             }
             "load" | "t" => return self.ignore(argument, "the phase was named before"),
-            // `ycsb run mongodb -P ...`: the binding's name comes first.
+            // `ycsb run mongodb -P ...`: the name of the binding comes first.
             _ if !argument.starts_with('-') && self.is_empty() => {
                 return self.ignore(argument, OTHER_STORE);
             }
@@ -235,7 +235,7 @@ impl Options {
         Ok(())
     }
 
-    /// Whether no property or file was named yet.
+    /// Whether no property and no file was named yet.
     fn is_empty(&self) -> bool {
         self.files.is_empty() && self.arguments.is_empty()
     }
@@ -246,11 +246,11 @@ impl Options {
     }
 }
 
-/// Why an option that chooses a store is ignored.
+/// Reason for ignoring an option that chooses a store.
 const OTHER_STORE: &str = "the store is Leasehold";
 
-/// The name of an option without its dashes, and the value behind a `=`. The name is
-/// empty for what is no option.
+/// Splits an option into its name without dashes and the value after a `=`. The name is empty if
+/// the argument is not an option.
 fn split(argument: &str) -> (&str, Option<&str>) {
     let long = argument.strip_prefix("--");
     let Some(option) = long.or_else(|| argument.strip_prefix('-')) else {

@@ -1,5 +1,5 @@
-//! `leasehold ycsb`: connects, carries out the workload, and reports. The caller decides where
-//! the report goes and what Ctrl-C does.
+//! `leasehold ycsb`: connects, carries out the workload, and reports. The caller decides the
+//! destination of the report and the effect of Ctrl-C.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -21,10 +21,10 @@ use crate::status::{CoarseObserver, RunStatus, TeeObserver};
 use crate::store::KvStore;
 use crate::workload::CoreWorkload;
 
-/// Why there is no report.
+/// Reason why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// A property is wrong.
+    /// A property has a fault.
     #[error(transparent)]
     Property(#[from] PropertyError),
     /// No replica can be reached.
@@ -36,7 +36,7 @@ pub enum CommandError {
     /// The file of the token cannot be used.
     #[error("leasehold.token_file: {0}")]
     Token(#[from] leasehold_transport::PrivateFileError),
-    /// Addresses do not belong to the sites, or not together.
+    /// The addresses do not match the sites, or do not belong to one cluster.
     #[error("{0}")]
     Sites(String),
     /// A histogram file cannot be written.
@@ -45,28 +45,28 @@ pub enum CommandError {
     /// The report cannot be written.
     #[error("cannot write the report: {0}")]
     Report(io::Error),
-    /// The report cannot be written where it was to go.
+    /// The report cannot be written to its file.
     #[error("exportfile: cannot write {path}: {source}")]
     Export {
-        /// Where to.
+        /// Path of the file.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
     },
-    /// Something else that the system refuses.
+    /// Another error of the operating system.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// Carries out what the command line asks for. Warnings, the effective properties
-/// and the status go to stderr; the report goes into `exportfile`, or to `out` if there
-/// is none or it cannot be written. It is written also after `cancel` was raised, of what
-/// was measured until then, and whatever other file cannot be written.
+/// Carries out the workload of a command line. Warnings, the effective properties and the status go
+/// to stderr. The report goes to `exportfile`, or to `out` if there is no such property or the file
+/// cannot be written. The report is also written if `cancel` was raised, with the measurements up
+/// to then, and if any other file cannot be written.
 ///
 /// # Errors
-/// If the properties are wrong, no replica can be reached at the start, or a
-/// file cannot be written, of which the error comes after the report. Operations that fail
-/// are in the report. What the run fell short of is told by [`BenchmarkOutcome::shortfall`].
+/// If the properties have a fault, no replica can be reached at the start, or a file cannot be
+/// written. An error of a file is returned after the report is written. Operations that fail are
+/// part of the report. [`BenchmarkOutcome::shortfall`] tells which goals the run missed.
 pub async fn execute(
     args: &YcsbArgs,
     out: &mut dyn Write,
@@ -75,7 +75,7 @@ pub async fn execute(
     let mut settings = Settings::new(&args.properties)?;
     let workload = CoreWorkload::new(&args.properties)?;
     echo(args);
-    // Fails before the run, not after it, if the report cannot be written.
+    // If the report cannot be written, this fails before the run, not after it.
     if let Some(file) = &settings.export_file {
         let opened = std::fs::File::options()
             .create(true)
@@ -123,12 +123,12 @@ fn echo(args: &YcsbArgs) {
     }
 }
 
-/// The addresses in turn, without end, each with its site and the number of that.
+/// Repeats the addresses in turn without end, each with its site and the site's number.
 fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &ClientSite))> {
     let names = settings.site_names();
     let index = move |site: &ClientSite| {
         let found = names.iter().position(|name| *name == site.name);
-        // There are at most 256 addresses.
+        // The number fits: there are at most 256 addresses.
         found
             .and_then(|index| u8::try_from(index).ok())
             .unwrap_or(0)
@@ -138,7 +138,7 @@ fn addresses(settings: &Settings) -> impl Iterator<Item = (&str, (u8, &ClientSit
     addresses.zip(sites.map(move |site| (index(site), site)))
 }
 
-/// Workload that is to be carried out.
+/// Workload to carry out, with its settings.
 struct Job<'a> {
     phase: Phase,
     settings: &'a Settings,
@@ -174,7 +174,7 @@ async fn carry_out<S: KvStore>(
     Ok(outcome)
 }
 
-/// Several load generators given the same moment begin together.
+/// Waits for the start time. Load generators with the same start time begin together.
 async fn wait_for_start(start_s: Option<f64>, cancel: &CancellationToken) {
     let start = start_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
     let Some(start) = start.and_then(|start| UNIX_EPOCH.checked_add(start)) else {
@@ -201,7 +201,7 @@ fn status(settings: &Settings) -> RunStatus {
 }
 
 fn run_options(phase: Phase, settings: &Settings, live: bool) -> RunOptions {
-    // Histogram files have intervals of their own; status lines sum them up.
+    // Histogram files have their own intervals; status lines add them up.
     let interval_every = match settings.histogram_files {
         Some(_) => settings.histogram_every.min(settings.status_every),
         None => settings.status_every,
@@ -245,7 +245,7 @@ fn export(
     Err(CommandError::Export { path, source })
 }
 
-/// A reader that has gone has read what it wanted.
+/// Prints the report. If the reader of `out` has gone, it needs no more of it, so that is no error.
 fn print(report: &str, out: &mut dyn Write) -> Result<(), CommandError> {
     let printed = out.write_all(report.as_bytes()).and_then(|()| out.flush());
     match printed {
@@ -254,7 +254,7 @@ fn print(report: &str, out: &mut dyn Write) -> Result<(), CommandError> {
     }
 }
 
-/// The histogram files of a run, if there are any.
+/// The histogram files of a run; `None` if it writes none.
 struct Files(Option<IntervalFiles>);
 
 impl Files {

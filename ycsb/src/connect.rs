@@ -1,6 +1,6 @@
-//! Connects the threads. Every address is asked first which replica is there, so that sites
-//! are not mistaken for one another, and how far the replicas are from each other. Each
-//! thread asks the replica of its own site, and while that is dead the nearest other one.
+//! Connects the threads. First, every address is queried for its replica, so that sites are not
+//! mistaken for one another, and for the distances between the replicas. Each thread then uses the
+//! replica of its own site, and the nearest other one while that is dead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +29,8 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 struct ReplicaInfo {
     cluster: String,
     replica: String,
-    /// The others, and the round trips to them in microseconds; 0 if it is not known.
+    /// Names of the other replicas, with the round trips to them in microseconds; 0 if a round trip
+    /// is not known.
     peers: BTreeMap<String, u64>,
 }
 
@@ -38,7 +39,7 @@ struct ReplicaInfo {
 pub struct AddressSurvey {
     addresses: Vec<ReplicaName>,
     found: Vec<Result<ReplicaInfo, String>>,
-    /// The replica at each address, as far as it can be told.
+    /// Replica at each address; `None` if it is not known.
     replicas: Vec<Option<String>>,
     trust: Option<Trust>,
     /// Token with which every client proves its rights.
@@ -46,11 +47,11 @@ pub struct AddressSurvey {
 }
 
 impl AddressSurvey {
-    /// Asks all addresses at once.
+    /// Queries all addresses in parallel.
     ///
     /// # Errors
-    /// If none answers, one is of another cluster, the token is refused, or the authority's
-    /// certificate or the file of the token cannot be used.
+    /// If no address answers, one belongs to another cluster, the token is refused, or the
+    /// authority's certificate or the file of the token cannot be used.
     pub async fn take(settings: &Settings) -> Result<AddressSurvey, CommandError> {
         let trust = settings.ca.as_deref().map(Trust::load).transpose()?;
         let token = settings.token_file.as_deref().map(Secret::load);
@@ -130,10 +131,11 @@ impl AddressSurvey {
         })
     }
 
-    /// The sites of the addresses: as they were called, or else as the replicas are.
+    /// Returns the site of each address: as the properties name it, otherwise with the name of the
+    /// replica.
     ///
     /// # Errors
-    /// If an address was called by the name of another replica.
+    /// If the properties give an address the name of another replica.
     pub fn sites(&self, settings: &Settings) -> Result<Vec<ClientSite>, CommandError> {
         let all = settings.sites.iter().zip(&self.replicas);
         let several = settings.sites.len() > 1;
@@ -148,7 +150,8 @@ impl AddressSurvey {
             return Ok(all.map(name).collect());
         }
         if several && settings.site_names().len() == 1 {
-            // It says where the load generator is, not where the replicas are.
+            // A single name for several addresses is the place of the load generator, not of the
+            // replicas.
             return Ok(settings.sites.clone());
         }
         let known = known(&self.found);
@@ -169,7 +172,7 @@ impl AddressSurvey {
         Ok(settings.sites.clone())
     }
 
-    /// Warnings that should be seen before a run begins.
+    /// Returns warnings to be shown before a run begins.
     pub fn warnings(&self, sites: &[ClientSite]) -> Vec<String> {
         let all = self.addresses.iter().zip(sites).enumerate();
         let words = all.filter_map(|(place, (address, site))| {
@@ -191,7 +194,8 @@ impl AddressSurvey {
         words.collect()
     }
 
-    /// The places of all addresses, as a client at one of them should ask them.
+    /// Returns the indexes of all addresses in the order in which a client at address `own` should
+    /// use them.
     fn order(&self, own: usize) -> Vec<usize> {
         let round_trip = |from: usize, to: usize| {
             let found = self.found[from].as_ref().ok()?;
@@ -207,10 +211,10 @@ impl AddressSurvey {
         order
     }
 
-    /// All connections, of which each belongs to the next address in turn, and to a core.
+    /// Returns all connections. They are assigned to the addresses in turn, and each to a core.
     ///
     /// # Errors
-    /// If meanwhile nobody answers.
+    /// If no replica answers any more.
     pub async fn connect(
         &self,
         settings: &Settings,
@@ -225,7 +229,8 @@ impl AddressSurvey {
             .enumerate()
         {
             let order = self.order(own).into_iter();
-            // Names of its own: threads that count in the same place wait for each other.
+            // Each connection gets its own copies of the names: threads that count references at
+            // the same place wait for each other.
             let addresses: Arc<[ReplicaName]> = order
                 .map(|at| ReplicaName::from(&*self.addresses[at]))
                 .collect();
@@ -256,8 +261,8 @@ impl AddressSurvey {
             .collect())
     }
 
-    /// Says once on stderr that a replica is dead, however many threads notice, and that it
-    /// is back.
+    /// Returns a watcher that reports on stderr, only once for all threads, that a replica is dead,
+    /// and that it is back.
     fn watcher(&self) -> Watcher {
         let reported = self.dead().map(|dead| (dead.address, true));
         let reported: Mutex<BTreeMap<String, bool>> = Mutex::new(reported.collect());
@@ -272,7 +277,7 @@ impl AddressSurvey {
         })
     }
 
-    /// The replicas that are known, by their addresses.
+    /// Returns the known replicas by their addresses.
     fn names(&self) -> BTreeMap<String, String> {
         let all = self.addresses.iter().zip(&self.replicas);
         let named = all.filter_map(|(address, name)| Some((address.to_string(), name.clone()?)));
@@ -280,15 +285,15 @@ impl AddressSurvey {
     }
 }
 
-/// The names of all replicas that any replica knows.
+/// Returns the names of all replicas that any replica knows.
 fn known(found: &[Result<ReplicaInfo, String>]) -> BTreeSet<&str> {
     let answered = found.iter().flatten();
     let names = answered.flat_map(|one| one.peers.keys().chain([&one.replica]));
     names.map(String::as_str).collect()
 }
 
-/// The replica at each address. If one does not answer, and one replica is not at the other
-/// addresses, that is the one.
+/// Returns the replica at each address. If a single address does not answer and a single known
+/// replica is not at the other addresses, that replica is assigned to it.
 fn replicas(found: &[Result<ReplicaInfo, String>]) -> Vec<Option<String>> {
     let name = |found: &Result<ReplicaInfo, String>| Some(found.as_ref().ok()?.replica.clone());
     let mut replicas: Vec<Option<String>> = found.iter().map(name).collect();
@@ -305,8 +310,8 @@ fn replicas(found: &[Result<ReplicaInfo, String>]) -> Vec<Option<String>> {
     replicas
 }
 
-/// `name` is of the replica at this address, if it was asked before the run: a client that has
-/// not needed it yet does not know it.
+/// Describes a change. `name` is the replica at this address, if it was queried before the run; a
+/// client that has not needed the replica yet does not know its name.
 fn describe_change(change: &ReplicaChange, name: Option<&str>) -> String {
     let name = change.replica.as_deref().or(name);
     let name = name.map_or(String::new(), |name| format!(" ({name})"));
@@ -326,7 +331,7 @@ fn describe_change(change: &ReplicaChange, name: Option<&str>) -> String {
 async fn ask(options: ClientOptions) -> Result<ReplicaInfo, Error> {
     let client = Client::connect(options).await?;
     let server = client.server();
-    // A replica that greets, but cannot answer yet, has at least said its name.
+    // A replica that greets, but cannot answer yet, has at least sent its name.
     let status = client
         .status(StatusQuery::default())
         .await
@@ -339,13 +344,14 @@ async fn ask(options: ClientOptions) -> Result<ReplicaInfo, Error> {
     })
 }
 
-/// Name of a peer and the measured round trip to it in us; 0 if it is not measured yet.
+/// Returns the name of a peer and the measured round trip to it in microseconds; 0 if it is not
+/// measured yet.
 fn round_trip(peer: PeerStatus) -> (String, u64) {
     let us = peer.round_trip.map_or(0, |it| it.as_micros() as u64);
     (peer.name, us)
 }
 
-/// Error that an address returned, without the address.
+/// Describes the error that an address returned, without the address.
 fn describe_error(error: &Error) -> String {
     match error {
         Error::Connect { tried, .. } => tried.iter().map(|it| it.reason.clone()).collect(),

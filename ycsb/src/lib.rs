@@ -1,15 +1,15 @@
 //! YCSB workloads, generators, the load generator and its measurements.
 //!
-//! - [`generator`]: seeded number generators, YCSB's and our own.
+//! - [`generator`]: seeded number generators, YCSB's and additional ones.
 //! - [`site_stream`]: the requests of the paper's experiments.
 //! - [`properties`]: YCSB's property files and `-p name=value`.
 //! - [`workload`]: YCSB's core workload, a stream of operations for each thread.
 //! - [`measurement`]: histograms of a run and the reports made of them.
-//! - [`connect`]: which replica is behind which address.
+//! - [`connect`]: assigns replicas to addresses, and connects.
 //! - [`output`]: lines on standard output and standard error.
-//! - [`store`]: what is needed of a store under test.
+//! - [`store`]: the interface of a store under test.
 //! - [`runner`]: the load generator.
-//! - [`summary`]: what a person is told at the end of a run.
+//! - [`summary`]: the summary that is shown to a person at the end of a run.
 //! - [`sample`]: one measured operation, the raw material of every report.
 
 pub mod args;

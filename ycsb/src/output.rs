@@ -1,5 +1,5 @@
-//! Lines on standard output and standard error. None of it panics: `println!` and
-//! `eprintln!` do when a pipe is closed, a disk is full, or a terminal is gone.
+//! Lines on standard output and standard error. No function here panics. `println!` and `eprintln!`
+//! panic if a pipe is closed, a disk is full, or a terminal is gone.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
@@ -22,35 +22,33 @@ macro_rules! note {
     };
 }
 
-/// Error after which standard output takes nothing more.
+/// Error after which standard output accepts nothing more.
 static FAILURE: OnceLock<io::Error> = OnceLock::new();
 
-/// Prints a line to standard output. A command goes on to its end although nobody reads it
-/// any more (`| head`) or the disk is full: what it does besides must not stop halfway, and
-/// its exit status must be true. Nothing is printed after an error, which [`finish`]
-/// returns.
+/// Prints a line to standard output. If its reader has gone (`| head`) or the disk is full, the
+/// command still continues to its end: its other work must not stop halfway, and its exit status
+/// must be true. After an error nothing is printed; [`finish`] returns the error.
 pub fn print_line(words: Arguments<'_>) {
     print(|out| writeln!(out, "{words}"));
 }
 
-/// Prints bytes to standard output as they are; errors as in [`print_line`].
+/// Prints bytes to standard output unchanged. Errors are handled as in [`print_line`].
 pub fn print_bytes(bytes: &[u8]) {
     print(|out| out.write_all(bytes));
 }
 
-/// Prints a line to standard error. An error is ignored: there is no place left to
-/// report it, and the work goes on.
+/// Prints a line to standard error. An error is ignored, because no other place remains to report
+/// it.
 pub fn note_line(words: Arguments<'_>) {
-    // In one piece, so that lines of several processes do not mix.
+    // Written in one piece, so that lines of several processes do not mix.
     let _ = io::stderr().write_all(format!("{words}\n").as_bytes());
 }
 
-/// Returns `Ok` if everything that was printed has reached standard output. A program asks at its
-/// end.
+/// Returns `Ok` if all printed data has reached standard output. A program calls this at its end.
 ///
 /// # Errors
-/// Returns the error that kept it from there. A reader that has closed the pipe is no error: it
-/// has what it wanted.
+/// The error because of which data was lost. A reader that has closed the pipe is no error: it
+/// needs no more data.
 pub fn finish() -> Result<(), &'static io::Error> {
     match FAILURE.get() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),

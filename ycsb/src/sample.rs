@@ -1,5 +1,5 @@
-//! One measured operation: the raw material of every report. Percentiles and
-//! shares are computed from samples, never from other percentiles.
+//! One measured operation, from which every report is made. Percentiles and shares are computed
+//! from samples, never from other percentiles.
 
 use leasehold_wire::Path;
 
@@ -8,7 +8,7 @@ use leasehold_wire::Path;
 pub enum OpKind {
     /// Reads one record.
     Read,
-    /// Writes all fields of a record, or some.
+    /// Writes all fields of a record, or one.
     Update,
     /// Writes a new record.
     Insert,
@@ -21,11 +21,11 @@ pub enum OpKind {
 /// Outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpOutcome {
-    /// Answered.
+    /// The operation was answered.
     Ok,
-    /// Answered with an error.
+    /// The operation was answered with an error.
     Failed,
-    /// Not answered in time: a write may have taken effect.
+    /// The operation was not answered in time; a write may have taken effect.
     TimedOut,
 }
 
@@ -36,12 +36,12 @@ pub struct Sample {
     pub site: u8,
     /// Kind of the operation.
     pub kind: OpKind,
-    /// Path on which it was served; `Unspecified` when it failed.
+    /// Path on which the operation was served; `Unspecified` if it failed.
     pub path: Path,
     /// Outcome of the operation.
     pub end: OpOutcome,
-    /// Start, in ns since the run began (virtual time in the simulator).
+    /// Start of the operation, in ns since the run began (virtual time in the simulator).
     pub start_ns: u64,
-    /// Time to the answer, in ns.
+    /// Time from the start to the answer, in ns.
     pub latency_ns: u64,
 }

@@ -1,4 +1,4 @@
-//! Settings of a run from its properties, apart from its workload.
+//! Settings of a run other than its workload, read from its properties.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,9 +9,10 @@ use crate::generator::fnv_hash;
 use crate::measurement::{Exporter, Interval};
 use crate::properties::{Properties, PropertyError};
 
-/// One thread of the operating system serves so many connections before a second one helps.
+/// Number of connections that one thread of the operating system serves before a second thread
+/// helps.
 const CONNECTIONS_A_CORE: u64 = 5;
-/// The shortest interval.
+/// Shortest interval between two status lines or log entries.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// The settings of a run.
@@ -19,20 +20,20 @@ const INTERVAL_MIN: Duration = Duration::from_millis(100);
 pub struct Settings {
     /// `threadcount`.
     pub threads: u64,
-    /// `leasehold.connections`: so many clients share the threads' operations; without it
-    /// each thread has one of its own.
+    /// `leasehold.connections`: number of clients that share the threads' operations. By default
+    /// each thread has a client of its own.
     pub connections: u64,
-    /// `leasehold.cores`: threads of the operating system that serve the connections.
+    /// `leasehold.cores`: number of threads of the operating system that serve the connections.
     pub cores: usize,
-    /// `target`, operations a second; `None`: as many as go.
+    /// `target`, operations a second; `None` means as many as possible.
     pub target: Option<f64>,
     /// `maxexecutiontime`.
     pub time_max: Option<Duration>,
     /// `warmuptime`.
     pub warmup: Duration,
-    /// `measurement.interval`; `both` if there is a target and nothing is said.
+    /// `measurement.interval`; `both` if there is a target and the property is not set.
     pub interval: Interval,
-    /// `status`: show the state of the run.
+    /// `status`: whether to show the state of the run.
     pub status: bool,
     /// `status.interval`.
     pub status_every: Duration,
@@ -46,7 +47,7 @@ pub struct Settings {
     pub percentiles: Vec<f64>,
     /// `hdrhistogram.output.path`, if `hdrhistogram.fileoutput`.
     pub histogram_files: Option<String>,
-    /// `hdrhistogram.interval`: length of the intervals in those files.
+    /// `hdrhistogram.interval`: length of the intervals in the histogram files.
     pub histogram_every: Duration,
     /// `core_workload_insertion_retry_limit`.
     pub insert_retries: u32,
@@ -58,40 +59,42 @@ pub struct Settings {
     pub addresses: Vec<String>,
     /// `leasehold.cluster`.
     pub cluster: Option<String>,
-    /// `leasehold.ca`, else the environment's `LEASEHOLD_CA`: the certificate of the cluster's
-    /// authority, to talk over TLS.
+    /// `leasehold.ca`, or the environment's `LEASEHOLD_CA`: path of the certificate of the
+    /// cluster's authority, for TLS.
     pub ca: Option<PathBuf>,
-    /// `leasehold.token_file`, else the environment's `LEASEHOLD_TOKEN_FILE`: where the token is. Properties show in lists of processes.
+    /// `leasehold.token_file`, or the environment's `LEASEHOLD_TOKEN_FILE`: path of the file that
+    /// holds the token. The token itself is no property, because lists of processes show
+    /// properties.
     pub token_file: Option<PathBuf>,
-    /// `leasehold.plain_token`: the token may be sent in plain text.
+    /// `leasehold.plain_token`: whether the token may be sent in plain text.
     pub plain_token: bool,
     /// `leasehold.timeout_ms`.
     pub timeout: Duration,
-    /// `leasehold.attempt_timeout_ms`: how long a replica may be silent before another one
-    /// is asked, too.
+    /// `leasehold.attempt_timeout_ms`: time for which a replica may be silent before the request is
+    /// also sent to another one.
     pub attempt_timeout: Duration,
-    /// `leasehold.routing`: which replica an operation is sent to first.
+    /// `leasehold.routing`: rule that chooses the first replica for an operation.
     pub routing: Routing,
-    /// `leasehold.start`, in seconds since 1970: when to begin.
+    /// `leasehold.start`: time at which to begin, in seconds since 1970; `None` means immediately.
     pub start_s: Option<f64>,
-    /// The site of each address: its name and number.
+    /// Site of each address, in the order of the addresses.
     pub sites: Vec<ClientSite>,
-    /// Whether the sites were named.
+    /// Whether the properties name the sites.
     pub sites_are_named: bool,
 }
 
-/// A site: where a client is.
+/// A site: the place of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSite {
-    /// As it is reported.
+    /// Name of the site in reports.
     pub name: String,
-    /// Number that decides its order of popularity (`permutation=site`): its name if that is a
-    /// number, otherwise a hash of it.
+    /// Number that determines the site's order of popularity (`permutation=site`). It is the name
+    /// if that is a number, otherwise a hash of the name.
     pub number: u64,
 }
 
 impl ClientSite {
-    /// The site of that name.
+    /// Returns the site with this name.
     pub fn new(name: &str) -> Self {
         let hash = |name: &str| {
             name.bytes()
@@ -167,7 +170,7 @@ impl Settings {
         })
     }
 
-    /// The names of the sites, each once, in the order in which they are numbered.
+    /// Returns the names of the sites, each once, in the order in which they are numbered.
     pub fn site_names(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for site in &self.sites {
@@ -178,8 +181,8 @@ impl Settings {
         names
     }
 
-    /// The names by which the report tells sites apart: none if there is one, without a
-    /// name of its own.
+    /// Returns the names by which the report distinguishes sites. The list is empty if there is
+    /// only one site and it has no name of its own.
     pub fn reported_sites(&self) -> Vec<String> {
         match self.site_names() {
             names if names == ["0"] => Vec::new(),
@@ -187,7 +190,7 @@ impl Settings {
         }
     }
 
-    /// Warning if there are fewer threads, or connections, than addresses.
+    /// Returns a warning if there are fewer threads or connections than addresses.
     pub fn idle_addresses(&self) -> Option<String> {
         let connections = usize::try_from(self.connections).unwrap_or(usize::MAX);
         let idle = self.addresses.get(connections..)?;
@@ -210,8 +213,8 @@ impl Settings {
     }
 }
 
-/// The file that a property names, or else a variable of the environment. An empty one counts
-/// as none.
+/// Returns the file that a property names, or otherwise a variable of the environment. An empty
+/// name means no file.
 fn file(properties: &Properties, property: &str, variable: &str) -> Option<PathBuf> {
     let named = properties.text(property).map(PathBuf::from);
     let variable = std::env::var_os(variable).filter(|file| !file.is_empty());
@@ -230,7 +233,7 @@ fn addresses(properties: &Properties) -> Result<Vec<String>, PropertyError> {
             .rsplit_once(':')
             .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
     };
-    // A site is counted in eight bits where it is measured.
+    // Measurements number the sites with eight bits.
     if addresses.iter().all(well_formed) && addresses.len() <= 256 {
         Ok(addresses)
     } else {
@@ -238,8 +241,8 @@ fn addresses(properties: &Properties) -> Result<Vec<String>, PropertyError> {
     }
 }
 
-/// One site for all addresses, or one for each. Without the property, addresses
-/// that are several are numbered.
+/// Returns the site of each address: one site for all addresses, or one for each. Without the
+/// property, several addresses get numbers as names.
 fn sites(properties: &Properties, addresses: usize) -> Result<Vec<ClientSite>, PropertyError> {
     let Some(text) = properties.text("site") else {
         return Ok((0..addresses)
@@ -247,7 +250,7 @@ fn sites(properties: &Properties, addresses: usize) -> Result<Vec<ClientSite>, P
             .collect());
     };
     let names: Vec<_> = text.split(',').map(str::trim).collect();
-    // A name is a part of tags and of reported metrics, which colons and blanks divide.
+    // A name becomes part of tags and of reported metrics, which are split at colons and blanks.
     let divides = |c: char| c == ':' || c.is_whitespace() || c.is_control();
     if let Some(name) = names.iter().find(|name| name.contains(divides)) {
         let expected = format!("names without blanks and colons, as in {}", {
@@ -267,7 +270,7 @@ fn sites(properties: &Properties, addresses: usize) -> Result<Vec<ClientSite>, P
     }
 }
 
-/// More connections than threads would be idle.
+/// Returns the number of connections. More connections than threads would be idle.
 fn connections(properties: &Properties, threads: u64) -> Result<u64, PropertyError> {
     let name = "leasehold.connections";
     let expected = format!("a number from 1 to threadcount, which is {threads}");
@@ -280,8 +283,9 @@ fn connections(properties: &Properties, threads: u64) -> Result<u64, PropertyErr
     }
 }
 
-/// Unless it is said: as many as have something to do, but no more than half of the
-/// processors; the others are for whatever else runs, such as a cluster under test.
+/// Returns the number of threads of the operating system. By default it is the number that have
+/// something to do, but at most half of the processors. The other processors are for other
+/// programs, such as a cluster under test.
 fn cores(properties: &Properties, connections: u64) -> Result<usize, PropertyError> {
     if properties.text("leasehold.cores").is_some() {
         let expected = "a number from 1 to 1024";
@@ -302,7 +306,7 @@ fn target(properties: &Properties) -> Result<Option<f64>, PropertyError> {
 
 fn interval(properties: &Properties, target: Option<f64>) -> Result<Interval, PropertyError> {
     if properties.text("measurement.interval").is_none() {
-        // With a target, what counts from the intended start must not be missing.
+        // With a target, latencies from the intended start must not be missing.
         return Ok(match target {
             Some(_) => Interval::Both,
             None => Interval::Op,
@@ -328,7 +332,7 @@ fn milliseconds(properties: &Properties, name: &'static str) -> Result<Duration,
     Ok(Duration::from_millis(ms))
 }
 
-/// YCSB names a Java class; what counts is the class, not its package.
+/// Returns the exporter. YCSB names a Java class; only the class is compared, not its package.
 fn exporter(properties: &Properties) -> Result<Exporter, PropertyError> {
     let class = properties.get("exporter").unwrap_or_default();
     match class.rsplit('.').next() {

@@ -1,6 +1,6 @@
-//! The stream of requests of one client in the paper's experiments: reads and
-//! updates, with keys by Zipf's law over a different permutation of the keys at
-//! each site (section 6). Pure and fast: the simulator draws millions of them.
+//! The stream of requests of one client in the paper's experiments: reads and updates. Keys are
+//! chosen by Zipf's law over a different permutation of the keys at each site (section 6). The
+//! stream is pure and fast, because the simulator draws millions of requests.
 
 use crate::generator::{Permutation, Random, ZipfExact};
 use crate::sample::OpKind;
@@ -8,22 +8,22 @@ use crate::sample::OpKind;
 /// Popularity of the keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Popularity {
-    /// All alike.
+    /// All keys are equally popular.
     Uniform,
-    /// By Zipf's law with this constant, over exactly the keys there are.
+    /// Zipf's law with this constant, over exactly the existing keys.
     Zipf(f64),
 }
 
 /// Requests of the clients of all sites.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Requests {
-    /// Keys are from 0 up to, and without, this one.
+    /// Number of keys; the keys are `0..keys`.
     pub keys: u64,
     /// Popularity of each key; the most popular key differs from site to site.
     pub popularity: Popularity,
-    /// The share of the requests that are reads, 0 to 1.
+    /// Share of the requests that are reads, from 0 to 1.
     pub reads: f64,
-    /// Another one makes another stream of every client.
+    /// Seed of the streams; another seed gives every client another stream.
     pub seed: u64,
 }
 
@@ -38,7 +38,7 @@ pub struct SiteStream {
 }
 
 impl SiteStream {
-    /// The stream of client number `client` at site number `site`. Clients of a site
+    /// Creates the stream of client number `client` at site number `site`. The clients of a site
     /// share its order of popularity.
     ///
     /// # Panics
@@ -76,12 +76,12 @@ impl SiteStream {
         (kind, self.order.apply(rank))
     }
 
-    /// From now on, the popular keys are those of `site`: a workload that moves.
+    /// Changes the popular keys to those of `site`, for a workload that moves.
     pub fn move_to(&mut self, site: u64) {
         self.order = site_order(self.order.len(), site, self.seed);
     }
 
-    /// The key of popularity rank `rank`, 0 being the hottest.
+    /// Returns the key of popularity rank `rank`; rank 0 is the most popular.
     ///
     /// # Panics
     /// If `rank` is not below the number of keys.
@@ -89,7 +89,7 @@ impl SiteStream {
         self.order.apply(rank)
     }
 
-    /// The popularity rank of `key`.
+    /// Returns the popularity rank of `key`.
     ///
     /// # Panics
     /// If `key` is not below the number of keys.
@@ -97,7 +97,7 @@ impl SiteStream {
         self.order.invert(key)
     }
 
-    /// The probability that a request asks for the key of popularity rank `rank`.
+    /// Returns the probability that a request is for the key of popularity rank `rank`.
     pub fn probability(&self, rank: u64) -> f64 {
         match &self.zipf {
             Some(zipf) => zipf.probability(rank),
@@ -106,7 +106,7 @@ impl SiteStream {
         }
     }
 
-    /// [`SiteStream::probability`] of every rank: those of many keys cost little so.
+    /// Returns [`SiteStream::probability`] for every rank, which is cheaper than single calls.
     pub fn probabilities(&self) -> Vec<f64> {
         let first = self.probability(0);
         let of_rank = |rank: u64| match &self.zipf {
@@ -117,12 +117,12 @@ impl SiteStream {
     }
 }
 
-/// First steps of the random streams' paths: each purpose has its own.
+/// First element of a random stream's path, one for each purpose.
 const STREAM_REQUESTS: u64 = 1;
 const STREAM_ORDER: u64 = 2;
 
-/// The order of popularity at `site`, the same for `permutation=site` in a
-/// property file and for the experiments.
+/// Returns the order of popularity at `site`. It is the same for `permutation=site` in a property
+/// file and for the experiments.
 pub(crate) fn site_order(keys: u64, site: u64, seed: u64) -> Permutation {
     Permutation::new(keys, Random::new(seed, &[STREAM_ORDER, site]).bits())
 }

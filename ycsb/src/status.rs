@@ -1,5 +1,5 @@
-//! Display while a workload runs: YCSB's status line on stderr, or, on a terminal, a bar with
-//! the latencies so far.
+//! Display while a workload runs: YCSB's status line on stderr, or a bar with the latencies so far
+//! on a terminal.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,26 +13,26 @@ use crate::runner::{Observer, RunProgress, Tick};
 
 /// Shows the state of a run.
 pub enum RunStatus {
-    /// Nothing.
+    /// Shows nothing.
     Silent,
-    /// YCSB's line at every interval, each with this label in front.
+    /// Shows YCSB's line at every interval, with this label in front.
     Lines {
         /// Property `label`.
         label: String,
     },
-    /// A bar.
+    /// Shows a bar.
     Bar(ProgressBar),
 }
 
 impl RunStatus {
-    /// A bar on stderr.
+    /// Returns a status that shows a bar on stderr.
     pub fn bar(label: &str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         bar.set_prefix(label.to_owned());
         RunStatus::Bar(bar)
     }
 
-    /// Takes away what is not meant to stay.
+    /// Removes the temporary parts of the display.
     pub fn finish(&self) {
         if let RunStatus::Bar(bar) = self {
             bar.finish_and_clear();
@@ -79,7 +79,7 @@ fn millis(latency_us: u64) -> String {
     format!("{:.1} ms", latency_us as f64 / 1_000.0)
 }
 
-/// YCSB's status line, in UTC where YCSB has the local time.
+/// Formats YCSB's status line, in UTC; YCSB uses the local time.
 fn status_line(label: &str, now: SystemTime, tick: &Tick<'_>) -> String {
     let elapsed = tick.start + tick.length;
     let mut line = format!(
@@ -119,13 +119,14 @@ fn summary(name: &str, histogram: &Histogram<u64>) -> String {
     )
 }
 
-/// Up to two decimals, none of them a superfluous zero.
+/// Formats a number with up to two decimals, without superfluous zeros.
 fn decimal(x: f64) -> String {
     let text = format!("{x:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Days and hours; minutes if there are no days; seconds if there is nothing else.
+/// Formats a time as days and hours. Minutes are shown if there are no days, and seconds if there
+/// is nothing else.
 fn remaining(time: Duration) -> String {
     let seconds = time.as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
@@ -146,7 +147,7 @@ fn remaining(time: Duration) -> String {
     text
 }
 
-/// `2015-03-09 12:00:00:000`, UTC.
+/// Formats a time as `2015-03-09 12:00:00:000`, UTC.
 fn timestamp(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = since.as_secs();
@@ -156,10 +157,10 @@ fn timestamp(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}:{millis:03}")
 }
 
-/// Year, month and day of a day counted from 1 January 1970.
+/// Returns the year, month and day of a day that is counted from 1 January 1970.
 fn civil(days: u64) -> (u64, u64, u64) {
-    // Counted from 1 March of the year 0, a leap day is the last day of its year,
-    // and months of 31 and 30 days alternate in a pattern of five.
+    // If days are counted from 1 March of the year 0, a leap day is the last day of its year, and
+    // months of 31 and 30 days alternate in a pattern of five.
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -189,11 +190,11 @@ impl Observer for TeeObserver<'_> {
     }
 }
 
-/// Passes intervals on that are longer than those of the run: the sums of several.
+/// Combines the intervals of the run into longer ones, and passes them on.
 pub(crate) struct CoarseObserver<'a> {
     inner: &'a mut dyn Observer,
     every: Duration,
-    /// When the next interval ends.
+    /// Time at which the next interval ends.
     next: Duration,
     start: Duration,
     done_in_interval: u64,
@@ -201,7 +202,7 @@ pub(crate) struct CoarseObserver<'a> {
 }
 
 impl<'a> CoarseObserver<'a> {
-    /// Passes an interval of about this length on to `inner` at a time.
+    /// Creates an observer that passes intervals of about the length `every` to `inner`.
     pub fn new(inner: &'a mut dyn Observer, every: Duration) -> Self {
         CoarseObserver {
             inner,
@@ -236,7 +237,7 @@ impl Observer for CoarseObserver<'_> {
         self.done_in_interval += tick.done_in_interval;
         for (key, histogram) in tick.measured {
             let sum = self.measured.entry(*key).or_insert_with(new_histogram);
-            // Both resize themselves: nothing can be refused.
+            // Both histograms resize themselves, so that nothing can be refused.
             let _ = sum.add(histogram);
         }
         if tick.last || tick.start + tick.length >= self.next {

@@ -1,5 +1,5 @@
-//! Interface that the load generator needs of a store: one operation of the wire protocol at a
-//! time. A trait, so that the generator can be tested without a cluster.
+//! Interface of a store to the load generator: one operation of the wire protocol at a time. It is
+//! a trait, so that the generator can be tested without a cluster.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,38 +10,38 @@ use leasehold_wire::command::Op;
 
 use crate::measurement::{ReplicaName, ReturnCode};
 
-/// Why an operation has no result.
+/// Reason why an operation has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpFailure {
-    /// Status under which it is reported; never `Ok`.
+    /// Status under which the failure is reported; never `Ok`.
     pub returned: ReturnCode,
-    /// Description of the failure, in words.
+    /// Description of the failure.
     pub message: String,
 }
 
-/// Outcome of a request. It is one request however many replicas were asked.
+/// Outcome of one request, which may have been sent to several replicas.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The result, or why there is none.
+    /// The result, or the reason why there is none.
     pub result: Result<RawReply, OpFailure>,
-    /// The replica that answered, be it with a refusal; `None`: none did.
+    /// Replica that answered, possibly with a refusal; `None` if no replica did.
     pub from: Option<ReplicaName>,
-    /// The replicas that were asked and did not answer.
+    /// Replicas that the request was sent to and that did not answer.
     pub silent: Vec<ReplicaName>,
 }
 
-/// A store under test. Clones share whatever connects them to it.
+/// A store under test. Clones share its connection.
 pub trait KvStore: Clone + Send + Sync + 'static {
     /// Executes one operation and waits for its result.
     fn execute(&self, op: Op) -> impl Future<Output = Answer> + Send;
 }
 
-/// A client of replicas.
+/// Connection to a store: a client of replicas, with their addresses.
 #[derive(Clone, Debug)]
 pub struct Connection {
     /// The client.
     pub client: Client,
-    /// The addresses that it knows, the nearest first.
+    /// Addresses that the client knows, the nearest first.
     pub addresses: Arc<[ReplicaName]>,
 }
 
@@ -63,8 +63,8 @@ impl KvStore for Connection {
     }
 }
 
-/// The client refuses by itself what a replica would refuse: without a pause a run would do nothing
-/// else, and call that throughput.
+/// Pause after a refusal of the client's token. The client then refuses further requests by itself.
+/// Without a pause, a run would do nothing else and report these refusals as throughput.
 const UNAUTHENTICATED_PAUSE: Duration = Duration::from_millis(100);
 
 fn is_unauthenticated<T>(result: &Result<T, Error>) -> bool {
@@ -74,7 +74,7 @@ fn is_unauthenticated<T>(result: &Result<T, Error>) -> bool {
 
 fn returned(error: &Error) -> ReturnCode {
     match error {
-        // Nothing was sent: no connection could be made, so nobody was slow to answer.
+        // Nothing was sent, because no connection could be made. So no replica was slow to answer.
         Error::Timeout { sent: false, .. } => ReturnCode::ServiceUnavailable,
         Error::Timeout { sent: true, .. } => ReturnCode::Timeout,
         Error::Refused { kind, .. } => match kind {

@@ -1,16 +1,16 @@
-//! Summary that is shown at the end of a run, apart from the report: outages, dead replicas,
-//! operations that are no results.
+//! Summary that is shown at the end of a run, separately from the report: outages, dead replicas,
+//! and operations without results.
 
 use std::time::Duration;
 
 use crate::measurement::{AvailabilityGap, ReplicaAvailability};
 use crate::runner::BenchmarkOutcome;
 
-/// Shorter times without an answer are not worth a line; the report has them all.
+/// Shortest time without an answer that gets a line in the summary. The report has all of them.
 const GAP_MIN: Duration = Duration::from_secs(1);
 
-/// Warnings that should not be overlooked in a report. `sites` names the sites by index; none
-/// if there is one without a name.
+/// Returns warnings that a reader of the report should not overlook. `sites` names the sites by
+/// index; it is empty if there is one site without a name.
 pub fn warnings(outcome: &BenchmarkOutcome, sites: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
     if outcome.account.intended() == 0 {

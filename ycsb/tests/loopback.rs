@@ -1,5 +1,5 @@
-//! The whole way: a command line as YCSB users type it, the real client, a socket,
-//! and a small server in memory at its other end.
+//! End-to-end tests: a command line of YCSB, the real client, a socket, and a small server in
+//! memory at the other end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,12 +19,12 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Records = Arc<Mutex<BTreeMap<Bytes, Bytes>>>;
 
-/// Serves a store on a port of its own.
+/// Serves a store on a new port.
 async fn serve() -> (String, Records) {
     serve_until(None).await
 }
 
-/// As `serve`. After so many answers in all, every connection is closed, and new ones are
+/// As `serve`. After `answers` answers in all, every connection is closed, and new ones are
 /// refused.
 async fn serve_until(answers: Option<u64>) -> (String, Records) {
     let records = Records::default();
@@ -134,13 +134,13 @@ fn answer(command: Command, records: &mut BTreeMap<Bytes, Bytes>) -> (Outcome, P
     (outcome, Path::Local)
 }
 
-/// Carries out a line; what it printed and what it returned.
+/// Carries out a command line. Returns its printed text and its outcome.
 async fn ycsb(line: &str) -> Result<(String, BenchmarkOutcome), CommandError> {
     let (printed, outcome) = ycsb_printed(line).await;
     Ok((printed, outcome?))
 }
 
-/// The same, with what it printed before an error.
+/// As `ycsb`, but also returns the text that was printed before an error.
 async fn ycsb_printed(line: &str) -> (String, Result<BenchmarkOutcome, CommandError>) {
     let Invocation::Execute(args) = parse(line.split_whitespace()).unwrap() else {
         panic!("{line} asks for help");
@@ -236,7 +236,7 @@ async fn the_report_is_printed_although_a_file_cannot_be_written() {
     let at = folder.path().display();
     let common = format!("-P workloada --address {address}");
     ycsb(&format!("load {common}")).await.unwrap();
-    // Directories are where these files belong.
+    // Directories have the names of these files.
     for name in ["READ.hgrm", "logs/READ.hdr", "report.json"] {
         std::fs::create_dir_all(folder.path().join(name)).unwrap();
     }
@@ -259,7 +259,7 @@ async fn the_report_is_printed_although_a_file_cannot_be_written() {
         let error = outcome.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
-    // One file is missing; the others are whole.
+    // One file is missing; the others are complete.
     let all =
         leasehold_ycsb::measurement::read_hlog(&folder.path().join("logs/latency.hlog")).unwrap();
     assert_eq!(all.values().map(|tag| tag.len()).sum::<u64>(), 1_000);
@@ -267,7 +267,7 @@ async fn the_report_is_printed_although_a_file_cannot_be_written() {
         let file = folder.path().join(file);
         assert!(file.metadata().unwrap().len() > 0, "{}", file.display());
     }
-    // What can be known before the run ends it before.
+    // A fault that can be found before the run ends the run before it starts.
     let file = folder.path().join("report.json");
     let line = format!("run {common} -p exportfile={}", file.display());
     let (printed, outcome) = ycsb_printed(&line).await;
@@ -290,18 +290,18 @@ async fn load_generators_that_insert_the_same_records_are_told_so_and_parts_keep
         assert!(!report.contains("OVERWRITES"), "{report}");
     }
     assert_eq!(records.lock().unwrap().len(), 1_100);
-    // Another one, which knows of no parts.
+    // Another load generator, to which no part is assigned.
     let (report, outcome) = ycsb(&insert).await.unwrap();
     assert_eq!(figure(&report, "[INSERT], Return=OK"), 500);
     assert_eq!(records.lock().unwrap().len(), 1_100, "none is new");
-    // Before the 1st, 2nd, 4th ... 256th.
+    // Checks before the 1st, 2nd, 4th ... 256th insertion.
     assert_eq!(figure(&report, "[INSERT-OVERWRITES], Probed"), 9);
     assert_eq!(figure(&report, "[INSERT-OVERWRITES], Found"), 9);
     let warnings = leasehold_ycsb::summary::warnings(&outcome, &[]);
     assert!(warnings[0].contains("insertpart=1/N"), "{warnings:?}");
 }
 
-/// Standard output when the reader of the pipe has gone, or its disk is full.
+/// Standard output after its reader has gone, or on a full disk.
 struct BrokenOutput(std::io::ErrorKind);
 
 impl std::io::Write for BrokenOutput {
@@ -339,14 +339,14 @@ async fn reads_of_what_was_never_loaded_are_failures() {
     assert_eq!(figure(&report, "[READ-FAILED], Operations"), 1_000);
 }
 
-/// Waits until nobody listens any more.
+/// Waits until no server listens at the address any more.
 async fn until_closed(address: &str) {
     while TcpStream::connect(address).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// Where nobody listens.
+/// Returns an address at which no server listens.
 async fn nowhere() -> String {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
     free.local_addr().unwrap().to_string()
@@ -361,7 +361,7 @@ async fn a_run_begins_without_a_replica_and_its_threads_ask_another() {
     assert_eq!(figure(&report, "[INSERT], Return=OK"), 60);
     assert!(!report.contains("-FAILED"), "{report}");
     assert_eq!(records.lock().unwrap().len(), 60);
-    // Sites keep their own threads: what is asked elsewhere still counts here.
+    // Sites keep their own threads: requests that another replica serves are still included here.
     assert_eq!(figure(&report, "[INSERT@CA], Operations"), 30);
 }
 
@@ -435,7 +435,8 @@ async fn refuse_at(address: &str) {
     }
 }
 
-/// The client refuses at once what a replica would refuse: hundreds of thousands a second.
+/// The client immediately refuses requests that a replica would refuse, hundreds of thousands a
+/// second.
 #[tokio::test]
 async fn who_loses_its_token_does_not_spin() {
     let (address, _) = serve_until(Some(100 + 20)).await;
@@ -455,14 +456,14 @@ async fn who_loses_its_token_does_not_spin() {
     };
     assert_eq!(figure(&report, "[READ], Return=OK"), 20);
     let refused = figure(&report, "[READ], Return=FORBIDDEN");
-    // Ten a second and thread, but for those that waited for a replica.
+    // Ten a second for each thread, except those that waited for a replica.
     assert!((2..=42).contains(&refused), "{report}");
 }
 
 #[tokio::test]
 async fn a_replica_that_is_not_there_is_an_error() {
     let address = nowhere().await;
-    // It is told at once, whatever the operations' timeout.
+    // The refusal is reported immediately, for any timeout of operations.
     let line = format!("run -P workloadc --address {address} -p leasehold.timeout_ms=600000");
     let result = ycsb(&line).await;
     assert!(
@@ -471,8 +472,8 @@ async fn a_replica_that_is_not_there_is_an_error() {
     );
 }
 
-/// Answers commands only when so many have come on one connection. Counts the connections
-/// that brought any.
+/// Serves a store that answers commands only when `many` have arrived on one connection. Counts the
+/// connections that carried commands.
 async fn serve_at_once(many: usize) -> (String, Arc<Mutex<usize>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -1,22 +1,24 @@
-//! Back-off for a replica that fails again and again soon after it was chosen: as the leader, as
-//! a holder of leases, or as the replica that a client asks. Each change costs more than to wait.
+//! Back-off for a replica that repeatedly fails soon after it was chosen: as the leader, as a
+//! holder of leases, or as the replica that a client uses. Each such change costs more than
+//! waiting.
 
 use std::time::Duration;
 
-/// Failures count if they come within this span after the replica was chosen.
+/// Time after the choice of a replica within which its failure is early.
 const EARLY: Duration = Duration::from_secs(600);
-/// Half the unbroken health that the first early failure demands. Each one doubles it.
+/// Half of the unbroken health that is required after the first early failure. Each further early
+/// failure doubles the requirement.
 const BASE: Duration = Duration::from_secs(5);
-/// Longest unbroken health that is demanded.
+/// Longest unbroken health that is required.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// Unbroken health after which early failures are forgotten.
 const FORGET: Duration = Duration::from_secs(3600);
 
-/// Decides when a replica that failed may be chosen again: at once, unless it failed soon after
-/// it was chosen. After the k-th such failure it must have been healthy for 2^k x 5 s without a
-/// break, at most for an hour. An hour of unbroken health forgets all failures.
+/// Decides when a replica that failed may be chosen again. It may be chosen immediately, unless it
+/// failed soon after it was chosen. After the k-th such failure it must have been healthy for 2^k x
+/// 5 s without a break, but at most for an hour. An hour of unbroken health clears all failures.
 ///
-/// Pure. Times are spans since a fixed moment of one clock, and do not fall.
+/// It is pure. Times are spans since a fixed moment of one clock, and never fall.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,16 +33,16 @@ const FORGET: Duration = Duration::from_secs(3600);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlapBackoff {
-    /// Early failures that are not forgotten.
+    /// Number of early failures that are not forgotten.
     failures: u32,
-    /// Time at which it was chosen; `None` while it is not.
+    /// Time at which the replica was chosen; `None` while it is not chosen.
     chosen: Option<Duration>,
-    /// Time at which its present health began.
+    /// Time at which the replica's present health began.
     healthy_since: Duration,
 }
 
 impl FlapBackoff {
-    /// Returns the back-off of a replica that is healthy from now on, and not chosen.
+    /// Returns the back-off of a replica that is healthy from `now` on, and not chosen.
     pub fn new(now: Duration) -> FlapBackoff {
         FlapBackoff {
             failures: 0,
@@ -49,17 +51,18 @@ impl FlapBackoff {
         }
     }
 
-    /// The replica is chosen. Has no effect if it is already.
+    /// Records that the replica is chosen. Has no effect if it is chosen already.
     pub fn chosen(&mut self, now: Duration) {
         self.chosen.get_or_insert(now);
     }
 
-    /// The replica is chosen no more, and has not failed.
+    /// Records that the replica is no longer chosen, but has not failed.
     pub fn released(&mut self) {
         self.chosen = None;
     }
 
-    /// The replica has failed. That counts if it was chosen not long before.
+    /// Records that the replica has failed. The failure is early if the replica was chosen not long
+    /// before.
     pub fn failed(&mut self, now: Duration) {
         self.interrupted(now, now);
         let chosen = self.chosen.take();
@@ -68,7 +71,7 @@ impl FlapBackoff {
         }
     }
 
-    /// The replica was not healthy after `from`, and is again from `until` on.
+    /// Records that the replica was not healthy from `from` to `until`, and is healthy since.
     pub fn interrupted(&mut self, from: Duration, until: Duration) {
         if self.healthy_for(from) >= FORGET {
             self.failures = 0;
@@ -76,7 +79,7 @@ impl FlapBackoff {
         self.healthy_since = self.healthy_since.max(until);
     }
 
-    /// Returns the unbroken health that the replica needs to be chosen again.
+    /// Returns the unbroken health that is required before the replica may be chosen again.
     pub fn wait(&self) -> Duration {
         match self.failures {
             0 => Duration::ZERO,
@@ -101,7 +104,7 @@ impl FlapBackoff {
 mod tests {
     use super::*;
 
-    /// Each line: what happens, at which second; then the health demanded, in s.
+    /// Each line of the table: an event, its second, then the required health in s.
     #[test]
     fn every_case_of_the_table() {
         let mut cases = 0;

@@ -1,8 +1,9 @@
-//! Arguments of the examples: the replica's address, and how to trust its cluster.
+//! Arguments of the examples: the addresses of replicas, and the certificate of their cluster's
+//! authority.
 
 use leasehold_client::{Client, ClientOptions};
 
-/// Options from `[HOST:PORT[,HOST:PORT...]] [--ca FILE]`.
+/// Parses options from `[HOST:PORT[,HOST:PORT...]] [--ca FILE]`.
 pub fn options() -> Result<ClientOptions, Box<dyn std::error::Error>> {
     let mut addresses = "127.0.0.1:7001".to_owned();
     let mut ca = None;
@@ -34,7 +35,7 @@ fn with_trust(_: ClientOptions, _: &str) -> Result<ClientOptions, Box<dyn std::e
     Err("--ca: this example was built without the feature tls".into())
 }
 
-/// A client of the replicas that the arguments name.
+/// Connects a client to the replicas that the arguments name.
 #[allow(dead_code)]
 pub async fn connect() -> Result<Client, Box<dyn std::error::Error>> {
     Ok(Client::connect(options()?).await?)

@@ -1,6 +1,6 @@
-//! Time and memory that the linearizability checker takes for a million operations:
-//! `cargo bench -p leasehold-histories --bench checker`. It does not use criterion: a run takes seconds, and
-//! half of what matters is the peak of memory.
+//! Time and memory of the linearizability checker for a million operations: `cargo bench -p
+//! leasehold-histories --bench checker`. It does not use criterion, because a run takes seconds,
+//! and the peak of memory matters as much as the time.
 
 #![allow(
     clippy::disallowed_macros,
@@ -23,10 +23,9 @@ use generate::{HistoryShape, honest};
 
 const OPS: usize = 1_000_000;
 
-/// A name, keys, processes, and of a hundred operations the reads, deletions, swaps
-/// and those never answered. Processes are always busy, so on one key nearly as many
-/// operations are in flight as there are processes; what is not a read, a deletion or
-/// a swap is a write.
+/// Shapes of histories: name, keys, processes, and the numbers of reads, deletions, swaps and
+/// unanswered operations in a hundred. The other operations are writes. Processes are always busy,
+/// so on one key nearly as many operations are in flight as there are processes.
 const SHAPES: [(&str, u64, u32, [u32; 4]); 14] = [
     ("reads and writes, many keys", 10_000, 50, [50, 0, 0, 1]),
     ("reads and writes, one key", 1, 50, [50, 0, 0, 1]),
@@ -73,7 +72,7 @@ fn main() {
     }
 }
 
-/// The same with a late read that finds what the first one on its key found.
+/// Returns the history with a late read added that finds the value of the first read of its key.
 fn stale(history: &History) -> History {
     let mut events = history.events().to_vec();
     let found =
@@ -104,14 +103,14 @@ fn measure(name: &str, history: &History) {
     println!("{name:40} {seconds:6.2}  {:5.0}  {verdict}", peak_mib());
 }
 
-/// Lets the kernel count the peak anew.
+/// Resets the kernel's peak of memory.
 fn forget_peak() {
     if let Err(error) = std::fs::write("/proc/self/clear_refs", "5") {
         eprintln!("the peak counts from the start of the process: {error}");
     }
 }
 
-/// The most memory held since then.
+/// Returns the most memory held since `forget_peak`, in MiB.
 fn peak_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

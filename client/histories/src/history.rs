@@ -1,11 +1,10 @@
-//! The record of a run: which process did what to which key, when it began and when the answer
-//! came. It holds no versions and nothing else that the servers claim about themselves, since it is
-//! what they are judged by.
+//! The record of a run: for each operation its process, its key, and the times at which it began
+//! and was answered. It holds no versions and no other claims of the servers about themselves,
+//! because the servers are judged by it.
 //!
-//! Every write carries a value that no other write carries, named by its
-//! [`ValueId`], so a read tells which write it saw. A write without an answer
-//! stays open: it may take effect at any time, or never. A read without one says
-//! nothing, and is left out.
+//! Every write carries a value that no other write carries, named by its [`ValueId`], so a read
+//! shows which write it saw. A write without an answer stays open: it may take effect at any time,
+//! or never. A read without an answer says nothing, and is omitted.
 
 mod file;
 
@@ -13,22 +12,22 @@ use bytes::Bytes;
 
 pub use file::HistoryError;
 
-/// Names the value of one write; no two writes of a run share one.
+/// Name of the value of one write; no two writes of a run share a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ValueId(pub u64);
 
 impl ValueId {
-    /// Names no write: stored bytes that no write of a run makes. A process that reads them has
-    /// found a value that was never written. This is a violation, and not an absent key.
+    /// Name of stored bytes that no write of a run makes. A process that reads such bytes has found
+    /// a value that was never written. This is a violation; it differs from an absent key.
     pub const DAMAGED: ValueId = ValueId(u64::MAX);
 
-    /// Returns the bytes that are stored for it if a value has eight bytes.
+    /// Returns the stored bytes of this value if values have eight bytes.
     pub fn to_bytes(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }
 
-    /// Returns the bytes that are stored for it if a value has `bytes` bytes, at least eight. All
-    /// of them depend on it, and the first eight on the length too.
+    /// Returns the stored bytes of this value if values have `bytes` bytes, at least eight. Every
+    /// byte depends on the id, and the first eight also on the length.
     pub fn to_value(self, bytes: usize) -> Bytes {
         let bytes = bytes.max(8);
         let head = (self.0 ^ length_mask(bytes)).to_be_bytes();
@@ -37,8 +36,8 @@ impl ValueId {
         value.into()
     }
 
-    /// Returns the write that stored this value; `None` if none does. Every byte is looked at. A
-    /// value that was cut to eight bytes or more has the name of no write, if it has any.
+    /// Returns the write that stored this value; `None` if no write did. Every byte is compared. A
+    /// value that was cut to eight bytes or more gives `None`, or an id that no write has.
     pub fn from_value(value: &[u8]) -> Option<ValueId> {
         let (head, rest) = value.split_first_chunk::<8>()?;
         let same = |part: &[u8]| part == &head[..part.len()];
@@ -46,40 +45,40 @@ impl ValueId {
         rest.chunks(8).all(same).then_some(id)
     }
 
-    /// Returns the write that stored a value that was read, [`ValueId::DAMAGED`] if none does.
+    /// Returns the write that stored a value that was read; [`ValueId::DAMAGED`] if no write did.
     pub fn of_value(value: &[u8]) -> ValueId {
         ValueId::from_value(value).unwrap_or(ValueId::DAMAGED)
     }
 }
 
-/// 0 for eight bytes; far apart for other lengths, while ids are close to each other.
+/// Returns a mask for the length of a value: 0 for eight bytes. Masks of different lengths are far
+/// apart, but ids are close to each other, so that lengths are not confused.
 fn length_mask(bytes: usize) -> u64 {
     (bytes as u64 - 8).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Effect of an operation according to its answer; without an answer, its intended effect.
+/// Effect of an operation according to its answer, or its intended effect if there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HistoryAction {
-    /// Found this value, or `None`: no such key.
+    /// Found this value; `None` if the key did not exist.
     Read {
         /// The value found.
         value: Option<ValueId>,
     },
-    /// Wrote whatever was there.
+    /// Wrote the key, whether or not it existed.
     Write {
         /// The value written.
         value: ValueId,
     },
-    /// Removed the key, if it was there.
+    /// Removed the key, if it existed.
     Delete,
-    /// Compare-and-swap by version. The version is named by the value that it belongs to,
-    /// which is possible because no two writes share a value.
+    /// Compare-and-swap by version. The value names its version, since no two writes share a value.
     Cas {
-        /// The value believed current (`None`: believed absent).
+        /// Value that is expected to be current; `None`: the key is expected to be absent.
         expected: Option<ValueId>,
-        /// The value to write in its place.
+        /// New value of the key.
         new: ValueId,
-        /// Whether it was written. Without meaning while the operation is open.
+        /// Whether the new value was written. Without meaning while the operation is open.
         swapped: bool,
     },
 }
@@ -87,15 +86,15 @@ pub enum HistoryAction {
 /// One operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HistoryEvent {
-    /// Process that did it; a process does one thing at a time.
+    /// Process that issued the operation; a process does one thing at a time.
     pub process: u32,
     /// Number of the key.
     pub key: u64,
     /// Action on the key, with its result.
     pub action: HistoryAction,
-    /// When it began, in nanoseconds of one clock for the whole history.
+    /// Time at which the operation began, in nanoseconds of one clock for the whole history.
     pub invoke_ns: u64,
-    /// When its answer came, on the same clock; `None` if none ever did.
+    /// Time at which its answer arrived, on the same clock; `None` if no answer arrived.
     pub return_ns: Option<u64>,
 }
 
@@ -106,19 +105,19 @@ pub struct History {
 }
 
 impl History {
-    /// A history of nothing.
+    /// Returns an empty history.
     pub fn new() -> Self {
         History::default()
     }
 
-    /// A history of nothing, with room for so many operations.
+    /// Returns an empty history with room for `operations` operations.
     pub fn with_capacity(operations: usize) -> Self {
         History {
             events: Vec::with_capacity(operations),
         }
     }
 
-    /// Adds an operation; a read without an answer is left out.
+    /// Adds an operation; a read without an answer is omitted.
     pub fn push(&mut self, event: HistoryEvent) {
         let says_nothing =
             event.return_ns.is_none() && matches!(event.action, HistoryAction::Read { .. });
@@ -127,13 +126,13 @@ impl History {
         }
     }
 
-    /// Adds all of another history, taken with the same clock and with other
-    /// processes.
+    /// Adds all operations of another history, which must have been taken with the same clock and
+    /// with other processes.
     pub fn merge(&mut self, other: History) {
         self.events.extend(other.events);
     }
 
-    /// All operations, in the order in which they were added.
+    /// Returns all operations, in the order in which they were added.
     pub fn events(&self) -> &[HistoryEvent] {
         &self.events
     }
@@ -143,7 +142,7 @@ impl History {
         self.events.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no operations.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }

@@ -1,4 +1,5 @@
-//! Histories of clients, and the checkers that judge them: key by key, or transactions on several.
+//! Histories of clients, and the checkers that judge them: key by key, or as transactions on
+//! several keys.
 
 pub mod history;
 pub mod linearizability;

@@ -1,5 +1,5 @@
-//! The client against a small server that speaks the protocol, keeps sessions,
-//! and misbehaves by script: each arriving command takes the next fault.
+//! Tests of the client against a small server that speaks the protocol, keeps sessions, and
+//! misbehaves by script: each arriving command takes the next fault.
 
 mod failover;
 mod routing;
@@ -24,9 +24,9 @@ use leasehold_wire::{
 /// Fault that is injected for one command.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
-    /// The connection breaks before it is executed.
+    /// The connection breaks before the command is executed.
     Cut,
-    /// The connection breaks after it is executed.
+    /// The connection breaks after the command is executed.
     ExecuteThenCut,
     ExecuteThenSilence,
     Unavailable,
@@ -35,7 +35,7 @@ enum Fault {
     Silence,
     /// The response claims to be 4 GiB long.
     Garbage,
-    /// The response holds nothing.
+    /// The response is empty.
     Empty,
 }
 
@@ -44,34 +44,33 @@ struct State {
     faults: VecDeque<Fault>,
     connections: usize,
     arrived: Vec<Command>,
-    /// The server that each of them arrived at.
+    /// Server at which each command in `arrived` arrived.
     by: Vec<&'static str>,
-    /// Servers that stand still: what they are asked waits.
+    /// Servers that are paused: requests to them wait.
     frozen: HashSet<&'static str>,
-    /// Servers that greet, and answer nothing.
+    /// Servers that greet, but answer nothing.
     deaf: HashSet<&'static str>,
-    /// Servers that answer no writes.
+    /// Servers that do not answer writes.
     writeless: HashSet<&'static str>,
     /// Servers that are unavailable.
     unavailable: HashSet<&'static str>,
-    /// The token that servers ask for.
+    /// Token that the servers require; `None`: no token.
     token: Option<Bytes>,
-    /// The names of all, as servers tell them.
+    /// Names of all replicas, as the servers report them.
     replicas: Vec<String>,
-    /// Hint that servers send to clients that ask for one, and how often one was asked for.
+    /// Hint that servers send to clients that request one, and the number of requests for hints.
     hint: Hint,
     hinted: usize,
-    /// Servers that hold every key: others forward.
+    /// Servers that hold every key; other servers forward.
     holders: HashSet<&'static str>,
     executed: Vec<Command>,
     results: HashMap<(u64, u64), Outcome>,
     store: HashMap<Bytes, (Bytes, Version)>,
-    /// Responses are held back until so many requests have arrived, and then
-    /// leave in reverse.
+    /// Number of requests that must have arrived before responses leave, in reverse order.
     hold: usize,
 }
 
-/// Several servers may share a state, as the replicas of a cluster do.
+/// A server. Several servers may share a state, as the replicas of a cluster do.
 #[derive(Clone)]
 struct Server {
     name: &'static str,
@@ -101,7 +100,7 @@ impl Server {
                 let state = Arc::clone(&shared);
                 let mut dies = dies.clone();
                 tokio::spawn(async move {
-                    // However a connection ends, the next one is a new chance.
+                    // After any end of a connection, the next one is accepted.
                     tokio::select! {
                         _ = serve(stream, name, &state) => {}
                         _ = dies.wait_for(|dies| *dies) => {}
@@ -256,7 +255,7 @@ fn arrive(state: &mut State, name: &'static str, command: &Command) -> Option<Fa
     state.faults.pop_front()
 }
 
-/// Calls that wait, at all replicas.
+/// Returns the number of calls that wait, at all replicas.
 fn waiting(client: &Client) -> usize {
     client
         .inner
@@ -267,7 +266,7 @@ fn waiting(client: &Client) -> usize {
         .sum()
 }
 
-/// A store with sessions, as small as the tests allow.
+/// Executes a command on a store with sessions that is as small as the tests allow.
 fn execute(state: &mut State, command: Command) -> Outcome {
     let identity = (command.client, command.sequence);
     if let Some(outcome) = state.results.get(&identity) {
@@ -533,7 +532,7 @@ async fn what_was_never_sent_cannot_have_taken_effect() {
     options.retries = 0;
     options.request_timeout = Duration::from_millis(200);
     let client = Client::connect(options).await.unwrap();
-    // The listener goes first, so that the connection cannot come back.
+    // The listener ends first, so that the client cannot connect again.
     server.task.abort();
     let error = client.put("a", "1").await.unwrap_err();
     assert!(matches!(error, Error::Lost { attempts: 1, .. }), "{error}");

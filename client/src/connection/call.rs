@@ -1,4 +1,4 @@
-//! A caller's wait for the answer to one request.
+//! The wait of a caller for the answer to one request.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +10,13 @@ use tokio::time::Instant;
 use super::{CallError, Connection};
 use leasehold_wire::Response;
 
-/// One copy of a request, in the table for exactly as long as someone waits for it.
+/// One copy of a request. It is in the table exactly as long as its caller waits for it.
 pub(crate) struct Call<'a> {
     pub(super) connection: &'a Connection,
     pub(super) id: u64,
     pub(super) reply: oneshot::Receiver<Result<Response, CallError>>,
     pub(super) sent: &'a AtomicBool,
-    /// It is certain that it has not been sent.
+    /// Whether it is certain that the request has not been sent.
     pub(super) never_left: bool,
     pub requested_at: Instant,
 }

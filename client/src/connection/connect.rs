@@ -1,4 +1,4 @@
-//! From an address to a connection that has been greeted.
+//! Connecting: from an address to a connection that has been greeted.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use leasehold_wire::{ErrorCode, FrameError, Hello, Welcome, decode_greeting};
 
 const PEER_PORT: &str = "it answers as the port for other replicas does: give the replica's port for \
                          clients";
-/// More than the certificates of any replica take.
+/// Limit of the bytes of a handshake; the certificates of any replica take less.
 #[cfg(feature = "tls")]
 const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
 
@@ -23,14 +23,15 @@ pub(crate) struct Link {
     pub welcome: Welcome,
 }
 
-/// Why there is no link, in words.
+/// Reason why there is no link.
 #[derive(Debug)]
 pub(crate) enum LinkError {
-    /// Nobody answers, or not as a replica that takes clients.
+    /// The address does not answer, or not as a replica that serves clients.
     Failed(String),
     /// A replica of another cluster answers.
     WrongCluster(String),
-    /// A replica answers, and refuses the token or that there is none. Another one would, too.
+    /// A replica answers, but refuses the token, or requires one. Another replica would refuse it,
+    /// too.
     Refused(leasehold_wire::Error),
 }
 
@@ -44,7 +45,7 @@ impl LinkError {
     }
 }
 
-/// Connects and greets.
+/// Connects to an address, and exchanges greetings.
 pub(crate) async fn connect(
     address: &str,
     hello: Hello,
@@ -75,7 +76,7 @@ async fn open(address: &str, hello: Hello, options: &ClientOptions) -> Result<Li
     let greeting = greeting.await.map_err(not_greeted)?;
     let welcome = greeting.map_err(refused)?;
     if welcome.replica.is_empty() {
-        // So a greeting among replicas reads.
+        // The answer looks like the greeting between replicas.
         return Err(LinkError::Failed(PEER_PORT.to_owned()));
     }
     if !hello.cluster.is_empty() && hello.cluster != welcome.cluster {

@@ -1,11 +1,11 @@
-//! The connection to one replica: a table of calls that wait for an answer, and where it
-//! stands. Its task (see `replicas`) owns the socket, writes what the table holds, and
+//! The connection to one replica: a table of calls that wait for an answer, and the state of the
+//! connection. Its task (see `replicas`) owns the socket, writes the calls in the table, and
 //! connects again when the connection breaks.
 //!
-//! The table is the only state. A call that is dropped leaves the table at once, sent or
-//! not, so a caller can give up at any moment. Calls have rising
-//! ids; those at or above `unsent_from` have not been written yet, so everything
-//! that is queued when the socket is free leaves in one write.
+//! The table is the only state. A call that is dropped leaves the table immediately, sent or not,
+//! so a caller can abandon it at any moment. The ids of calls rise. Calls with an id of
+//! `unsent_from` or above have not been written yet, so all calls that are queued when the socket
+//! is free leave in one write.
 
 mod call;
 mod connect;
@@ -27,68 +27,70 @@ pub(crate) use call::Call;
 pub(crate) use connect::{Link, LinkError, connect};
 pub(crate) use traffic::ConnectionEnd;
 
-/// Why a call has no response.
+/// Reason why a call has no response.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum CallError {
-    /// The connection that it was sent on is gone; it may be sent again.
+    /// The connection that the call was sent on is gone; the call may be sent again.
     Lost(String),
-    /// No connection could be made: this call has not been sent.
+    /// No connection could be made, so this call has not been sent.
     Unreachable(String),
-    /// The replica refuses this client: this call has not been sent.
+    /// The replica refuses this client, so this call has not been sent.
     Refused(leasehold_wire::Error),
     /// The client is closed for good.
     Closed,
 }
 
-/// Where a connection stands.
+/// State of a connection.
 #[derive(Debug, Clone)]
 pub(crate) enum ConnectionState {
-    /// There is none, because nobody has needed it.
+    /// There is no connection, because none was needed.
     Idle,
-    /// It is being made; calls wait for it.
+    /// The connection is being made; calls wait for it.
     Connecting,
     Up,
-    /// The replica does not serve, and is looked after.
+    /// The replica does not serve, and is probed in the background.
     Dead(DeadReplica),
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct DeadReplica {
     pub since: Instant,
-    /// Reason that was reported last.
+    /// Reason why the replica is dead, as reported last.
     pub reason: String,
-    /// It greets again, but has not answered anything yet, or not for long enough.
+    /// Whether the replica greets again, but has not answered anything yet, or has not answered for
+    /// long enough.
     pub greeted: bool,
-    /// It refuses this client's token: so it said in answer to the last greeting.
+    /// Refusal of this client's token, from the answer to the last greeting; `None` if the token
+    /// was not refused.
     pub refusal: Option<leasehold_wire::Error>,
 }
 
 struct PendingCall {
-    /// Taken when it is written.
+    /// Body of the request; `None` once it is written.
     body: Option<request::Body>,
-    /// Whether a hint is asked for.
+    /// Whether to request a hint.
     hint: bool,
     reply: oneshot::Sender<Result<Response, CallError>>,
 }
 
 struct CallTable {
     calls: BTreeMap<u64, PendingCall>,
-    /// The id of the next call; 0 is the connection itself.
+    /// Id of the next call; id 0 is the connection itself.
     next_id: u64,
     /// Calls from this id on have not been written to the current connection.
     unsent_from: u64,
     state: ConnectionState,
-    /// The last connection's greeting.
+    /// Greeting of the last connection.
     welcome: Option<Welcome>,
-    /// The name of the replica in it.
+    /// Name of the replica in `welcome`.
     replica: Option<Arc<str>>,
-    /// The replica's number, by which hints name it.
+    /// Number of the replica, by which hints name it; `None` if it is not known.
     number: Option<u32>,
-    /// The shortest round trip that was measured since the connection was made.
+    /// Shortest round trip that was measured since the connection was made.
     distance: Duration,
-    /// Why the connection is to be given up.
+    /// Reason why the connection is to be abandoned.
     suspicion: String,
-    /// When the server was last heard.
+    /// Time at which data last arrived from the server.
     last_heard: Instant,
     /// Delays the return of a replica that died soon after its last return.
     backoff: FlapBackoff,
@@ -102,44 +104,44 @@ pub(crate) struct ChangeNotifier {
     pub watcher: Watcher,
 }
 
-/// A replica that may be asked.
+/// A replica that may be chosen for a request, with the facts that decide the choice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    /// By which hints name it; below 64.
+    /// Number of the replica, by which hints name it; below 64.
     pub number: u32,
-    /// The shortest round trip that was measured; the longest there is if none was.
+    /// Shortest measured round trip; `Duration::MAX` if none was measured.
     pub distance: Duration,
-    /// Calls under way.
+    /// Number of calls under way.
     pub calls: usize,
-    /// Those of them that have not been written yet.
+    /// Number of the calls under way that have not been written yet.
     pub unsent: u64,
 }
 
-/// State that the callers and the connection's task share.
+/// State of a connection that its callers and its task share.
 pub(crate) struct Connection {
     pub address: String,
     notifier: Arc<ChangeNotifier>,
-    /// The moment from which the back-off counts.
+    /// Moment from which the back-off measures time.
     began: Instant,
     table: Mutex<CallTable>,
-    /// There is something to write, or to connect for.
+    /// Notified when there is something to write, or to connect for.
     queued: Notify,
-    /// The connection is to be given up.
+    /// Notified when the connection is to be abandoned.
     suspected: Notify,
-    /// The last call has ended.
+    /// Notified when the last call has ended.
     emptied: Notify,
-    /// Reads, and writes, that another replica answered while this one did not, since it
-    /// last answered one.
+    /// Numbers of reads and of writes that another replica answered while this one did not. Each is
+    /// reset when this replica answers one of that kind.
     missed: [AtomicU32; 2],
 }
 
-/// Number of missed answers (see `missed`) that are taken for a sign that a replica answers no
-/// reads, or no writes, although it answers others: it may serve reads, and not reach the leader
+/// Number of missed answers (see `missed`) at which a replica is taken to answer no reads, or no
+/// writes, although it answers other requests. A replica may serve reads but not reach the leader
 /// with writes.
 const MISSED_MAX: u32 = 3;
 
 impl Connection {
-    /// Creates the connection of a replica that has not been asked yet.
+    /// Creates the connection of a replica to which nothing has been sent yet.
     pub fn new(address: String, notifier: Arc<ChangeNotifier>) -> Connection {
         let table = CallTable {
             calls: BTreeMap::new(),
@@ -179,12 +181,12 @@ impl Connection {
         matches!(self.table().state, ConnectionState::Up)
     }
 
-    /// Whether it serves, as far as is known.
+    /// Whether the replica serves, as far as is known.
     pub fn may_serve(&self) -> bool {
         !matches!(self.table().state, ConnectionState::Dead(_))
     }
 
-    /// Why the replica refuses this client, if it does.
+    /// Returns the replica's refusal of this client; `None` if it does not refuse it.
     pub fn refusal(&self) -> Option<leasehold_wire::Error> {
         match &self.table().state {
             ConnectionState::Dead(dead) => dead.refusal.clone(),
@@ -192,8 +194,8 @@ impl Connection {
         }
     }
 
-    /// Returns true if the replica greets again, but has not answered anything yet, or not for
-    /// long enough.
+    /// Returns true if the replica greets again, but has not answered anything yet, or has not
+    /// answered for long enough.
     pub fn is_greeted(&self) -> bool {
         matches!(&self.table().state, ConnectionState::Dead(dead) if dead.greeted)
     }
@@ -203,18 +205,18 @@ impl Connection {
         self.table().welcome.clone()
     }
 
-    /// The replica's name, if it has ever said it.
+    /// Returns the name of the replica; `None` if no greeting has arrived yet.
     pub fn replica(&self) -> Option<Arc<str>> {
         self.table().replica.clone()
     }
 
-    /// When the replica was last heard.
+    /// Returns the time at which data last arrived from the replica.
     pub fn last_heard(&self) -> Instant {
         self.table().last_heard
     }
 
-    /// Queues a request, which may ask for a `hint`. Afterwards `sent` is set if it may have
-    /// reached the server.
+    /// Queues a request, which may request a `hint`. When the call is dropped, `sent` is set if the
+    /// request may have reached the server.
     pub fn enqueue<'a>(
         &'a self,
         body: request::Body,
@@ -249,13 +251,14 @@ impl Connection {
         })
     }
 
-    /// The replica has answered a write, or a read.
+    /// Records that the replica has answered a write, or a read.
     pub fn reset_missed(&self, is_write: bool) {
         self.missed[usize::from(is_write)].store(0, Ordering::Relaxed);
     }
 
-    /// Another replica has answered a write, or a read, that this one was asked before.
-    /// Whether it is to be suspected: slow answers alone are no reason.
+    /// Records that another replica has answered a write, or a read, that was sent to this one
+    /// before. Returns whether this replica is to be suspected. Slow answers alone are no reason to
+    /// suspect it.
     pub fn record_missed(&self, is_write: bool, requested_at: Instant) -> bool {
         let missed = &self.missed[usize::from(is_write)];
         let often = missed.fetch_add(1, Ordering::Relaxed) + 1 >= MISSED_MAX;
@@ -266,14 +269,15 @@ impl Connection {
         suspected
     }
 
-    /// Gives the connection up that there is, and fails what was sent on it. The next one
-    /// is not suspected.
+    /// Abandons the present connection and fails the calls that were sent on it. The next
+    /// connection is not suspected.
     pub fn suspect(&self, reason: String) {
         self.table().suspicion = reason;
         self.suspected.notify_waiters();
     }
 
-    /// The same if the server has been silent for so long: TCP may need minutes to notice.
+    /// Calls [`Connection::suspect`] if the server has been silent for `silence`: TCP may need
+    /// minutes to notice a failure.
     pub fn suspect_silence(&self, silence: Duration) {
         if self.last_heard().elapsed() >= silence {
             self.suspect("the server is silent".to_owned());
@@ -287,7 +291,7 @@ impl Connection {
         table.calls.clear();
     }
 
-    /// Calls in the table.
+    /// Returns the number of calls in the table.
     pub fn calls(&self) -> usize {
         self.table().calls.len()
     }
@@ -307,13 +311,13 @@ impl Connection {
         })
     }
 
-    /// A round trip to the replica took so long.
+    /// Records a measured round trip to the replica.
     pub fn record_round_trip(&self, round_trip: Duration) {
         let mut table = self.table();
         table.distance = table.distance.min(round_trip);
     }
 
-    /// Makes a connection although nobody has asked for anything yet.
+    /// Requests a connection although no call waits for it.
     pub fn request_connection(&self) {
         let mut table = self.table();
         if matches!(table.state, ConnectionState::Idle) {
@@ -323,15 +327,15 @@ impl Connection {
         self.queued.notify_one();
     }
 
-    /// Waits until somebody needs a connection.
+    /// Waits until a connection is needed.
     pub async fn wait_until_needed(&self) {
         while matches!(self.table().state, ConnectionState::Idle) {
             self.queued.notified().await;
         }
     }
 
-    /// A connection has been made. One that was dead still has to answer something, if
-    /// there are others meanwhile.
+    /// Records that a connection has been made. If the replica was dead and `must_prove` is set,
+    /// because others serve meanwhile, it must still answer a probe before it is used.
     pub fn connected(&self, welcome: &Welcome, must_prove: bool) {
         let mut table = self.table();
         table.welcome = Some(welcome.clone());
@@ -382,7 +386,7 @@ impl Connection {
         }
         let is_empty = table.calls.is_empty();
         drop(table);
-        // Absent: the caller has given up.
+        // If the call is absent, its caller has abandoned it.
         if let Some(pending) = pending {
             let _ = pending.reply.send(Ok(response));
         }
@@ -394,7 +398,8 @@ impl Connection {
         }
     }
 
-    /// The replica serves, and nobody else does: it is asked again before its back-off is over.
+    /// Makes a dead replica usable before its back-off is over, because it serves and no other
+    /// replica does.
     pub fn return_early(&self) {
         let was = self.table().revive(self.began);
         if let Some(since) = was {
@@ -407,8 +412,8 @@ impl Connection {
         self.notify_return(since);
     }
 
-    /// The connection has broken, and another is made. What was sent on it is lost; what
-    /// was not goes out on the next one.
+    /// Records that the connection has broken and another will be made. Calls that were sent on it
+    /// are lost; calls that were not sent leave on the next one.
     pub fn broken(&self, reason: &str) {
         let mut table = self.table();
         table.state = ConnectionState::Connecting;
@@ -417,13 +422,14 @@ impl Connection {
         fail(sent, &CallError::Lost(reason.to_owned()));
     }
 
-    /// The replica cannot be connected to, or does not serve. Nothing waits for it.
+    /// Records that the replica cannot be connected to, or does not serve, and fails the calls that
+    /// wait for it.
     pub fn died(&self, reason: &str) {
         self.mark_dead(reason, None);
     }
 
-    /// The replica refuses this client's token. Nothing waits for it: asking again would not
-    /// help before somebody has given the client another one.
+    /// Records that the replica refuses this client's token, and fails the calls that wait for it.
+    /// Another attempt would not help before the client has another token.
     pub fn refused(&self, refusal: leasehold_wire::Error) {
         let reason = refusal.message.clone();
         self.mark_dead(&reason, Some(refusal));
@@ -462,8 +468,8 @@ impl Connection {
         );
     }
 
-    /// Until it has no calls and is not `needed`. Looks when its last call has ended, and
-    /// when another connection stands otherwise than before.
+    /// Waits until the connection has no calls and is not `needed`. Checks whenever its last call
+    /// has ended, and whenever the state of another connection has changed.
     pub async fn wait_until_retired(&self, needed: impl Fn() -> bool) {
         loop {
             let changed = self.notifier.changed.notified();
@@ -479,7 +485,7 @@ impl Connection {
         }
     }
 
-    /// Ends what nobody has a call on; false if somebody has.
+    /// Marks the connection as idle if it is up and has no calls; otherwise returns false.
     pub fn retire(&self) -> bool {
         let mut table = self.table();
         let retires = table.calls.is_empty() && matches!(table.state, ConnectionState::Up);
@@ -491,7 +497,7 @@ impl Connection {
 }
 
 impl CallTable {
-    /// Marks a dead replica as in use again. Returns the time at which it died; `None` if it was
+    /// Marks a dead replica as in use again. Returns the time at which it died, `None` if it was
     /// not dead.
     fn revive(&mut self, began: Instant) -> Option<Instant> {
         let ConnectionState::Dead(dead) = &self.state else {
@@ -503,14 +509,15 @@ impl CallTable {
         Some(since)
     }
 
-    /// Calls that were written to the connection.
+    /// Removes and returns the calls that were written to the connection.
     fn take_sent(&mut self) -> BTreeMap<u64, PendingCall> {
         let unsent = self.calls.split_off(&self.unsent_from);
         std::mem::replace(&mut self.calls, unsent)
     }
 }
 
-/// The number of the replica that greets, if its greeting lists all replicas.
+/// Returns the number of the replica that sent the greeting; `None` if the greeting does not list
+/// all replicas.
 fn number(welcome: &Welcome) -> Option<u32> {
     let mut all = welcome.replicas.iter().take(64);
     let number = all.position(|name| *name == welcome.replica)?;

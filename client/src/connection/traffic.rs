@@ -4,24 +4,24 @@ use super::{Connection, Link};
 use leasehold_transport::{ClientReadHalf, ClientWriteHalf, FrameReader, FrameWriter};
 use leasehold_wire::{ErrorCode, Outcome, Request, Response, outcome};
 
-/// One write to the socket is closed when it holds this much.
+/// Size at which one write to the socket is closed, in bytes.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// Why a connection ended.
+/// Reason why a connection ended.
 #[derive(Debug, PartialEq)]
 pub(crate) enum ConnectionEnd {
-    /// It broke.
+    /// The connection broke.
     Broken(String),
-    /// It was given up: the replica does not answer.
+    /// The connection was abandoned because the replica does not answer.
     Suspected(String),
-    /// The replica closed it, for nothing was asked on it for long.
+    /// The replica closed the connection, because it carried no request for a long time.
     Idle,
-    /// Nobody needs it.
+    /// The connection is no longer needed.
     Retired,
 }
 
 impl Connection {
-    /// Runs one connection until it ends; returns why it did. Reading and writing
+    /// Runs one connection until it ends, and returns the reason for its end. Reading and writing
     /// are independent, so that two full socket buffers cannot block each other.
     pub async fn drive(&self, link: Link) -> ConnectionEnd {
         let Link {
@@ -64,8 +64,8 @@ impl Connection {
         }
     }
 
-    /// Appends unsent calls to `writer`, up to the size of one write. Returns
-    /// whether there were any.
+    /// Appends unsent calls to `writer`, up to the size of one write. Returns whether it appended
+    /// any.
     fn feed(&self, writer: &mut FrameWriter<ClientWriteHalf>) -> bool {
         let mut table = self.table();
         let table = &mut *table;
@@ -77,8 +77,8 @@ impl Connection {
             let body = pending.body.take();
             let hint = pending.hint;
             if let Err(error) = writer.feed(&Request { id, body, hint }) {
-                // Sizes are checked before a call is queued, so this is one that
-                // the check forgot; its caller will time out.
+                // Sizes are checked before a call is queued, so that check has a fault. The caller
+                // of this request will time out.
                 tracing::error!(%error, "a request cannot be sent");
             }
         }
@@ -86,7 +86,7 @@ impl Connection {
     }
 }
 
-/// Returns the meaning of the last outcome that a replica sent.
+/// Returns the end of the connection that the last outcome from the replica stands for.
 fn ended_by(outcome: Option<Outcome>) -> ConnectionEnd {
     match outcome.as_ref().and_then(|outcome| outcome.result.as_ref()) {
         Some(outcome::Result::Error(error)) if error.code() == ErrorCode::Idle => {

@@ -1,4 +1,4 @@
-//! Frames on sockets: one reader and one writer for each connection.
+//! Frames on sockets: a reader and a writer for each connection.
 
 use std::io;
 use std::marker::PhantomData;
@@ -9,9 +9,9 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_util::codec::{Decoder, Encoder};
 
-/// Bytes asked of a socket at a time; also what an idle connection holds.
+/// Number of bytes read from a socket at a time; an idle connection also holds this many.
 const READ_BYTES: usize = 32 << 10;
-/// A write buffer that a burst made larger than this is given back.
+/// Size above which a write buffer that grew in a burst is freed.
 const WRITE_BYTES_KEPT: usize = 1 << 20;
 
 /// The framing as a `tokio_util` codec: decodes `In`, encodes `Out`.
@@ -45,8 +45,8 @@ impl<In, Out: Message> Encoder<Out> for MessageCodec<In, Out> {
     }
 }
 
-/// The reading half of a connection. The type of a message is named at each
-/// call, since a connection changes it after its handshake.
+/// The reading half of a connection. Each call names the type of the message, since the type
+/// changes after the connection's handshake.
 #[derive(Debug)]
 pub struct FrameReader<R> {
     io: R,
@@ -62,16 +62,16 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// The next message, or `None` if the connection ended between two frames.
-    /// May be dropped and called again without losing anything.
+    /// Returns the next message, or `None` if the connection ended between two frames. The future
+    /// may be dropped and the call repeated without losing anything.
     ///
     /// # Errors
-    /// Any [`FrameError`]; the connection is of no use then.
+    /// Any [`FrameError`]; the connection cannot be used afterwards.
     pub async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, FrameError> {
         Ok(self.next_frame().await?.map(M::decode).transpose()?)
     }
 
-    /// The next message if all of it has been read already: what arrived
+    /// Returns the next message if all of it has been read already, so that messages that arrived
     /// together can be handled together.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         MessageCodec::<M>::default().decode(&mut self.buffer)
     }
 
-    /// As [`FrameReader::next`], undecoded.
+    /// As [`FrameReader::next`], but returns the frame undecoded.
     ///
     /// # Errors
     /// As [`FrameReader::next`].
@@ -89,7 +89,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             if let Some(frame) = split_frame(&mut self.buffer)? {
                 return Ok(Some(frame));
             }
-            // Only when there is little room, or the few bytes of a length would double it.
+            // Reserves only if there is little room, or if the few bytes of a length would double
+            // the buffer.
             if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4 {
                 self.buffer.reserve(READ_BYTES);
             }
@@ -107,8 +108,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 }
 
-/// The writing half of a connection: messages are appended, then leave in one
-/// write.
+/// The writing half of a connection: messages are appended, and leave in one write.
 #[derive(Debug)]
 pub struct FrameWriter<W> {
     io: W,
@@ -124,26 +124,26 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
         }
     }
 
-    /// Appends a message to what the next flush will write.
+    /// Appends a message to the data that the next flush writes.
     ///
     /// # Errors
-    /// `TooLong`; nothing was appended then.
+    /// `TooLong`; in this case nothing was appended.
     pub fn feed<M: Message>(&mut self, message: &M) -> Result<(), FrameError> {
         encode_frame(message, &mut self.buffer)
     }
 
-    /// Gives the socket back; what was appended and not flushed is lost.
+    /// Returns the socket. Data that was appended and not flushed is lost.
     pub fn into_inner(self) -> W {
         self.io
     }
 
-    /// Bytes appended and not yet written.
+    /// Returns the number of bytes that are appended and not yet written.
     pub fn buffered_bytes(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Writes all that was appended. May be dropped and called again without
-    /// losing or repeating anything.
+    /// Writes all appended data. The future may be dropped and the call repeated without losing or
+    /// repeating anything.
     ///
     /// # Errors
     /// `Io` if the connection failed.
@@ -157,9 +157,10 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     }
 }
 
-/// Whether these first bytes of an answer are a TLS alert to a peer that does not speak TLS.
+/// Whether the first bytes of an answer are a TLS alert, which a peer that speaks TLS sends to one
+/// that does not.
 pub fn is_tls_alert(prefix: [u8; 4]) -> bool {
-    // An alert, in a record of any version, of less than 256 bytes.
+    // The bytes of an alert in a record of any version, of less than 256 bytes.
     prefix[0] == 21 && prefix[1] == 3 && prefix[3] == 0
 }
 

@@ -19,26 +19,26 @@ pub use crate::tls::Channel;
 #[cfg(feature = "tls")]
 use crate::tls::ReadProgress;
 
-/// More than this is not kept for what arrives next.
+/// Maximum capacity of a buffer that is kept for the data that arrives next.
 const KEPT_BYTES: usize = 16 << 10;
-/// Most plaintext that is copied before it is sealed.
+/// Maximum amount of plaintext that is copied before it is sealed.
 const COPIED_BYTES: usize = 64 << 10;
 
 type SharedChannel = Arc<Mutex<Channel>>;
 
-/// The half that is read from.
+/// Half of a connection for reading.
 pub struct ClientReadHalf {
     half: OwnedReadHalf,
     tls: Option<(SharedChannel, BytesMut)>,
 }
 
-/// The half that is written to.
+/// Half of a connection for writing.
 pub struct ClientWriteHalf {
     half: OwnedWriteHalf,
     tls: Option<(SharedChannel, BytesMut)>,
 }
 
-/// Both halves of a connection, over TLS if there is a channel.
+/// Splits a connection into its halves. They use TLS if there is a channel.
 pub fn split(stream: TcpStream, channel: Option<Channel>) -> (ClientReadHalf, ClientWriteHalf) {
     let (reader, writer) = stream.into_split();
     let shared = channel.map(|channel| Arc::new(Mutex::new(channel)));
@@ -86,7 +86,7 @@ impl AsyncRead for ClientReadHalf {
 }
 
 impl ClientWriteHalf {
-    /// Waits until all that was taken has been written.
+    /// Waits until all accepted data has been written.
     fn poll_empty(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some((shared, plain)) = &mut self.tls else {
             return Poll::Ready(Ok(()));
@@ -119,7 +119,8 @@ impl AsyncWrite for ClientWriteHalf {
         if let Some((_, plain)) = &mut this.tls {
             plain.extend_from_slice(&bytes[..count]);
         }
-        // The bytes are taken, written or not: a flush waits for them.
+        // The bytes are accepted, whether or not they are written already; a flush waits until they
+        // are.
         match this.poll_empty(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Ready(Ok(count)),

@@ -1,4 +1,4 @@
-//! Connections between clients and replicas: frames on sockets, TLS, and secrets in files.
+//! Connections between clients and replicas: frames on sockets, TLS, and files with secrets.
 
 mod framing;
 mod halves;

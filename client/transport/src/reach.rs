@@ -1,8 +1,8 @@
-//! Reachability of an address: from this machine only, or from others.
+//! Reachability of an address: only from this machine, or also from others.
 
 use std::net::IpAddr;
 
-/// Whether only this machine reaches an address, `host:port`. A name may mean any machine.
+/// Whether only this machine can reach an address, `host:port`. A name may stand for any machine.
 pub fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');

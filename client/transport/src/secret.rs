@@ -10,26 +10,27 @@ use bytes::Bytes;
 
 use leasehold_wire::{TOKEN_BYTES_MAX, TOKEN_MARK};
 
-/// A path that begins like a token and is so long is one, by mistake.
+/// Length from which a path that begins like a token is taken for a token that was given by
+/// mistake.
 const LIKE_A_TOKEN_BYTES: usize = 40;
-/// Permission bits of a file for group and others.
+/// Permission bits of a file that give rights to its group and to others.
 const OF_OTHERS: u32 = 0o077;
 
-/// A token. It comes from a file that only its owner may read, and is shown by nothing.
+/// A token. It comes from a file that only its owner may read, and no formatting shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Bytes);
 
 impl Secret {
-    /// The token in a file, without the white space around it.
+    /// Loads the token from a file, without surrounding white space.
     ///
     /// # Errors
-    /// The file cannot be read, others may read it, or it holds no token.
+    /// If the file cannot be read, others may read it, or it holds no token.
     pub fn load(file: &Path) -> Result<Secret, PrivateFileError> {
         let path = file.as_os_str().as_encoded_bytes();
         if path.starts_with(TOKEN_MARK.as_bytes()) && path.len() >= LIKE_A_TOKEN_BYTES {
             return Err(PrivateFileError::IsToken);
         }
-        // White space around a token is allowed; much of it is a mistake.
+        // White space around a token is allowed, but a large amount is a mistake.
         let text = read_private(file, 2 * TOKEN_BYTES_MAX)?;
         let token = text.trim();
         let is_plain = token.bytes().all(|byte| byte.is_ascii_graphic());
@@ -41,7 +42,7 @@ impl Secret {
         Ok(Secret(Bytes::copy_from_slice(token.as_bytes())))
     }
 
-    /// As it is sent.
+    /// Returns the token as it is sent.
     pub fn bytes(&self) -> Bytes {
         self.0.clone()
     }
@@ -53,18 +54,18 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why a file with secrets is not used.
+/// Reason why a file with secrets is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {source}", file.display())]
     Read {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Others than its owner may read or write it.
+    /// Other users than the owner may read or write the file.
     #[error(
         "{}: its mode {mode:04o} lets others than its owner use it; `chmod 600 {}` mends that",
         file.display(), file.display()
@@ -72,24 +73,24 @@ pub enum PrivateFileError {
     Open {
         /// The file.
         file: PathBuf,
-        /// Its permission bits.
+        /// Permission bits of the file.
         mode: u32,
     },
-    /// It is longer than anything that it could hold.
+    /// The file is longer than any valid content.
     #[error("{}: is longer than {bytes_max} bytes, the most that are read", file.display())]
     Long {
         /// The file.
         file: PathBuf,
-        /// The limit.
+        /// Maximum length in bytes.
         bytes_max: usize,
     },
-    /// It is no path, but a token: it is not quoted.
+    /// A token was given in place of the path. It is not quoted.
     #[error(
         "a token was given where the path of its file belongs; others on this machine may have \
          seen it: revoke it, and give the new one's file"
     )]
     IsToken,
-    /// It holds no token.
+    /// The file holds no token.
     #[error(
         "{}: holds no token; a token is one line, as `leasehold token new` prints it",
         file.display()
@@ -100,22 +101,23 @@ pub enum PrivateFileError {
     },
 }
 
-/// The text of a file that holds secrets, or their digests.
+/// Returns the text of a file that holds secrets, or digests of secrets.
 ///
 /// # Errors
-/// It cannot be read, is no text, is longer than `bytes_max`, or others than its owner may
-/// read or write it.
+/// If the file cannot be read, is not text, is longer than `bytes_max`, or others than its owner
+/// may read or write it.
 pub fn read_private(file: &Path, bytes_max: usize) -> Result<String, PrivateFileError> {
     let failed = |source| PrivateFileError::Read {
         file: file.to_owned(),
         source,
     };
-    // To open a pipe waits until somebody writes into it.
+    // Opening a pipe would wait until another process writes into it.
     if !file.metadata().map_err(failed)?.is_file() {
         let kind = io::ErrorKind::InvalidInput;
         return Err(failed(io::Error::new(kind, "is no regular file")));
     }
-    // What is looked at is what is read: the name may be given to another file meanwhile.
+    // The opened file itself is checked, because the name may be given to another file in the
+    // meantime.
     let open = File::open(file).map_err(failed)?;
     let mode = open.metadata().map_err(failed)?.mode() & 0o7777;
     if mode & OF_OTHERS != 0 {
@@ -201,7 +203,7 @@ mod tests {
         };
         let shown = format!("{token:?} {hello:?} {hello:#?}");
         assert!(!shown.contains("hidden"), "{shown}");
-        // As bytes are shown in a list.
+        // The form in which a list shows bytes.
         assert!(!shown.contains("108, 104"), "{shown}");
     }
 }

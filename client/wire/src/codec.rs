@@ -1,10 +1,10 @@
-//! Frames: a 4-byte big-endian length and one message, the same on both sides.
+//! Frames: a 4-byte big-endian length and one message, the same in both directions.
 //!
-//! The other side may claim any length. So a length is checked before memory is
-//! reserved, and memory then grows with the bytes that arrived, not with the claim.
-//! Decoding does not copy: `bytes` fields of a message share the memory of the buffer
-//! that the frame was read into. Code that keeps such a field for long (a store, a
-//! cache) should copy it, or the field keeps the whole buffer alive.
+//! The other side may claim any length. So a length is checked before memory is reserved, and
+//! memory then grows with the bytes that arrived, not with the claim. Decoding does not copy:
+//! `bytes` fields of a message share the memory of the buffer that the frame was read into. Code
+//! that keeps such a field for a long time (a store, a cache) should copy it; otherwise the field
+//! keeps the whole buffer alive.
 
 use std::io;
 
@@ -13,24 +13,24 @@ use prost::Message;
 
 use super::{FRAME_BYTES_MAX, MAGIC, Outcome, Response, Welcome};
 
-/// Bytes of the length before each message.
+/// Number of bytes of the length before each message.
 const PREFIX_BYTES: usize = 4;
-/// For each byte of a frame that has arrived, room is made for so many more.
+/// Number of bytes for which room is made, for each byte of a frame that has arrived.
 const RESERVED_PER_BYTE: usize = 4;
 
-/// Why a frame could not be read or written. The connection cannot go on after
-/// any of these, except `TooLong` from an encoder, which wrote nothing.
+/// Reason why a frame could not be read or written. The connection cannot be used after any of
+/// these errors, except `TooLong` from an encoder, which wrote nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The length prefix, or the message to send, is above the limit.
     #[error("frame of {length} bytes, the limit is {limit} bytes{}", hint(*length))]
     TooLong {
-        /// Bytes claimed by the prefix, or needed by the message.
+        /// Number of bytes that the prefix claims, or that the message needs.
         length: usize,
-        /// Bytes that a frame may have here.
+        /// Maximum number of bytes of a frame.
         limit: usize,
     },
-    /// The frame does not hold the message expected here.
+    /// The frame does not hold the expected message.
     #[error("malformed message: {0}")]
     Malformed(#[from] prost::DecodeError),
     /// The connection failed, or ended inside a frame.
@@ -38,8 +38,8 @@ pub enum FrameError {
     Io(#[from] io::Error),
 }
 
-/// Explains a prefix that is not a length: the first bytes of a TLS record are its type and version
-/// (RFC 8446 §5.1). No frame is so long.
+/// Explains a prefix that is not a length. The first bytes of a TLS record are its type and version
+/// (RFC 8446 §5.1). No frame is as long as these bytes claim.
 fn hint(length: usize) -> &'static str {
     match u32::try_from(length).map(u32::to_be_bytes) {
         Ok([0x14..=0x17, 3, ..]) => {
@@ -50,10 +50,10 @@ fn hint(length: usize) -> &'static str {
     }
 }
 
-/// Appends one frame to `buffer`. Many may be appended before a single write.
+/// Appends one frame to `buffer`. Several frames may be appended before a single write.
 ///
 /// # Errors
-/// `TooLong`, and then `buffer` is as it was.
+/// `TooLong`; in this case `buffer` is unchanged.
 pub fn encode_frame<M: Message>(message: &M, buffer: &mut BytesMut) -> Result<(), FrameError> {
     let length = message.encoded_len();
     if length > FRAME_BYTES_MAX {
@@ -66,17 +66,17 @@ pub fn encode_frame<M: Message>(message: &M, buffer: &mut BytesMut) -> Result<()
     Ok(())
 }
 
-/// Splits the next whole frame off `buffer`, without its prefix and without
-/// copying it; `None` until all of it has arrived.
+/// Splits the next whole frame off `buffer`, without its prefix and without copying it. Returns
+/// `None` until the whole frame has arrived.
 ///
 /// # Errors
-/// `TooLong` as soon as the prefix is seen.
+/// `TooLong`, as soon as the prefix has arrived.
 pub fn split_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
     split_frame_at_most(buffer, FRAME_BYTES_MAX)
 }
 
-/// As [`split_frame`], with another `limit` in bytes: a peer that has not identified itself yet may
-/// send less.
+/// As [`split_frame`], with another `limit` in bytes. The limit is lower for a peer that has not
+/// identified itself yet.
 ///
 /// # Errors
 /// As [`split_frame`].
@@ -93,8 +93,9 @@ pub fn split_frame_at_most(
     }
     let whole = PREFIX_BYTES + length;
     if buffer.len() < whole {
-        // A buffer that doubles as a long frame arrives is copied again and again. What a client
-        // makes us reserve depends on what it has sent: a prefix alone takes no memory.
+        // A buffer that doubles while a long frame arrives is copied several times. The memory
+        // reserved for a client is in proportion to the bytes that it has sent: a prefix alone
+        // reserves no memory.
         let missing = whole - buffer.len();
         buffer.reserve(missing.min(RESERVED_PER_BYTE * buffer.len()));
         return Ok(None);
@@ -103,9 +104,8 @@ pub fn split_frame_at_most(
     Ok(Some(buffer.split_to(length).freeze()))
 }
 
-/// The answer to `Hello`, as the protocol allows it: a Welcome, or a Response
-/// that holds an error. The two differ in the wire types of their fields, so a
-/// frame is never valid as both.
+/// Decodes the answer to `Hello`: a Welcome, or a Response that holds an error. The wire types of
+/// their fields differ, so a frame is never valid as both.
 ///
 /// # Errors
 /// `Malformed` if the frame is neither.
@@ -123,7 +123,7 @@ pub fn decode_greeting(frame: Bytes) -> Result<Result<Welcome, super::Error>, Fr
     Ok(Ok(Welcome::decode(frame)?))
 }
 
-/// The first message of a connection, without a token.
+/// Returns the first message of a connection, without a token.
 pub fn hello(cluster: Option<&str>) -> super::Hello {
     super::Hello {
         magic: MAGIC,

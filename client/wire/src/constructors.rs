@@ -1,4 +1,4 @@
-//! Meaning of commands and outcomes, next to their encoding: constructors and classification.
+//! Constructors and classification of commands and outcomes, next to their encoding.
 
 use std::fmt;
 
@@ -15,24 +15,24 @@ use super::{
 };
 
 impl Op {
-    /// Reads one key.
+    /// Returns the read of one key.
     pub fn get(key: impl Into<Bytes>) -> Op {
         Op::Get(Get { key: key.into() })
     }
 
-    /// Writes one key, whatever it holds.
+    /// Returns the write of one key, whether or not it exists.
     pub fn put(key: impl Into<Bytes>, value: impl Into<Bytes>) -> Op {
         let (key, value) = (key.into(), value.into());
         Op::Put(Put { key, value })
     }
 
-    /// Removes one key, whatever it holds.
+    /// Returns the removal of one key, whether or not it exists.
     pub fn delete(key: impl Into<Bytes>) -> Op {
         Op::Delete(Delete { key: key.into() })
     }
 
-    /// Writes `value` if the version of `key` is `expected` (`None`: if there is
-    /// no such key).
+    /// Returns the write of `value` to `key` on the condition that the key's version is `expected`
+    /// (`None`: that the key does not exist).
     pub fn cas(key: impl Into<Bytes>, value: impl Into<Bytes>, expected: Option<Version>) -> Op {
         Op::Cas(CompareAndSwap {
             key: key.into(),
@@ -41,31 +41,32 @@ impl Op {
         })
     }
 
-    /// Merges named fields into the record at `key`, creating it if absent.
+    /// Returns the merge of named fields into the record at `key`, which is created if it is
+    /// absent.
     pub fn put_fields(key: impl Into<Bytes>, fields: Vec<Field>) -> Op {
         let key = key.into();
         Op::PutFields(PutFields { key, fields })
     }
 
-    /// Reads several keys at one moment.
+    /// Returns the read of several keys at one moment.
     pub fn multi_get(keys: Vec<Bytes>) -> Op {
         Op::MultiGet(MultiGet { keys })
     }
 
-    /// Writes several keys at one moment.
+    /// Returns the write of several keys at one moment.
     pub fn multi_put(entries: Vec<KeyValue>) -> Op {
         Op::MultiPut(MultiPut { entries })
     }
 
-    /// Reads up to `limit` entries with `from <= key`, and `key < to` unless `to`
-    /// is empty, in key order, at one moment.
+    /// Returns the read of up to `limit` entries with `from <= key`, and `key < to` unless `to` is
+    /// empty, in key order and at one moment.
     pub fn scan(from: impl Into<Bytes>, to: impl Into<Bytes>, limit: u32) -> Op {
         let (from, to) = (from.into(), to.into());
         Op::Scan(Scan { from, to, limit })
     }
 }
 
-/// A command without a session: a read.
+/// Creates a command without a session, as for a read.
 impl From<Op> for Command {
     fn from(op: Op) -> Command {
         Command::session(0, 0, 0, op)
@@ -85,7 +86,8 @@ impl Body {
 }
 
 impl Command {
-    /// A command of the session `client`; see the protocol for the other two.
+    /// Creates a command of the session `client`; the protocol defines `sequence` and
+    /// `acked_below`.
     pub fn session(client: u64, sequence: u64, acked_below: u64, op: Op) -> Command {
         Command {
             client,
@@ -96,8 +98,8 @@ impl Command {
         }
     }
 
-    /// The same in memory of its own. What is decoded from a frame is a part of it, and keeps all
-    /// that was read with it, or is in it beside the command.
+    /// Copies the command into memory of its own. A command that was decoded from a frame shares
+    /// the frame's buffer, and keeps all other data in it alive.
     pub fn in_own_memory(self) -> Command {
         Command::decode(Bytes::from(self.encode_to_vec())).unwrap_or(self)
     }
@@ -117,12 +119,12 @@ impl Outcome {
         }
     }
 
-    /// A write was executed, and this is the version that it made.
+    /// Creates the outcome of a write that was executed and made `version`.
     pub fn written(version: Version) -> Outcome {
         Outcome::of(outcome::Result::Written(version))
     }
 
-    /// A read found a value.
+    /// Creates the outcome of a read that found a value.
     pub fn value(value: impl Into<Bytes>, version: Version) -> Outcome {
         Outcome::of(outcome::Result::Value(Value {
             value: value.into(),
@@ -130,12 +132,13 @@ impl Outcome {
         }))
     }
 
-    /// A read found that there is no such key.
+    /// Creates the outcome of a read that found no such key.
     pub fn missing() -> Outcome {
         Outcome::of(outcome::Result::Missing(Missing {}))
     }
 
-    /// A compare-and-swap found another version, or (`None`) no such key.
+    /// Creates the outcome of a compare-and-swap that found another version, or no such key
+    /// (`None`).
     pub fn mismatch(actual: Option<Version>) -> Outcome {
         Outcome::of(outcome::Result::Mismatch(Mismatch { actual }))
     }
@@ -145,7 +148,7 @@ impl Outcome {
         Outcome::of(outcome::Result::Entries(Entries { entries }))
     }
 
-    /// The command was refused.
+    /// Creates the outcome of a refused command.
     pub fn error(code: ErrorCode, message: impl Into<String>) -> Outcome {
         Error::new(code, message).into()
     }
@@ -158,7 +161,7 @@ impl From<Error> for Outcome {
 }
 
 impl Request {
-    /// The request `id`, which asks for no hint.
+    /// Creates the request `id`, which requests no hint.
     pub fn new(id: u64, body: Option<Body>) -> Request {
         let hint = false;
         Request { id, body, hint }
@@ -166,7 +169,7 @@ impl Request {
 }
 
 impl Response {
-    /// The answer to the command of request `id`.
+    /// Creates the answer to the command of request `id`.
     pub fn answer(id: u64, path: Path, outcome: Outcome) -> Response {
         Response {
             id,
@@ -177,7 +180,7 @@ impl Response {
         }
     }
 
-    /// The answer to the status request `id`.
+    /// Creates the answer to the status request `id`.
     pub fn status(id: u64, status: StatusReply) -> Response {
         Response {
             id,
@@ -188,13 +191,13 @@ impl Response {
         }
     }
 
-    /// Request `id` (0: the connection itself) is refused.
+    /// Creates the refusal of request `id` (0: of the connection itself).
     pub fn refusal(id: u64, error: Error) -> Response {
         Response::answer(id, Path::Unspecified, error.into())
     }
 }
 
-/// Shows no token: any reader of a log could use it.
+/// Omits the token: any reader of a log could use it.
 impl fmt::Debug for Hello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hello")
@@ -206,7 +209,7 @@ impl fmt::Debug for Hello {
 }
 
 impl Error {
-    /// An error for the other side to read.
+    /// Creates an error for the other side.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Error {
         Error {
             log_time_ms: 0,

@@ -1,7 +1,7 @@
-//! Requests as a listener reads them. What a client may not send at all is
-//! refused before memory and time are taken for it: an empty entry takes two bytes in a
-//! frame and 64 in memory, and a frame has room for two million. Fields inside entries take
-//! no memory if they are there twice, but a frame full of them takes 20 to 30 ms to decode.
+//! Requests as a listener reads them. A request that no client may send is refused before memory
+//! and time are spent on it. An empty entry takes two bytes in a frame and 64 in memory, and a
+//! frame has room for two million entries. Repeated fields inside an entry take no memory, but a
+//! frame full of them takes 20 to 30 ms to decode.
 
 use std::ops::Range;
 
@@ -14,26 +14,26 @@ use super::request::Body;
 use super::validate::{too_many, too_many_fields, too_many_holders};
 use super::{COMMAND_PARTS_MAX, Command, Error, NODES_MAX, Request};
 
-/// A request in which nothing is missing or malformed, but that may not be
-/// acceptable yet: [`super::validate`] says whether its command is.
+/// A decoded request. Nothing in it is missing or malformed, but its command may still be
+/// unacceptable: [`super::validate`] checks that.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DecodedRequest {
     /// The request, decoded.
     Request(Request),
-    /// A command of more parts than any may have; it was not decoded.
+    /// The command has more parts than any command may have; it was not decoded.
     Refused {
-        /// The request.
+        /// Id of the request.
         id: u64,
-        /// Ready to be sent.
+        /// Error for the client, ready to be sent.
         error: Error,
     },
 }
 
-/// Frames below this are too short for parts that matter.
+/// Length below which a frame cannot have too many parts, so that its parts are not counted.
 const COUNTED_FROM_BYTES: usize = 2 * COMMAND_PARTS_MAX;
 
-/// Fields of a request and of all messages inside it: parts with two fields each, and all
-/// others.
+/// Maximum number of fields of a request and all messages inside it: two fields for each part, the
+/// part itself, and all other fields.
 const FIELDS_MAX: usize = 3 * COMMAND_PARTS_MAX + 64;
 
 const REQUEST_ID: u32 = 1;
@@ -41,21 +41,21 @@ const REQUEST_COMMAND: u32 = 2;
 const REQUEST_STATUS: u32 = 3;
 const REQUEST_MOVE: u32 = 4;
 const REQUEST_LEASE: u32 = 6;
-/// The fields of `Command` that are operations.
+/// Numbers of the fields of `Command` that are operations.
 const COMMAND_OPERATIONS: Range<u32> = 4..12;
-/// The fields of operations that are messages: the version that a compare-and-swap expects, the
-/// fields of a PutFields, and the entries of a MultiPut.
+/// Fields of operations that are messages, as (operation, field): the version that a
+/// compare-and-swap expects, the fields of a PutFields, and the entries of a MultiPut.
 const MESSAGES: [(u32, u32); 3] = [(7, 3), (8, 2), (10, 1)];
-/// The field that repeats in a change of leases.
+/// Number of the field that repeats in a change of leases.
 const LEASE_HOLDERS: u32 = 4;
-/// The operations of `Command` with parts, and the field of each that repeats.
+/// Operations of `Command` that have parts, as (operation, field that repeats, name).
 const OPERATIONS: [(u32, u32, &str); 3] = [
     (8, 2, "put_fields.fields"),
     (9, 1, "multi_get.keys"),
     (10, 1, "multi_put.entries"),
 ];
 
-/// The request in a frame. Takes memory in proportion to the frame, or to
+/// Decodes the request in a frame. Uses memory in proportion to the frame or to
 /// [`COMMAND_PARTS_MAX`] parts, whichever is less.
 ///
 /// # Errors
@@ -79,14 +79,14 @@ pub fn decode_request(frame: Bytes) -> Result<DecodedRequest, DecodeError> {
     Ok(DecodedRequest::Request(Request::decode(frame)?))
 }
 
-/// Bytes before the key of a Get and after the request's id: a command, in it a Get, in it the key;
-/// each is all that is left.
+/// Tags between a request's id and the key of a Get: the tag of the command, of the Get in it, and
+/// of the key in that. Each of these fields extends to the end of the rest.
 const GET_TAGS: [u8; 3] = [0x12, 0x22, 0x0A];
-/// Bytes at the end of a request that asks for a hint.
+/// Bytes at the end of a request that requests a hint.
 const HINT: [u8; 2] = [0x28, 1];
 
-/// The request's id, whether it asks for a hint, and where the key is, if the frame holds a
-/// Get as clients encode it. Most requests do, and need no general decoder.
+/// Returns the request's id, whether it requests a hint, and the range of the key, if the frame
+/// holds a Get as clients encode it. Most requests do, and need no general decoder.
 fn get_in(frame: &[u8]) -> Option<(u64, bool, Range<usize>)> {
     let mut rest = frame;
     let id = tagged(&mut rest, 0x08)?;
@@ -97,7 +97,7 @@ fn get_in(frame: &[u8]) -> Option<(u64, bool, Range<usize>)> {
     Some((id, hint, end - bytes..end))
 }
 
-/// The length of the key that ends a command, if that is a Get and nothing else.
+/// Returns the length of the key at the end of a command, if the command consists of a Get only.
 fn key_bytes(command: &[u8]) -> Option<usize> {
     let mut rest = command;
     for tag in GET_TAGS {
@@ -108,7 +108,7 @@ fn key_bytes(command: &[u8]) -> Option<usize> {
     Some(rest.len())
 }
 
-/// The number behind `tag`, if that is what comes next.
+/// Returns the number after `tag`, if `tag` comes next.
 fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
     let (first, mut number) = rest.split_first()?;
     if *first != tag {
@@ -119,9 +119,9 @@ fn tagged(rest: &mut &[u8], tag: u8) -> Option<u64> {
     Some(decoded)
 }
 
-/// The refusal of a request that has more parts or fields than any may have. Parts of one
-/// operation that comes in several pieces add up, as in decoding. The decoder would take each
-/// field that is too many for a piece of something, or pass over it.
+/// Returns the refusal of a request that has more parts or fields than any request may have. If an
+/// operation comes in several pieces, the parts of all pieces are added up, as in decoding. The
+/// decoder would merge or skip each superfluous field.
 fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
     let mut count = PartCounter {
         left: FIELDS_MAX + 1,
@@ -132,7 +132,7 @@ fn refusal(request: &[u8]) -> Result<Option<Error>, DecodeError> {
     Ok(count.refusal())
 }
 
-/// Parts of a request, as far as they were counted.
+/// Number of parts of a request, as far as they were counted.
 struct PartCounter {
     /// Number of fields that may still be counted.
     left: usize,
@@ -182,13 +182,13 @@ impl PartCounter {
         })
     }
 
-    /// A message of fields that are no messages.
+    /// Counts the fields of a message that contains no further messages.
     fn all(&mut self, message: &[u8]) -> Result<(), DecodeError> {
         self.each(message, |_, _, _| Ok(()))
     }
 
     /// Calls `visit` with the number and the contents of every field of a message that has a
-    /// length; the others are passed over. Stops when no more are counted.
+    /// length, and skips other fields. Stops when the maximum number of fields is reached.
     fn each(
         &mut self,
         mut message: &[u8],
@@ -198,7 +198,7 @@ impl PartCounter {
             self.left -= 1;
             let (field, wire_type) = encoding::decode_key(&mut message)?;
             if wire_type == WireType::StartGroup {
-                self.left = 0; // no request has groups, and one may hold any number of fields
+                self.left = 0; // no request has groups, and a group may hold any number of fields
                 return Ok(());
             }
             let mut contents = message;
@@ -224,8 +224,8 @@ impl PartCounter {
     }
 }
 
-/// Returns the id of a request that is refused, 0 if it has none. Clients encode the id first:
-/// millions of fields are not searched for it.
+/// Returns the id of a request that is refused; 0 if the first field is not the id. Clients encode
+/// the id first, so other fields, possibly millions, are not searched for it.
 fn request_id(mut request: Bytes) -> Result<u64, DecodeError> {
     let (field, wire_type) = encoding::decode_key(&mut request)?;
     let mut id = 0;
@@ -282,7 +282,8 @@ mod tests {
         }
     }
 
-    /// Both decoders say the same, also of a frame that is cut, or has another byte anywhere.
+    /// Both decoders give the same result, also for a frame that is cut, or has one byte changed
+    /// anywhere.
     #[test]
     fn a_get_is_decoded_as_by_the_general_decoder() {
         let both = |frame: &[u8]| {
@@ -354,8 +355,8 @@ mod tests {
         assert!(error.message.contains("request has more"), "{error:?}");
     }
 
-    /// Fields of two bytes each, which take longer to decode than any other bytes: as many as
-    /// there is room for. Of a message or a string, or unknown ones.
+    /// Returns frames full of fields of two bytes each, which take longer to decode than any other
+    /// bytes. The fields belong to a message or a string, or are unknown.
     fn empty_fields() -> [Vec<u8>; 4] {
         let full = |field: [u8; 2]| field.repeat(FRAME_BYTES_MAX / 2 - 20);
         [[0x0A, 0], [0x12, 0], [0x7A, 0], [0x78, 1]].map(full)
@@ -364,10 +365,10 @@ mod tests {
     #[test]
     fn a_frame_full_of_empty_fields_is_refused() {
         for full in empty_fields() {
-            // A put that has its key again and again.
+            // A put with its key repeated many times.
             is_refused(request_of(0x2A, full));
         }
-        // A command again and again. The first would be the request's number.
+        // A command repeated many times. The first kind of field would be the request's number.
         for full in &empty_fields()[1..] {
             is_refused([&[8, 7], &full[..]].concat());
         }
@@ -384,7 +385,7 @@ mod tests {
         assert_eq!(refused([&full[..], &[8, 7]].concat()), 0);
     }
 
-    /// No request has any, and one holds any number of fields.
+    /// No request has groups, and a group may hold any number of fields.
     #[test]
     fn groups_are_refused() {
         let group = |number: u8| [number << 3 | 3, 0x78, 1, number << 3 | 4];
@@ -404,13 +405,13 @@ mod tests {
     fn fields_inside_messages_count() {
         for full in empty_fields() {
             for tag in [0x1A, 0x22, 0x32] {
-                // A status, a move, a change of leases.
+                // Requests for a status, a move, and a change of leases.
                 is_refused([vec![8, 7], wrapped(tag, full.clone())].concat());
             }
             is_refused(request_of(0x3A, wrapped(0x1A, full.clone())));
             is_refused(request_of(0x42, wrapped(0x12, full.clone())));
             is_refused(request_of(0x52, wrapped(0x0A, full.clone())));
-            // In each of many entries there are a few too many.
+            // Each of many entries has a few fields too many.
             let entry = wrapped(0x0A, full[..8].to_vec());
             is_refused(request_of(0x52, entry.repeat(COMMAND_PARTS_MAX)));
         }
@@ -442,7 +443,7 @@ mod tests {
         }
     }
 
-    /// A request with one operation, as encoded: its tag, and its contents.
+    /// Encodes a request with one operation, from its tag and its contents.
     fn request_of(tag: u8, contents: Vec<u8>) -> Vec<u8> {
         [vec![8, 7], wrapped(0x12, wrapped(tag, contents))].concat()
     }

@@ -1,5 +1,6 @@
-//! Responses as a listener writes them. Most say which value a read found: those are written
-//! here, and their lengths counted once. All others are written as any message.
+//! Responses as a listener writes them. Most responses hold the value that a read found. These are
+//! encoded here, and their lengths are computed only once. All other responses are encoded like any
+//! message.
 
 use bytes::BytesMut;
 use prost::encoding::{encode_varint, encoded_len_varint};
@@ -8,7 +9,7 @@ use super::{
     FRAME_BYTES_MAX, FrameError, Hint, Outcome, Response, Value, Version, encode_frame, outcome,
 };
 
-/// More than what stands before a value, or behind it.
+/// Upper bound of the length of the bytes before a value, and of those after it.
 const AROUND_BYTES: usize = 64;
 
 const RESPONSE_ID: u8 = 0x08;
@@ -24,10 +25,10 @@ const HINT_HOLDERS: u8 = 0x08;
 const HINT_LEADER: u8 = 0x10;
 const HINT_LISTED: u8 = 0x18;
 
-/// Appends the frame of a response: the same bytes as [`encode_frame`].
+/// Appends the frame of a response. The bytes are the same as those of [`encode_frame`].
 ///
 /// # Errors
-/// `TooLong`, and then `buffer` is as it was.
+/// `TooLong`; in this case `buffer` is unchanged.
 pub fn encode_response(response: &Response, buffer: &mut BytesMut) -> Result<(), FrameError> {
     if response.status.is_none()
         && let Some(Outcome {
@@ -41,7 +42,7 @@ pub fn encode_response(response: &Response, buffer: &mut BytesMut) -> Result<(),
     encode_frame(response, buffer)
 }
 
-/// A message has its length before it, so lengths are known from the inside out.
+/// Encodes from the inside out, because the length of a message precedes it.
 fn encode_value_response(response: &Response, found: &Value, buffer: &mut BytesMut) {
     let version = found.version.as_ref().map(version).unwrap_or_default();
     let hint = response.hint.as_ref().map(hint).unwrap_or_default();
@@ -66,7 +67,7 @@ fn encode_value_response(response: &Response, found: &Value, buffer: &mut BytesM
     }
 }
 
-/// The field that holds the version of a value.
+/// Encodes the field that holds the version of a value.
 fn version(version: &Version) -> ReverseWriter {
     let mut field = ReverseWriter::default();
     field.number(VERSION_INDEX, version.index.into());
@@ -75,7 +76,7 @@ fn version(version: &Version) -> ReverseWriter {
     field
 }
 
-/// The field that holds a hint.
+/// Encodes the field that holds a hint.
 fn hint(hint: &Hint) -> ReverseWriter {
     let mut field = ReverseWriter::default();
     field.number(HINT_LISTED, hint.listed.into());
@@ -85,7 +86,7 @@ fn hint(hint: &Hint) -> ReverseWriter {
     field
 }
 
-/// A few bytes, written from the last to the first.
+/// Short buffer that is written from the last byte to the first.
 struct ReverseWriter {
     bytes: [u8; AROUND_BYTES],
     begin: usize,
@@ -122,12 +123,13 @@ impl ReverseWriter {
         self.prepend(&[tag]);
     }
 
-    /// A field that has `length` bytes, which are written behind this.
+    /// Writes the tag and the length of a field; its `length` bytes are already written behind
+    /// them.
     fn tagged(&mut self, tag: u8, length: usize) {
         self.varint(tag, length as u64);
     }
 
-    /// A field that is left out if it is 0, as the protocol has it.
+    /// Writes a number field, which the protocol omits if the number is 0.
     fn number(&mut self, tag: u8, number: u64) {
         if number != 0 {
             self.varint(tag, number);
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
     use crate::{Path, StatusReply};
 
-    /// Both encoders append the same, or refuse the same.
+    /// Asserts that both encoders append the same bytes, or refuse in the same way.
     fn same(response: &Response) {
         let (mut found, mut general) = (BytesMut::from("before"), BytesMut::from("before"));
         let refused = encode_response(response, &mut found).is_err();

@@ -1,5 +1,5 @@
-//! The client protocol: messages generated from `proto/client.proto`, and the
-//! limits every decoder enforces before it allocates.
+//! The client protocol: messages generated from `proto/client.proto`, and the limits that every
+//! decoder enforces before it allocates.
 
 mod codec;
 mod constructors;
@@ -26,10 +26,10 @@ pub use validate::{
 
 /// The first field of `Hello`: "LHS" and the protocol's version.
 pub const MAGIC: u32 = 0x4C48_5301;
-/// Read by clients that ask whether a replica serves, alone in a multi-get. Nobody writes it, and every token may
-/// read it.
+/// Key that clients read, alone in a multi-get, to find out whether a replica serves. No client
+/// writes it, and every token may read it.
 pub const PROBE_KEY: &str = "\0leasehold client: is anybody there?";
-/// Prefix of every token, so that a search finds tokens where none should be.
+/// Prefix of every token, so that a search can find tokens in wrong places.
 pub const TOKEN_MARK: &str = "lh_";
 /// Longest token in a `Hello`, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 256;
@@ -37,7 +37,7 @@ pub const TOKEN_BYTES_MAX: usize = 256;
 pub const KEY_BYTES_MAX: usize = 4 << 10;
 /// Longest name of a cluster, a node, a strategy or a setting of one, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Most nodes of a cluster.
+/// Maximum number of nodes of a cluster.
 pub const NODES_MAX: usize = 64;
 /// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;

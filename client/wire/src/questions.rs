@@ -1,5 +1,5 @@
-//! Questions about operations. Each is an exhaustive `match`: a new operation must be answered in
-//! all of them, and nothing else tells operations apart by leaving some out.
+//! Classification of operations. Each function is an exhaustive `match`, so a new operation must be
+//! classified in all of them. No other code distinguishes operations by listing only some.
 
 use bytes::Bytes;
 
@@ -18,7 +18,7 @@ pub enum ReadOp<'a> {
 }
 
 impl Op {
-    /// Returns true if it may change the state; such commands need a session.
+    /// Returns true if the operation may change the state; such commands need a session.
     #[inline]
     pub fn is_write(&self) -> bool {
         self.as_read().is_none()
@@ -45,8 +45,8 @@ impl Op {
         }
     }
 
-    /// Returns true if it is a write to one key that may be answered before it is executed, because
-    /// its result does not depend on the state.
+    /// Returns true if the operation is a write to one key that may be answered before it is
+    /// executed, because its result does not depend on the state.
     #[inline]
     pub fn is_blind_write(&self) -> bool {
         match self {
@@ -56,14 +56,14 @@ impl Op {
         }
     }
 
-    /// Returns true if it may name several keys.
+    /// Returns true if the operation may name several keys.
     #[inline]
     pub fn is_multi(&self) -> bool {
         self.one_key().is_none()
     }
 
-    /// Returns the key of an operation that names one; `None` for those of several keys, also if
-    /// they happen to name one.
+    /// Returns the key of an operation that names one key. `None` for operations on several keys,
+    /// even if they name only one.
     #[inline]
     pub fn one_key(&self) -> Option<&Bytes> {
         match self {
@@ -76,7 +76,8 @@ impl Op {
         }
     }
 
-    /// Returns every key that it names, in order. A scan names a range, not keys: none.
+    /// Returns every key that the operation names, in order. A scan names a range, so it has no
+    /// keys.
     #[inline]
     pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
         keys(Some(self))
@@ -98,37 +99,37 @@ fn keys(op: Option<&Op>) -> impl Iterator<Item = &Bytes> {
 }
 
 impl Command {
-    /// As [`Op::is_write`]; a command without an operation is none.
+    /// As [`Op::is_write`]; false for a command without an operation.
     #[inline]
     pub fn is_write(&self) -> bool {
         self.op.as_ref().is_some_and(Op::is_write)
     }
 
-    /// As [`Op::as_read`]; a command without an operation is none.
+    /// As [`Op::as_read`]; `None` for a command without an operation.
     #[inline]
     pub fn as_read(&self) -> Option<ReadOp<'_>> {
         self.op.as_ref().and_then(Op::as_read)
     }
 
-    /// As [`Op::as_merge`]; a command without an operation is none.
+    /// As [`Op::as_merge`]; `None` for a command without an operation.
     #[inline]
     pub fn as_merge(&self) -> Option<&PutFields> {
         self.op.as_ref().and_then(Op::as_merge)
     }
 
-    /// As [`Op::is_blind_write`]; a command without an operation is none.
+    /// As [`Op::is_blind_write`]; false for a command without an operation.
     #[inline]
     pub fn is_blind_write(&self) -> bool {
         self.op.as_ref().is_some_and(Op::is_blind_write)
     }
 
-    /// As [`Op::is_multi`]; a command without an operation names no key.
+    /// As [`Op::is_multi`]; false for a command without an operation.
     #[inline]
     pub fn is_multi(&self) -> bool {
         self.op.as_ref().is_some_and(Op::is_multi)
     }
 
-    /// As [`Op::keys`]; a command without an operation names none.
+    /// As [`Op::keys`]; empty for a command without an operation.
     #[inline]
     pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
         keys(self.op.as_ref())

@@ -1,4 +1,4 @@
-//! The check that every listener makes before a command reaches the core, and the
+//! The check of a command that every listener makes before the command reaches the core, and the
 //! limits of commands.
 
 use bytes::Bytes;
@@ -10,30 +10,31 @@ use super::{
     NAME_BYTES_MAX, NODES_MAX, PutFields, Scan, VALUE_BYTES_MAX,
 };
 
-/// Most entries that one Scan may ask for.
+/// Maximum number of entries that one Scan may request.
 pub const SCAN_ENTRIES_MAX: u32 = 10_000;
-/// Most keys of one MultiGet, entries of one MultiPut, fields of one PutFields that a replica takes of
-/// a client: bounds the work of one command, which no limit in bytes does. A command is executed at one
-/// moment, and others wait for it.
+/// Maximum number of keys of one MultiGet, entries of one MultiPut, or fields of one PutFields that
+/// a replica accepts from a client. It limits the work of one command, which a limit in bytes does
+/// not. A command is executed at one moment, and other commands wait for it.
 pub const COMMAND_PARTS_MAX: usize = 1024;
 /// Maximum number of parts of a command that a replica accepts from another replica or reads from
-/// its disk: older versions accepted that many from clients.
+/// its disk. Older versions accepted this many from clients.
 const LOGGED_PARTS_MAX: usize = 10_000;
 /// Maximum distance of a write's sequence above its low-water mark. Each replica keeps the results
-/// of all writes in between, 24 bytes each, and writes them down whenever one is added. A client
-/// with more writes in flight has several sessions.
+/// of all writes in this range, 24 bytes each, and stores all of them whenever one is added. A
+/// client with more writes in flight uses several sessions.
 pub const UNACKNOWLEDGED_MAX: u64 = 64;
 
-/// Longest command, in bytes as encoded: leaves room in a frame for what the
-/// replicas add when they pass it on.
+/// Maximum length of an encoded command in bytes. It leaves room in a frame for the data that
+/// replicas add when they forward the command.
 pub const COMMAND_BYTES_MAX: usize = FRAME_BYTES_MAX - (64 << 10);
 
-/// Refuses what no replica can ever do for any client, before it costs anything: commands as
-/// [`validate`] does and those of more than [`COMMAND_PARTS_MAX`] parts, writes with a session that would
-/// keep too many results, and names and keys that are too long in what operators ask.
+/// Refuses a request that no replica can execute for any client, before it costs anything: commands
+/// that [`validate`] refuses or that have more than [`COMMAND_PARTS_MAX`] parts, writes with a
+/// session that would keep too many results, and operators' requests with names or keys that are
+/// too long.
 ///
 /// # Errors
-/// As [`validate`]. Nothing that is too long is quoted.
+/// As [`validate`]. The message does not quote fields that are too long.
 pub fn validate_body(body: Option<&Body>) -> Result<(), Error> {
     match body {
         Some(Body::Command(command)) => {
@@ -53,8 +54,8 @@ pub fn validate_body(body: Option<&Body>) -> Result<(), Error> {
 /// anything.
 ///
 /// # Errors
-/// `BAD_REQUEST` or `TOO_LARGE`, ready to be sent; the message names the field,
-/// what was found there and the limit.
+/// `BAD_REQUEST` or `TOO_LARGE`, ready to be sent. The message names the field, its content and the
+/// limit.
 pub fn validate(command: &Command) -> Result<(), Error> {
     validate_parts(command, LOGGED_PARTS_MAX)
 }
@@ -70,7 +71,7 @@ fn validate_parts(command: &Command, parts_max: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The part of [`validate_body`] that does not need a session.
+/// Makes the part of [`validate_body`]'s checks that does not need a session.
 ///
 /// # Errors
 /// As [`validate`].
@@ -123,7 +124,8 @@ fn validate_session(command: &Command) -> Result<(), Error> {
     Ok(())
 }
 
-/// Replicas pass on what they have taken, also those of an older version that took more.
+/// Checks the distance of a write from its low-water mark. Only clients' requests are checked:
+/// replicas also forward requests of an older version that accepted a larger distance.
 fn check_unacknowledged(command: &Command) -> Result<(), Error> {
     let kept = command.sequence.saturating_sub(command.acked_below);
     if command.is_write() && kept > UNACKNOWLEDGED_MAX {
@@ -213,21 +215,21 @@ fn check_count(field: &str, found: usize, most: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The refusal of a command of which `field` has `found` entries.
+/// Builds the refusal of a command with `found` entries in `field`, more than `most`.
 pub(super) fn too_many(field: &str, found: usize, most: usize) -> Error {
     bad_request(format!(
         "{field} has {found} entries, allowed are 1 to {most}: split it into several commands"
     ))
 }
 
-/// The refusal of a change of leases that names so many holders.
+/// Builds the refusal of a change of leases that names `found` holders.
 pub(super) fn too_many_holders(found: usize) -> Error {
     bad_request(format!(
         "lease.holders has {found} entries, a cluster has at most {NODES_MAX} nodes"
     ))
 }
 
-/// The refusal of a request of more than so many fields.
+/// Builds the refusal of a request with more than `most` fields.
 pub(super) fn too_many_fields(most: usize) -> Error {
     bad_request(format!(
         "request has more than {most} fields: leave out those that are there twice"
@@ -358,7 +360,7 @@ mod tests {
         assert!(validate(&Command::default()).is_err());
     }
 
-    /// An older version took more parts of clients, and they are in its log.
+    /// Older versions accepted more parts from clients, and such commands are in their logs.
     #[test]
     fn replicas_take_more_parts_of_each_other_than_of_clients() {
         let entries = |parts| Op::multi_put(vec![entry("k", 1); parts]);

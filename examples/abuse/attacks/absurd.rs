@@ -1,5 +1,6 @@
-//! An unauthenticated peer that a cluster without certificates believes to be a replica. It says
-//! what no replica can mean: rounds, runs, slots, durations and replicated clocks of 2^56.
+//! Messages of an unauthenticated peer that a cluster without certificates takes for a replica.
+//! They contain values that no replica can have: rounds, runs, slots, durations and replicated
+//! clocks of 2^56.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +15,8 @@ use super::link::{Link, statuses};
 use super::peers::{ABSURD, EVERY};
 use crate::figures::{Figures, figures};
 
-/// One connection to each replica, on which all of it is said again and again. They stay open:
-/// each new one would take the place of one of the replicas' own.
+/// Sends all absurd messages repeatedly, on one connection to each replica. The connections stay
+/// open, because each new one would replace a connection of a real replica.
 pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let end = target.end();
@@ -42,7 +43,7 @@ pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Returns how many messages could be sent.
+/// Returns the number of messages that could be sent.
 async fn send_all(link: &mut Link, runs: &[StatusReply]) -> anyhow::Result<f64> {
     let mut sent = 0.0;
     for message in absurdities(link.from, runs) {
@@ -56,7 +57,7 @@ async fn send_all(link: &mut Link, runs: &[StatusReply]) -> anyhow::Result<f64> 
     Ok(sent)
 }
 
-/// Each has one number that is absurd, and is else what replica `from` may say.
+/// Returns messages that replica `from` may send, except that each has one absurd number.
 fn absurdities(from: usize, runs: &[StatusReply]) -> Vec<Message> {
     let newest = runs.iter().map(|status| status.ballot_round).max();
     let at = |round| Ballot {
@@ -104,8 +105,8 @@ fn of_round(ballot: Ballot) -> Vec<Message> {
     ]
 }
 
-/// Replicated clocks, slots and probes at the present ballot: one of the links speaks for the
-/// leader.
+/// Returns messages under the present ballot with absurd replicated clocks, slots and probes. One
+/// of the links is that of the leader.
 fn of_phase_2(ballot: Ballot, slot: Slot) -> Vec<Message> {
     let far = LogNews {
         commit_point: Slot(ABSURD),

@@ -1,5 +1,5 @@
-//! Merges that are sent before their record is large, with the write that makes it large: no
-//! replica that is asked can know what they will find.
+//! Merges that are sent before the write that makes their record large. No replica that receives
+//! such a merge can know the size that the record will have.
 
 use std::rc::Rc;
 use std::thread;
@@ -18,25 +18,25 @@ use super::pipeline::Answers;
 use crate::figures::{Figures, figures, percentile};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Pairs of connections that each replica is the first of, and the merges of each connection in
-/// one round.
+/// Number of pairs of connections that start at each replica, and number of merges of each
+/// connection in one round.
 const PAIRS: u64 = 2;
 const MERGES: u64 = 2_000;
-/// Minimum duration of a round: without a pause small merges would fill the machine.
+/// Minimum duration of a round. Without pauses, even small merges would keep the machine busy.
 const ROUND: Duration = Duration::from_secs(2);
-/// The record that a round writes.
+/// Number of fields of the record that a round writes.
 const FIELDS: u64 = 1_000;
 const VALUE_BYTES: usize = 240;
-/// Bit that sets the sessions of calm clients apart from those of the pairs.
+/// Bit that distinguishes the sessions of calm clients from those of the pairs.
 const CALM: u64 = 1 << 7;
-/// A frame is a length, and the message.
+/// Length of the prefix of a frame, which contains the length of the message.
 const LENGTH_BYTES: usize = 4;
-/// Interval at which a calm client swaps.
+/// Interval between two compare-and-swaps of a calm client.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Runs a round every two seconds, or fewer if one takes longer. At the same time calm clients
-/// compare and swap, one at each replica: these are answered when all before them in the log is
-/// executed.
+/// Runs a round every two seconds, or less often if rounds take longer. At the same time, a calm
+/// client at each replica performs compare-and-swaps. A compare-and-swap is answered when all
+/// commands before it in the log are executed.
 pub async fn merge(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let calm = target.clients.clone().into_iter().zip(0..);
@@ -70,8 +70,8 @@ pub async fn merge(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Runs rounds on one pair of connections. Each round has a record of its own, which it deletes in
-/// the end. The replica that is asked to write it is asked for half of the merges.
+/// Runs rounds on one pair of connections. Each round has its own record, which it deletes at the
+/// end. The replica that receives the write of the record also receives half of the merges.
 async fn rounds(
     number: u64,
     addresses: &[String; 2],
@@ -122,7 +122,8 @@ async fn rounds(
     Ok(())
 }
 
-/// Put whole: as merges of fields these would wait at the replica for their size.
+/// Record that is written as a whole. If it were written by merges of fields, these would have to
+/// wait at the replica because of their size.
 fn record() -> anyhow::Result<Bytes> {
     let value = Bytes::from(vec![b'r'; VALUE_BYTES]);
     let fields = (0..FIELDS).map(|number| field(format!("f{number:04}"), value.clone()));
@@ -134,7 +135,7 @@ fn record() -> anyhow::Result<Bytes> {
     Ok(frame.freeze().split_off(LENGTH_BYTES))
 }
 
-/// Returns the time that each compare-and-swap took, in ms. It runs in a thread of its own: the
+/// Returns the duration of each compare-and-swap, in ms. It runs in its own thread, because the
 /// attackers keep theirs busy.
 fn swaps(address: &str, number: u64, end: Instant) -> anyhow::Result<Vec<u64>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -150,7 +151,7 @@ fn swaps(address: &str, number: u64, end: Instant) -> anyhow::Result<Vec<u64>> {
                 sequence,
                 opened_ms: wire.welcome.log_time_ms,
             };
-            // Nothing has this version: nothing is swapped.
+            // The key never has this version, so nothing is swapped.
             let never = Version { slot: 1, index: 7 };
             let op = Op::cas("calm", "c", Some(never));
             let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! More work than a replica can do, and more sessions than it can keep.
+//! Overload: more work than a replica can do, and more sessions than it can store.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,17 +14,18 @@ use super::pipeline::refusal;
 use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Connections of the writers, and operations in flight on each.
+/// Number of connections of the writers, and number of operations in flight on each.
 const CONNECTIONS: u64 = 200;
 const IN_FLIGHT: u64 = 10;
-/// Sessions that are opened, a second by all replicas together and in the steps of a pace.
+/// Number of sessions that are opened a second at all replicas together, and interval at which a
+/// group of them is opened.
 const SESSIONS_A_SECOND: u64 = 70_000;
 const STEP: Duration = Duration::from_millis(10);
-/// Answers that may be outstanding while sessions are opened, of all replicas together: not so
-/// many that other clients wait for the queue.
+/// Maximum number of unanswered requests at all replicas together while sessions are opened. It is
+/// low enough that other clients need not wait for the queue.
 const UNANSWERED_MAX: u64 = 1_000;
 
-/// 2,000 writers, each of which writes again as soon as it is answered.
+/// Runs 2,000 writers, each of which writes again as soon as it is answered.
 pub async fn writers(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let done = Rc::new(Cell::new(0_u64));
@@ -79,7 +80,7 @@ async fn closed_loop(
     Ok(())
 }
 
-/// Sessions that were asked for at one replica, or at all.
+/// Number of sessions that were requested at one replica, or at all replicas.
 #[derive(Clone, Copy, Default)]
 struct SessionCounts {
     requested: u64,
@@ -87,8 +88,8 @@ struct SessionCounts {
     refused: u64,
 }
 
-/// Writes at a fixed rate at every replica, each of a session of its own: every replica bounds
-/// what its own clients open.
+/// Writes at a fixed rate at every replica, with a new session for each write. Every replica limits
+/// the sessions of its own clients.
 pub async fn sessions(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let replicas = target.clients.len() as u64;
@@ -111,7 +112,7 @@ pub async fn sessions(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// One replica's share.
+/// Opens the sessions at one replica.
 async fn open_at(
     number: u64,
     replicas: u64,
@@ -164,11 +165,11 @@ fn first_write(replica: u64, number: u64, opened_ms: u64) -> Request {
     write(number, session, Op::put("session", "s"))
 }
 
-/// Puts that make the storage begin new files.
+/// Puts so much that the storage begins new files.
 pub async fn new_files(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let mut wire = Wire::connect(&target.clients[0]).await?;
-    // A file is full in less than a second, and the disk is not.
+    // A file is full in less than a second, but the disk does not fill up.
     let puts = Puts {
         a_second: 20,
         most: u64::MAX,
@@ -177,14 +178,14 @@ pub async fn new_files(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("puts_of_1_mib", written)]))
 }
 
-/// Rate and maximum number of puts of 1 MiB.
+/// Rate and maximum number of puts of 1 MiB each.
 pub struct Puts {
     pub a_second: u32,
     pub most: u64,
 }
 
-/// Puts of 1 MiB, each answered before the next is sent: more than a memtable holds, so that
-/// tables and logs are begun. Returns how many were answered.
+/// Sends puts of 1 MiB, each after the previous one was answered. Together they exceed a memtable,
+/// so that new tables and logs are begun. Returns the number of answered puts.
 pub async fn put_large(wire: &mut Wire, puts: Puts, end: Instant) -> f64 {
     let value = Bytes::from(vec![b'n'; (1 << 20) - 16]);
     let mut due = tokio::time::Instant::now();

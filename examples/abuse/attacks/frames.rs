@@ -1,4 +1,4 @@
-//! Frames that are refused, as fast as a replica takes them from many connections.
+//! Frames that a replica refuses, sent on many connections as fast as the replica takes them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,17 +12,17 @@ use super::Target;
 use crate::figures::{Figures, figures};
 use crate::wire::Wire;
 
-/// The field of a request that no version knows, as bytes.
+/// Tag of a field that requests have in no version, as bytes.
 const UNKNOWN: u8 = 15 << 3 | 2;
-/// Written in one go.
+/// Number of bytes that are written at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// 33 connections with frames of 64 KiB that hold nothing but a field that nobody knows: each
-/// always has more to read than its turn.
+/// Floods a replica on 33 connections with frames of 64 KiB that contain only an unknown field.
+/// Each connection always has more data than the replica reads in its turn.
 pub async fn needless(target: &Target) -> anyhow::Result<Figures> {
     let mut frame = BytesMut::new();
     frame.put_u32(64 << 10);
-    // Its length takes three bytes.
+    // The length of the field takes three bytes.
     let length = (64 << 10) - 4;
     frame.put_slice(&[
         UNKNOWN,
@@ -34,12 +34,13 @@ pub async fn needless(target: &Target) -> anyhow::Result<Figures> {
     flood(target, 33, &frame).await
 }
 
-/// 250 connections with frames without a byte: each is refused, and its answer is longer.
+/// Floods a replica on 250 connections with empty frames. Each is refused with an answer that is
+/// longer than the frame.
 pub async fn empty(target: &Target) -> anyhow::Result<Figures> {
     flood(target, 250, &[0; 4]).await
 }
 
-/// Sends a frame again and again on so many connections to the leader, and reads what is answered.
+/// Sends a frame repeatedly to the leader on this number of connections, and reads the answers.
 async fn flood(target: &Target, connections: u64, frame: &[u8]) -> anyhow::Result<Figures> {
     let end = target.end();
     let chunk = Bytes::from(frame.repeat(CHUNK_BYTES / frame.len()));

@@ -1,4 +1,4 @@
-//! Traffic before a handshake, and instead of one.
+//! Traffic before a handshake, or in place of one.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,18 +16,19 @@ use super::Target;
 use crate::cluster::options;
 use crate::figures::{Figures, figures};
 
-/// A handshake may take 5 s; a second more for a machine that is busy.
+/// Time after which an unfinished handshake must be ended: 5 s, and one more second for a busy
+/// machine.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(6);
-/// Silent connections at each port.
+/// Number of silent connections at each port.
 const SILENT: usize = 20;
-/// The begin of a TLS record of 512 bytes.
+/// Beginning of a TLS record of 512 bytes.
 const HALF_RECORD: &[u8] = &[0x16, 3, 1, 2, 0, 1, 0];
-/// Whole handshakes a second at each port for clients.
+/// Number of complete handshakes a second at each port for clients.
 const HANDSHAKES_A_SECOND: u64 = 100;
-/// Connections a second that send what is no hello.
+/// Number of connections a second that send something other than a hello.
 const CONNECTS_A_SECOND: u64 = 500;
 
-/// Connections that say nothing, and hellos that are longer than a hello may be.
+/// Opens connections that send nothing, and sends hellos that are longer than allowed.
 pub async fn silent_and_long(target: &Target) -> anyhow::Result<Figures> {
     let silent = hold(target, b"");
     let mut read = 0.0;
@@ -40,7 +41,8 @@ pub async fn silent_and_long(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Connections to every port that say no more than this: whether each is left open.
+/// Opens connections to every port that send only `sent`. The result of each task is true if the
+/// connection is left open.
 fn hold(target: &Target, sent: &'static [u8]) -> Vec<JoinHandle<bool>> {
     let ports = target.clients.iter().chain(&target.peers);
     let each = ports.flat_map(|port| std::iter::repeat_n(port.clone(), SILENT));
@@ -57,7 +59,7 @@ async fn open(connections: Vec<JoinHandle<bool>>) -> anyhow::Result<f64> {
     Ok(open)
 }
 
-/// Records of TLS that do not end, and whole handshakes at a fixed rate.
+/// Sends TLS records that do not end, and completes handshakes at a fixed rate.
 pub async fn tls(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let half = hold(target, HALF_RECORD);
@@ -85,7 +87,7 @@ pub async fn tls(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Whether a connection that says only this is open when the time for a handshake is over.
+/// Whether a connection that sends only `sent` is still open when the time for a handshake is over.
 async fn is_left_open(address: &str, sent: &[u8]) -> bool {
     let Ok(mut stream) = TcpStream::connect(address).await else {
         return false;
@@ -99,7 +101,7 @@ async fn is_left_open(address: &str, sent: &[u8]) -> bool {
         .is_err()
 }
 
-/// Whether a hello of 5 KiB is welcomed: a field that nobody knows makes it so long.
+/// Whether a hello of 5 KiB is welcomed. An unknown field gives it this length.
 async fn long_hello_is_read(address: &str) -> anyhow::Result<bool> {
     let mut short = BytesMut::new();
     encode_frame(&hello(None), &mut short)?;
@@ -119,7 +121,7 @@ async fn long_hello_is_read(address: &str) -> anyhow::Result<bool> {
     Ok(matches!(greeting, Some(Ok(Ok(_)))))
 }
 
-/// Connections that send what is no hello, at a fixed rate, on all ports in turn.
+/// Opens connections that send something other than a hello, at a fixed rate, on all ports in turn.
 pub async fn connects(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let ports: Vec<&String> = target.clients.iter().chain(&target.peers).collect();

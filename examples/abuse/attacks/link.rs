@@ -1,5 +1,5 @@
-//! A connection to a port for peers, on which an attacker says that it is a replica. Every client
-//! is told what the attacker must know of the cluster.
+//! A connection to a port for peers, on which an attacker claims to be a replica. The attacker's
+//! knowledge of the cluster comes from the status, which every client can read.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use tokio::time::timeout;
 use super::Target;
 use crate::cluster::{CLUSTER, NAMES, options};
 
-/// "LHP" and the versions of the protocol that a program under attack may speak, the newest
-/// first. A hello of another version is refused for that alone. What attackers say means the
-/// same in all of these versions.
+/// Magic numbers of the protocol ("LHP" and a version) that a program under attack may use, the
+/// newest first. A replica refuses a hello of another version for that reason alone. The attackers'
+/// messages have the same meaning in all of these versions.
 pub const MAGICS: [u32; 2] = [PEER_MAGIC, 0x4C48_5005];
 
-/// The right hello of replica `from`.
+/// Returns a correct hello of replica `from`.
 pub fn hello_from(magic: u32, from: usize, to: usize, members: usize) -> proto::Hello {
     proto::Hello {
         magic,
@@ -38,7 +38,7 @@ pub fn hello_from(magic: u32, from: usize, to: usize, members: usize) -> proto::
     }
 }
 
-/// A connection on which a replica believes that another one speaks, perhaps.
+/// A connection that a replica may take for the connection of another replica.
 pub struct Link {
     pub from: usize,
     pub to: usize,
@@ -46,7 +46,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// `None` if the unauthenticated peer is refused, whichever version it speaks.
+    /// Opens a connection; `None` if the unauthenticated peer is refused in every version.
     pub async fn open(target: &Target, from: usize, to: usize) -> anyhow::Result<Option<Link>> {
         for magic in MAGICS {
             let mut stream = TcpStream::connect(&target.peers[to]).await?;
@@ -62,7 +62,7 @@ impl Link {
         Ok(None)
     }
 
-    /// Whether the bytes of the message could be sent.
+    /// Whether the message could be sent.
     pub async fn send(&mut self, runs: &[StatusReply], message: Message) -> anyhow::Result<bool> {
         let incarnation = runs[self.from].incarnation;
         self.send_as(incarnation, runs, message).await
@@ -85,7 +85,8 @@ impl Link {
         Ok(self.stream.write_all(&bytes).await.is_ok())
     }
 
-    /// Whether the replica has closed the connection. It says nothing more on an open one.
+    /// Whether the replica has closed the connection. On an open connection the replica sends
+    /// nothing more.
     pub fn is_closed(&self) -> bool {
         let read = self.stream.try_read(&mut [0]);
         !read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)

@@ -1,4 +1,4 @@
-//! Reads that go through the log, of clients that do not wait for them.
+//! Reads that go through the log, from clients that do not wait for the answers.
 
 use std::time::Instant;
 
@@ -10,13 +10,14 @@ use super::Target;
 use crate::figures::{Figures, figures};
 use crate::wire::{Wire, frame, read};
 
-/// Number of keys in one read, of some 250 bytes each: a read of 1 MiB.
+/// Number of keys in one read. A key has about 250 bytes, so a read has 1 MiB.
 const KEYS: usize = 4096;
 const CONNECTIONS: u64 = 4;
-/// Requests of one connection, which then ends.
+/// Number of requests on one connection, which is then closed.
 const REQUESTS: u64 = 3;
 
-/// At a replica that holds nothing. Each of 4 clients asks for many keys, leaves, and comes again.
+/// Reads at a replica that holds no lease. Each of 4 clients requests many keys, disconnects, and
+/// connects again.
 pub async fn reads(target: &Target) -> anyhow::Result<Figures> {
     let key = |number: usize| Bytes::from(format!("{number:0>250}"));
     let keys: Vec<Bytes> = (0..KEYS).map(key).collect();
@@ -41,7 +42,7 @@ async fn come_and_go(address: &str, requests: &[u8], end: Instant) -> anyhow::Re
     let mut sent = 0.0;
     while Instant::now() < end {
         let mut connection = Wire::connect(address).await?.raw();
-        // It may be closed before all is taken.
+        // The replica may close the connection before it has read everything.
         if connection.1.write_all(requests).await.is_ok() {
             sent += REQUESTS as f64;
         }

@@ -1,4 +1,4 @@
-//! Commands of ten thousand keys: few bytes, and much to look up.
+//! Commands of ten thousand keys, which have few bytes and need many lookups.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -12,16 +12,18 @@ use super::pipeline::{Answers, Lane, all, pipeline, refusal};
 use crate::figures::Figures;
 use crate::wire::{Session, Wire, read, session_number, write};
 
-/// Keys of a command. A program that takes fewer gets as many keys in more commands.
+/// Number of keys of a command. For a program that accepts fewer, the keys are divided among
+/// several commands.
 const KEYS: u64 = 10_000;
-/// Clients of the second half of an attack with multi-puts, and what each has in flight.
+/// Number of clients in the second half of an attack with multi-puts, and number of requests that
+/// each has in flight.
 const WRITERS: u64 = 4;
 const WRITTEN_AT_ONCE: u64 = 8;
-/// Connections that read absent keys, and multi-gets in flight on each.
+/// Number of connections that read absent keys, and number of multi-gets in flight on each.
 const READERS: u64 = 4;
 const READ_AT_ONCE: u64 = 2;
 
-/// Number of keys that a command may have, and number of commands that hold the wanted keys.
+/// Maximum number of keys of a command, and number of commands for all keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parts {
     keys: u64,
@@ -29,7 +31,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// Asks a replica for as many keys as are wanted: a refusal says how many may be.
+    /// Sends a command with all keys to a replica. If it is refused, the refusal states the maximum
+    /// number of keys.
     async fn allowed(address: &str) -> anyhow::Result<Parts> {
         let mut wire = Wire::connect(address).await?;
         let answer = wire.ask(&read(1, absent(0, 0, KEYS))).await?;
@@ -49,14 +52,14 @@ impl Parts {
     }
 }
 
-/// The number in a refusal that ends with "allowed are 1 to" and a number.
+/// Returns the number in a refusal that ends with "allowed are 1 to" and a number.
 fn most(refusal: &str) -> Option<u64> {
     let (_, number) = refusal.split_once("allowed are 1 to ")?;
     let number = number.split(|c: char| !c.is_ascii_digit()).next()?;
     number.parse().ok().filter(|most| (1..KEYS).contains(most))
 }
 
-/// Multi-puts of tiny keys: one at a time for half of the time, then many.
+/// Sends multi-puts of tiny keys: one at a time in the first half of the attack, then many.
 pub async fn multi_puts(target: &Target) -> anyhow::Result<Figures> {
     let parts = Parts::allowed(&target.clients[0]).await?;
     let answers = Rc::new(Answers::default());
@@ -79,7 +82,7 @@ pub async fn multi_puts(target: &Target) -> anyhow::Result<Figures> {
     answers.figures()
 }
 
-/// Each lane writes keys of its own, as a session of its own.
+/// Builds a multi-put. Each lane has its own keys and its own session.
 fn multi_put(client: u64, lane: &Lane, keys: u64) -> Request {
     let session = Session {
         client: session_number(8 + client, lane.lane),
@@ -94,7 +97,7 @@ fn multi_put(client: u64, lane: &Lane, keys: u64) -> Request {
     write(lane.id, session, Op::multi_put(entries.collect()))
 }
 
-/// Multi-gets of keys that are not there, at the replica that holds all.
+/// Sends multi-gets of absent keys to the replica that holds all keys.
 pub async fn multi_gets_absent(target: &Target) -> anyhow::Result<Figures> {
     let parts = Parts::allowed(&target.clients[0]).await?;
     let answers = Rc::new(Answers::default());

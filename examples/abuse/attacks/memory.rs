@@ -1,4 +1,4 @@
-//! Clients that take memory and file descriptors, and give nothing back.
+//! Clients that take memory and file descriptors without releasing them.
 
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,11 @@ use crate::figures::{Figures, figures};
 use crate::wire::{RawConnection, Session, Wire, frame, read, session_number, write};
 
 const MIB: usize = 1 << 20;
-/// Number of refusals, one after the other, that mean that a replica takes no more connections.
+/// Number of consecutive refusals after which the replica is considered to accept no more
+/// connections.
 const REFUSED_IN_A_ROW: usize = 50;
 
-/// Puts of one connection, as fast as they are answered.
+/// Sends puts on one connection, as fast as they are answered.
 pub async fn put_all(
     address: &str,
     entries: impl Iterator<Item = (String, Bytes)>,
@@ -45,7 +46,7 @@ pub async fn put_all(
     Ok(())
 }
 
-/// Entries of 4 KiB of one scan: the capacity of an answer.
+/// Number of entries of 4 KiB in one scan, which fill an answer.
 const WIDE_ENTRIES: u32 = 960;
 
 fn wide_scan(id: u64) -> Request {
@@ -88,23 +89,24 @@ pub async fn scans_unread(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("scans", scans), ("connections", connections)]))
 }
 
-/// Between two puts of one connection, where their rate is fixed.
+/// Interval between two puts on one connection, if their rate is fixed.
 const LARGE_PUT_EVERY: Duration = Duration::from_millis(100);
 
-/// Puts of 1 MiB on one connection.
+/// Keys and rate of puts of 1 MiB on one connection.
 #[derive(Clone, Copy)]
 struct LargePuts {
     pause: Duration,
     keys: u64,
 }
 
-/// 4 connections with puts of 1 MiB at a fixed rate, whether they are answered or not.
+/// Sends puts of 1 MiB on 4 connections at a fixed rate, whether or not they are answered.
 pub async fn large_puts(target: &Target) -> anyhow::Result<Figures> {
     let pause = LARGE_PUT_EVERY;
     pipeline(target, LargePuts { pause, keys: 1 }).await
 }
 
-/// The same as fast as the replica takes them, over so many keys of each connection.
+/// Sends puts of 1 MiB on 4 connections as fast as the replica takes them, over `keys` keys of each
+/// connection.
 pub async fn large_puts_flood(target: &Target, keys: u64) -> anyhow::Result<Figures> {
     let pause = Duration::ZERO;
     pipeline(target, LargePuts { pause, keys }).await
@@ -151,7 +153,7 @@ async fn put_on(
         let key = format!("large-{number}-{}", sequence % puts.keys);
         let op = Op::put(key, value.clone());
         writer.feed(&write(sequence, session, op))?;
-        // Waits no longer than the attack lasts, if the replica reads no more.
+        // If the replica stops reading, this waits only until the end of the attack.
         match timeout(
             end.saturating_duration_since(Instant::now()),
             writer.flush(),
@@ -165,7 +167,7 @@ async fn put_on(
     Ok(sent)
 }
 
-/// 100 frames of 4 MiB that lack their last byte.
+/// Sends 100 frames of 4 MiB that lack their last byte.
 pub async fn partial_frames(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let part = {
@@ -185,7 +187,7 @@ pub async fn partial_frames(target: &Target) -> anyhow::Result<Figures> {
     outcome((0..100).map(send).collect(), end).await
 }
 
-/// Holds all connections until the end: whether they are served until then the replica knows.
+/// Holds all connections until the end. Only the replica knows whether it serves them until then.
 async fn outcome(
     tasks: Vec<JoinHandle<anyhow::Result<RawConnection>>>,
     end: Instant,
@@ -198,7 +200,7 @@ async fn outcome(
     Ok(figures([("connections", held.len() as f64)]))
 }
 
-/// 20 connections that ask for 400 MiB each and read one byte a second.
+/// Opens 20 connections, each of which requests 400 MiB and reads one byte a second.
 pub async fn slow_readers(target: &Target) -> anyhow::Result<Figures> {
     let address = &target.clients[0];
     if target.preparing {
@@ -223,20 +225,21 @@ async fn read_slowly(address: &str, end: Instant) -> anyhow::Result<RawConnectio
     write_until(&mut held.1, &all, end).await;
     while Instant::now() < end {
         sleep(Duration::from_secs(1)).await;
-        // Of the socket itself: the reader would take more. An end is of no interest here.
+        // Reads from the socket itself, because the reader would read more. The end of the stream
+        // does not matter here.
         let _ = held.1.as_ref().try_read(&mut [0]);
     }
     Ok(held)
 }
 
-/// Sends what can be sent before the end.
+/// Sends as many bytes as possible before the end.
 async fn write_until(socket: &mut OwnedWriteHalf, bytes: &[u8], end: Instant) {
     let left = end.saturating_duration_since(Instant::now());
     let _ = timeout(left, socket.write_all(bytes)).await;
 }
 
-/// Opens connections that say hello and then nothing, until many in a row are refused.
-/// Returns those that could be had, and how many were refused.
+/// Opens connections that send a hello and then nothing, until many in a row are refused. Returns
+/// the accepted connections and the number of refused ones.
 async fn idle(address: &str, count: usize, end: Instant) -> (Vec<Wire>, usize) {
     let (mut held, mut refused, mut in_a_row) = (Vec::new(), 0, 0);
     while held.len() + refused < count && in_a_row < REFUSED_IN_A_ROW && Instant::now() < end {
@@ -254,7 +257,7 @@ async fn idle(address: &str, count: usize, end: Instant) -> (Vec<Wire>, usize) {
     (held, refused)
 }
 
-/// More idle connections at each replica than it may open files.
+/// Opens more idle connections at each replica than the number of files that it may open.
 pub async fn idle_files(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let mut writer = Wire::connect(&target.clients[0]).await?;
@@ -274,7 +277,7 @@ pub async fn idle_files(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Ten thousand idle connections at one replica.
+/// Opens ten thousand idle connections at one replica.
 pub async fn idle_many(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let address = &target.clients[0];

@@ -1,5 +1,5 @@
-//! Merges of one field into large records: requests of a few bytes, for each of which every
-//! replica looks through a quarter of a megabyte and copies it.
+//! Merges of one field into large records. The requests have a few bytes each. For each of them,
+//! every replica searches and copies a quarter of a megabyte.
 
 use std::rc::Rc;
 
@@ -12,16 +12,17 @@ use super::pipeline::{Answers, Lane, pipeline, refusal};
 use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, session_number, write};
 
-/// Connections to each replica, and merges in flight on each: what the limits of one
-/// connection allow (16 MiB, of which the least request counts for 4 KiB).
+/// Number of connections to each replica, and number of merges in flight on each. These are the
+/// most that the limits of one connection allow (16 MiB, with a minimum charge of 4 KiB for a
+/// request).
 const CONNECTIONS: u64 = 4;
 const IN_FLIGHT: u64 = 4_000;
-/// Records of each shape: some, and so many that all together are much to write down.
+/// Number of records of each shape: a few, or so many that they take long to write.
 pub const FEW: u64 = 4;
 pub const MANY: u64 = 64;
 
-/// Number and size of a record's fields. Both shapes stay, with the field that is merged, within
-/// the limits of records that take merges: 256 KiB and 1,024 fields.
+/// Number and size of a record's fields. With the merged field, both shapes are within the limits
+/// of records that accept merges: 256 KiB and 1,024 fields.
 struct Shape {
     name: &'static str,
     fields: usize,
@@ -41,8 +42,8 @@ const SHAPES: [Shape; 2] = [
     },
 ];
 
-/// Key of a record. Successive numbers go round-robin through the shapes, and through `records`
-/// records of each.
+/// Returns the key of a record. Successive numbers go round-robin through the shapes, and through
+/// `records` records of each shape.
 fn key(number: u64, records: u64) -> String {
     let shape = &SHAPES[number as usize % SHAPES.len()];
     let record = number / SHAPES.len() as u64 % records;
@@ -75,7 +76,7 @@ pub async fn prepare(target: &Target, records: u64) -> anyhow::Result<Figures> {
     Ok(Figures::new())
 }
 
-/// Merges without a pause, at every replica: each that is answered is followed by another.
+/// Sends merges without a pause at every replica: when one is answered, the next one is sent.
 pub async fn merge(target: &Target, records: u64) -> anyhow::Result<Figures> {
     let end = target.end();
     let answers = Rc::new(Answers::default());

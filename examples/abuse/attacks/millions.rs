@@ -1,4 +1,4 @@
-//! Millions of keys: what grows, is counted and is sorted with them.
+//! Millions of keys, which increase everything that is stored, counted or sorted for each key.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,26 +12,28 @@ use super::Target;
 use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, read, session_number, write};
 
-/// Keys of one multi-put.
+/// Number of keys of one multi-put.
 const KEYS_AT_ONCE: u64 = 500;
-/// Keys that are loaded a second.
+/// Number of keys that are loaded a second.
 const KEYS_A_SECOND: u64 = 100_000;
-/// Multi-puts that may be unanswered: few, so that a put of others waits for the replicas and
-/// not for what is queued before it.
+/// Maximum number of unanswered multi-puts. It is low, so that other clients' puts wait for the
+/// replicas and not for a queue of multi-puts.
 const UNANSWERED_MAX: u64 = 4;
-/// Reads a second at each replica after a load.
+/// Number of reads a second at each replica after a load.
 const READS_A_SECOND: u64 = 20_000;
-/// Keys that each replica is asked in turn: more than it remembers for its report to the
-/// leader (16 MiB of them by default), so that after a few seconds it is full at each report.
+/// Number of keys that are requested at each replica in turn. A replica cannot store all of them
+/// for its report to the leader (16 MiB by default), so after a few seconds its storage is full at
+/// each report.
 pub(super) const ASKED_KEYS: u64 = 262_144;
-/// Keys that each replica is asked a second: a report takes 4,000 to 8,000 of them away.
+/// Number of keys that are requested at each replica a second. A report removes 4,000 to 8,000 of
+/// them from the replica's storage.
 const ASKED_A_SECOND: u64 = 100_000;
-/// Keys of one multi-get.
+/// Number of keys of one multi-get.
 pub(super) const ASKED_AT_ONCE: u64 = 500;
 const STEP: Duration = Duration::from_millis(10);
 /// Time for which all keys are read after a load.
 const READING: Duration = Duration::from_secs(12);
-/// Time for which nothing is read after that, so that the cost of choosing holders is seen alone.
+/// Time without requests after the reads, in which only the cost of choosing holders is visible.
 const SILENCE: Duration = Duration::from_secs(10);
 
 fn key(number: u64) -> String {
@@ -86,8 +88,8 @@ async fn load(target: &Target, end: Instant) -> anyhow::Result<u64> {
     Ok(answered * KEYS_AT_ONCE)
 }
 
-/// Reads many keys at every replica. For a report every second each replica looks through all that
-/// it remembers of them, and the leader keeps up with the choice of their holders.
+/// Reads many keys at every replica. For the report of each second, every replica searches all keys
+/// that it has stored. The leader continues to choose their holders.
 pub async fn demand(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let answered = Rc::new(Cell::new(0));
@@ -104,7 +106,8 @@ pub async fn demand(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("keys_read_a_second", a_second)]))
 }
 
-/// Multi-gets at a fixed rate: they count every key, at little cost for the machine.
+/// Sends multi-gets at a fixed rate. Every key is counted in the demand, at little cost for the
+/// machine.
 async fn ask_many(
     address: &str,
     first: u64,
@@ -128,7 +131,7 @@ async fn ask_many(
     Ok(())
 }
 
-/// As short as can be: a replica remembers more of them.
+/// Returns a key that is as short as possible, so that a replica can store many.
 pub(super) fn demand_key(number: u64) -> String {
     format!("{number:x}")
 }
@@ -137,7 +140,8 @@ async fn read_everywhere(target: &Target, keys: u64, end: Instant) -> anyhow::Re
     let answered = Rc::new(Cell::new(0));
     let one = |(number, address): (usize, &String)| {
         let (address, answered) = (address.clone(), answered.clone());
-        // Each begins elsewhere, so that every replica has keys that it alone reads now.
+        // Each replica begins with a different key, so that at any time it has keys that only it
+        // reads.
         let first = number as u64 * keys / target.clients.len() as u64;
         tokio::task::spawn_local(async move {
             read_in_turn(&address, first, keys, end, &answered).await
@@ -185,7 +189,7 @@ async fn read_in_turn(
     Ok(())
 }
 
-/// Loads keys, reads all of them, and then leaves the cluster alone with its holders.
+/// Loads keys, reads all of them, and then sends no requests while the cluster has its holders.
 pub async fn holders(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let begun = Instant::now();

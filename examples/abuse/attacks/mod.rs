@@ -1,5 +1,5 @@
-//! The attacks. Each is a function that runs in a process of its own: it gets the addresses of the
-//! cluster, does its worst for a while, and returns figures of what it did.
+//! The attacks. Each is a function that runs in its own process. It receives the addresses of the
+//! cluster, attacks the cluster for a given time, and returns figures of its work.
 
 mod absurd;
 mod ahead;
@@ -28,40 +28,42 @@ use crate::aftermath::AftermathCheck;
 use crate::cluster::Setting;
 use crate::figures::Figures;
 
-/// Maximum memory of a replica that requests in flight of all clients together may take, in MiB.
+/// Maximum memory of a replica for the requests in flight of all clients together, in MiB.
 const IN_FLIGHT_MIB: f64 = 512.0;
-/// The same of one connection, with the answers that it may leave unread.
+/// Maximum memory of a replica for the requests in flight of one connection and for its unread
+/// answers, in MiB.
 const CONNECTION_MIB: f64 = 48.0;
 
-/// Number of sessions that a replica remembers by default.
+/// Number of sessions that a replica stores by default.
 const SESSIONS_MAX: u64 = 262_144;
 
-/// One attack, and what it must not do.
+/// An attack, and the bounds on its effects.
 pub struct Attack {
     pub name: &'static str,
     /// Description of the attack, for the report.
     pub what: &'static str,
     pub setting: Setting,
-    /// Something is done before anything is measured.
+    /// Whether the attack has a preparation before anything is measured.
     pub prepares: bool,
     /// Duration of the attack, in seconds.
     pub seconds: u64,
-    /// Maximum memory that a replica may take for it, in MiB; 20% more are tolerated.
+    /// Maximum memory that a replica may use during the attack, in MiB. An excess of 20% is
+    /// tolerated.
     pub memory_mib: f64,
-    /// Latency that is judged.
+    /// Latency that is judged after the attack.
     pub judged: JudgedLatency,
-    /// Checks that are made when it is over.
+    /// Checks that are made after the attack.
     pub after: &'static [AftermathCheck],
 }
 
 /// Latency of the well-behaved clients that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JudgedLatency {
-    /// The p99 of puts and that of gets, next to those of the quiet time.
+    /// The p99 of puts and the p99 of gets, compared with those of the quiet time.
     P99,
-    /// The longest put, too.
+    /// The p99 of puts and of gets, and the longest put.
     LongestPut,
-    /// None: the attack fills the machine on purpose.
+    /// No latency, because the attack uses the whole machine on purpose.
     Nothing,
 }
 
@@ -93,7 +95,7 @@ const fn adaptive(strategy: &'static str) -> Setting {
     }
 }
 
-/// All, in the order of the report.
+/// All attacks, in the order of the report.
 pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "peer-hello",
@@ -430,16 +432,16 @@ pub const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Parameters of an attack, as the attackers' process receives them.
+/// Parameters of an attack, in the form in which the attackers' process receives them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Target {
     pub attack: String,
-    /// Nothing is measured yet.
+    /// Whether the process only prepares the attack. Nothing is measured then.
     pub preparing: bool,
     pub seconds: u64,
     pub clients: Vec<String>,
     pub peers: Vec<String>,
-    /// The certificate of the cluster's authority, if replicas have certificates.
+    /// Certificate of the cluster's authority; `None` if the replicas have no certificates.
     pub authority: Option<PathBuf>,
     /// Number of keys to load in the attacks with millions of keys.
     pub keys: u64,
@@ -451,10 +453,10 @@ impl Target {
     }
 }
 
-/// Wages one attack in this process, and prints its figures.
+/// Runs one attack in this process, and prints its figures.
 pub fn wage(target: &str) -> anyhow::Result<()> {
     let target: Target = serde_json::from_str(target)?;
-    // The attackers never outlive the program that started them.
+    // The attackers must end when the program that started them ends.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

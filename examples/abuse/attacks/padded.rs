@@ -1,4 +1,4 @@
-//! Tiny puts in frames that are filled with something else, which decoders pass over.
+//! Tiny puts in frames that are padded with other content, which decoders skip.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::figures::{Figures, figures};
 use crate::wire::{Session, Wire, frame, session_number, write};
 
 const STEP: Duration = Duration::from_millis(10);
-/// Puts of one step that are as padded as replicas take them, and their padding.
+/// Number of puts in one step with as much padding as replicas accept, and size of the padding.
 const SMALL_A_STEP: u64 = 20;
 const SMALL_PADDING: usize = 4_000;
-/// Each so many steps one put has far more.
+/// Interval in steps at which one put has far more padding.
 const STEPS_OF_LARGE: u64 = 10;
 const LARGE_PADDING: usize = 1 << 20;
-/// The field that the padding is in: no request has it.
+/// Tag of the field that contains the padding. Requests have no such field.
 const UNKNOWN: u8 = 15 << 3 | 2;
 
-/// Puts at every replica, at a fixed rate.
+/// Sends padded puts to every replica, at a fixed rate.
 pub async fn puts(target: &Target) -> anyhow::Result<Figures> {
     let end = Instant::from_std(target.end());
     let clients = target.clients.clone().into_iter().zip(0..);
@@ -44,7 +44,7 @@ pub async fn puts(target: &Target) -> anyhow::Result<Figures> {
     ]))
 }
 
-/// Returns how many were sent.
+/// Sends padded puts to one replica. Returns their number.
 async fn puts_at(address: &str, number: u64, end: Instant) -> anyhow::Result<u64> {
     let wire = Wire::connect(address).await?;
     let opened_ms = wire.welcome.log_time_ms;
@@ -85,7 +85,7 @@ async fn puts_at(address: &str, number: u64, end: Instant) -> anyhow::Result<u64
     Ok(sent)
 }
 
-/// A frame with so many bytes of padding.
+/// Returns the frame extended by `padding` bytes.
 fn pad(frame: &[u8], padding: usize) -> anyhow::Result<BytesMut> {
     let (_, request) = frame.split_at(size_of::<u32>());
     let mut field = BytesMut::new();

@@ -1,4 +1,4 @@
-//! An unauthenticated peer on the peers' ports that says that it is a replica.
+//! An unauthenticated peer that connects to the peers' ports and claims to be a replica.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,18 +21,19 @@ use crate::aftermath::{MADE_UP_KEY, MADE_UP_VALUE};
 use crate::cluster::{CLUSTER, NAMES};
 use crate::figures::{Figures, figures};
 
-/// A number that no correct replica ever says.
+/// A number that no correct replica sends.
 pub(super) const ABSURD: u64 = 1 << 56;
-/// Distance by which a correct replica's number may exceed the others' after a long absence.
+/// Distance by which the number of a correct replica may exceed those of the others after a long
+/// absence.
 const FAR: u64 = 1000;
-/// Replicated clock that is far ahead and might be believed: 17 years, in ms.
+/// Replicated clock that is far in the future but might be believed: 17 years, in ms.
 const FAR_MS: u64 = 1 << 39;
-/// Between two rounds of messages.
+/// Interval between two rounds of messages.
 pub(super) const EVERY: Duration = Duration::from_millis(200);
-/// A life that no replica has.
+/// Incarnation that no replica has.
 const LIFE: u64 = 0xDEAD_BEEF_0BAD_F00D;
 
-/// Hellos that are wrong in one field each.
+/// Returns hellos, each of which is wrong in one field.
 fn wrong_hellos(magic: u32, to: usize, members: usize) -> [proto::Hello; 3] {
     let from = (to + 1) % members;
     let right = || hello_from(magic, from, to, members);
@@ -57,8 +58,8 @@ fn wrong_hellos(magic: u32, to: usize, members: usize) -> [proto::Hello; 3] {
     ]
 }
 
-/// Counts the words that an answer revealed and the unauthenticated peer had not said: the
-/// cluster's name, and those of replicas.
+/// Sends wrong hellos. Counts the names in the answers that the unauthenticated peer had not sent
+/// itself: that of the cluster, and those of replicas.
 pub async fn hellos(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let (mut revealed, mut sent_hellos) = (0.0, 0.0);
@@ -95,7 +96,8 @@ fn number_of(name: &str) -> usize {
     NAMES.iter().position(|other| *other == name).unwrap_or(0)
 }
 
-/// Rounds and incarnations: absurd ones first, then such that a correct replica might say.
+/// Sends rounds and incarnations: first absurd ones, and then some that a correct replica might
+/// send.
 pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
     let members = target.peers.len();
     let end = target.end();
@@ -115,7 +117,7 @@ pub async fn numbers(target: &Target) -> anyhow::Result<Figures> {
                 let sent = link.send_as(incarnation, &runs, message).await?;
                 delivered += f64::from(u8::from(sent));
             }
-            // A moment to take it, before the connection ends.
+            // Gives the replica time to read the message before the connection ends.
             sleep(Duration::from_millis(20)).await;
         }
         attempts += 1;
@@ -169,8 +171,8 @@ fn forged(attack: &str, from: usize, runs: &[StatusReply], attempt: u64) -> Vec<
         .collect()
 }
 
-/// Proposals in the leader's name: a value that nobody wrote, or an out-of-range jump of the
-/// replicated clock.
+/// Sends proposals in the leader's name. They contain a made-up value, or an out-of-range jump of
+/// the replicated clock.
 pub async fn proposals(target: &Target) -> anyhow::Result<Figures> {
     let end = target.end();
     let (mut delivered, mut refused, mut attempt) = (0.0, 0.0, 0);
@@ -197,7 +199,7 @@ pub async fn proposals(target: &Target) -> anyhow::Result<Figures> {
     Ok(figures([("delivered", delivered), ("refused", refused)]))
 }
 
-/// Accepts of the next slots, and a heartbeat that says they are committed.
+/// Returns accepts for the next slots, and a heartbeat that declares them committed.
 fn proposal(attack: &str, leader: usize, follower: &StatusReply, attempt: u64) -> Vec<Message> {
     let ballot = Ballot {
         round: follower.ballot_round,
@@ -206,7 +208,7 @@ fn proposal(attack: &str, leader: usize, follower: &StatusReply, attempt: u64) -
     let log_time_ms = match (attack, attempt) {
         ("peer-log-time", 0) => ABSURD,
         ("peer-log-time", _) => FAR_MS,
-        // The replicated clock begins at 0 with a cluster, so this is a short time from now.
+        // The replicated clock begins at 0 with a cluster, so this is only slightly in the future.
         _ => 60_000,
     };
     let first = follower.committed + 1;
@@ -251,7 +253,7 @@ fn made_up(leader: usize, slot: u64) -> Proposal {
     }
 }
 
-/// Joins in the name of the last replica, which has never started, at all others.
+/// Sends joins to all other replicas in the name of the last replica, which has never started.
 pub async fn join(target: &Target) -> anyhow::Result<Figures> {
     if !target.preparing {
         return Ok(Figures::new());
@@ -263,7 +265,7 @@ pub async fn join(target: &Target) -> anyhow::Result<Figures> {
             refused += 1.0;
             continue;
         };
-        // Nobody serves clients yet, so no run can be asked for; the first one is 1.
+        // No replica serves clients yet, so runs cannot be requested. The first run is 1.
         let first_run = StatusReply {
             incarnation: 1,
             ..StatusReply::default()

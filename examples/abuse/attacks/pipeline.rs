@@ -1,4 +1,5 @@
-//! Connections that keep a number of requests in flight: each that is answered is followed by another.
+//! Connections that keep a number of requests in flight: when a request is answered, the next one
+//! is sent.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,12 +14,12 @@ use tokio::time::timeout_at;
 use crate::figures::{Figures, figures};
 use crate::wire::Wire;
 
-/// Answers of all connections of an attack.
+/// Answers on all connections of an attack.
 #[derive(Default)]
 pub struct Answers {
     answered: Cell<u64>,
     refused: Cell<u64>,
-    /// The last refusal, in words.
+    /// Description of the last refusal; empty if there was none.
     refusal: RefCell<String>,
 }
 
@@ -31,12 +32,12 @@ impl Answers {
         }
     }
 
-    /// Number of answers, and of refusals among them.
+    /// Returns the number of answers, and the number of refusals among them.
     pub fn counts(&self) -> (u64, u64) {
         (self.answered.get(), self.refused.get())
     }
 
-    /// Fails if every request was refused: then nothing was attacked.
+    /// Returns the figures. Fails if every request was refused, because then there was no attack.
     pub fn figures(&self) -> anyhow::Result<Figures> {
         let (answered, refused) = self.counts();
         anyhow::ensure!(
@@ -51,7 +52,7 @@ impl Answers {
     }
 }
 
-/// Returns why a request was refused, if it was.
+/// Returns the reason of a refusal; `None` if the request was not refused.
 pub fn refusal(answer: &Response) -> Option<String> {
     let outcome = answer.outcome.as_ref();
     match outcome.and_then(|outcome| outcome.result.as_ref()) {
@@ -60,14 +61,14 @@ pub fn refusal(answer: &Response) -> Option<String> {
     }
 }
 
-/// One request in flight.
+/// Position of one request in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane {
-    /// Each lane of a connection has one request in flight.
+    /// Number of the lane. Each lane of a connection has one request in flight.
     pub lane: u64,
-    /// The number of the request, which rises.
+    /// Number of the request. Later requests have greater numbers.
     pub id: u64,
-    /// The replicated clock that the replica reported at the start, in ms.
+    /// Replicated clock that the replica reported when the connection was opened, in ms.
     pub opened_ms: u64,
 }
 
@@ -115,7 +116,7 @@ pub async fn pipeline(
     }
 }
 
-/// Waits for the tasks of all connections. If one of them fails, the attack fails.
+/// Waits for the tasks of all connections. The attack fails if any task fails.
 pub async fn all(
     tasks: impl IntoIterator<Item = tokio::task::JoinHandle<anyhow::Result<()>>>,
 ) -> anyhow::Result<()> {

@@ -1,5 +1,5 @@
-//! Requests of operators, sent far more often than operators send them: status with contents that
-//! take long to find or to encode, and changes of leases.
+//! Requests for operators, sent at a far higher rate than operators send them: status requests with
+//! results that take long to find or to encode, and changes of leases.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -15,24 +15,24 @@ use super::pipeline::{Answers, Lane, all, pipeline, refusal};
 use crate::figures::{Figures, figures};
 use crate::wire::{Wire, read};
 
-/// Connections, and questions in flight on each.
+/// Number of connections, and number of requests in flight on each.
 const CONNECTIONS: u64 = 4;
 const IN_FLIGHT: u64 = 16;
-/// Changes of leases that wait at a time: as many as a replica takes.
+/// Number of lease changes that wait at the same time: the most that a replica accepts.
 const CHANGES: u64 = 64;
-/// Ranges of keys: nearly as many as there may be. Their first keys are as long as they may be
-/// together.
+/// Number of key ranges, which is nearly the maximum. Their first keys have the greatest total
+/// length that is allowed.
 const RANGES: u64 = 1_023;
 const BOUND_BYTES: usize = 500;
-/// Ranges that changes of leases name in turn: small enough that all are taken.
+/// Number of ranges that lease changes name in turn. It is so low that all changes are accepted.
 const CHANGED_RANGES: u64 = 400;
-/// Longest wait for demand to reach the leader: replicas report some thousand keys a second.
+/// Longest wait until the leader knows the demand. Replicas report some thousand keys a second.
 const DEMAND_WITHIN: Duration = Duration::from_secs(90);
-/// Share of the keys asked for which demand must be known, in hundredths.
+/// Percentage of the requested keys for which the leader must know the demand.
 const DEMAND_KNOWN: u64 = 95;
 
-/// Reads keys until the leader knows the demand of all of them: a part at each replica, for each
-/// reports only so much a second.
+/// Reads keys until the leader knows the demand for enough of them. Each replica receives a part of
+/// the reads, because it reports a limited number of keys a second.
 pub async fn make_demand(target: &Target) -> anyhow::Result<Figures> {
     let deadline = Instant::now() + DEMAND_WITHIN;
     loop {
@@ -58,7 +58,7 @@ pub async fn make_demand(target: &Target) -> anyhow::Result<Figures> {
     }
 }
 
-/// Asks which replicas hold the hottest key.
+/// Requests the status with the holders of the hottest key.
 pub async fn status_holders(target: &Target) -> anyhow::Result<Figures> {
     let holders = true;
     let request = StatusRequest {
@@ -68,7 +68,7 @@ pub async fn status_holders(target: &Target) -> anyhow::Result<Figures> {
     ask_often(target, Body::Status(request)).await
 }
 
-/// Makes as many ranges as there may be.
+/// Creates nearly as many ranges as are allowed.
 pub async fn make_ranges(target: &Target) -> anyhow::Result<Figures> {
     let mut wire = Wire::connect(&target.clients[0]).await?;
     for (id, number) in (1..).zip(0..RANGES / 2) {
@@ -95,7 +95,7 @@ pub async fn make_ranges(target: &Target) -> anyhow::Result<Figures> {
     Ok(Figures::new())
 }
 
-/// Asks what is in force for each of many ranges.
+/// Requests the status with the settings of each of many ranges.
 pub async fn status_ranges(target: &Target) -> anyhow::Result<Figures> {
     let leases = true;
     let request = StatusRequest {
@@ -105,7 +105,7 @@ pub async fn status_ranges(target: &Target) -> anyhow::Result<Figures> {
     ask_often(target, Body::Status(request)).await
 }
 
-/// Changes the leases of small ranges, as many at a time as may wait.
+/// Changes the leases of small ranges, with as many changes waiting as a replica accepts.
 pub async fn lease_sets(target: &Target) -> anyhow::Result<Figures> {
     let make = |connection: u64, lane: &Lane| {
         let number = (connection + lane.id * CONNECTIONS) % CHANGED_RANGES;
@@ -120,7 +120,7 @@ async fn ask_often(target: &Target, body: Body) -> anyhow::Result<Figures> {
     ask(target, IN_FLIGHT, move |_, _| body.clone()).await
 }
 
-/// Asks the leader on some connections.
+/// Sends requests to the leader on several connections.
 async fn ask(
     target: &Target,
     in_flight: u64,
@@ -137,7 +137,7 @@ async fn ask(
     answers.figures()
 }
 
-/// A change of a small range that touches no other one.
+/// Builds a change of a small range that does not affect other ranges.
 fn range(number: u64, bound_bytes: usize, strategy: &str) -> LeaseRequest {
     let bound = |number: u64| {
         let mut bound = format!("range-{number:04}").into_bytes();

@@ -1,5 +1,5 @@
-//! Clients that ask for small and large values in turn, and read no answer: what was sealed for
-//! them waits, and more is appended behind it.
+//! Clients that request small and large values in turn, and read no answer. Encrypted answers wait,
+//! and further answers are appended to them.
 
 use std::time::{Duration, Instant};
 
@@ -17,19 +17,19 @@ use super::memory::put_all;
 use crate::figures::{Figures, figures};
 use crate::wire::read;
 
-/// Connections at a time, and how long each sends.
+/// Number of simultaneous connections, and time for which each sends requests.
 const CONNECTIONS: u64 = 8;
 const SENDS_FOR: Duration = Duration::from_secs(1);
-/// Between two of its bursts, and how many requests one has.
+/// Interval between two bursts of a connection, and number of requests in a burst.
 const BURST_EVERY: Duration = Duration::from_millis(20);
 const BURST: u64 = 50;
-/// Every so many requests one is for the large value.
+/// Number of requests of which one is for the large value.
 const LARGE_ONE_IN: u64 = 10;
 const LARGE_BYTES: usize = 100_000;
-/// Bytes of a handshake, at most.
+/// Maximum number of bytes of a handshake.
 const HANDSHAKE_BYTES: usize = 64 << 10;
 
-/// Over TLS, if the replicas have certificates.
+/// Runs the attack, over TLS if the replicas have certificates.
 pub async fn over_tls(target: &Target) -> anyhow::Result<Figures> {
     let trust = target.authority.as_deref().map(Trust::load).transpose()?;
     if target.preparing {
@@ -68,11 +68,12 @@ async fn prepare(target: &Target, trust: Option<Trust>) -> anyhow::Result<Figure
     Ok(Figures::new())
 }
 
-/// Until the end, one connection after another. Returns how many, and the requests sent.
+/// Opens one connection after another until the end. Returns the number of connections and the
+/// number of requests.
 async fn again(address: &str, trust: Option<&Trust>, end: Instant) -> anyhow::Result<(f64, f64)> {
     let (mut connections, mut requests) = (0.0, 0.0);
     while Instant::now() < end {
-        // A replica that has ended is for others to notice.
+        // A replica that has ended is detected by other checks.
         match ask(address, trust).await {
             Ok(sent) => {
                 connections += 1.0;
@@ -127,7 +128,7 @@ async fn ask(address: &str, trust: Option<&Trust>) -> anyhow::Result<f64> {
     Ok(id as f64)
 }
 
-/// Whether the replica takes it in time.
+/// Whether the replica reads the bytes in time.
 async fn is_taken(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<bool> {
     match timeout(SENDS_FOR, stream.write_all(bytes)).await {
         Ok(sent) => sent.map(|()| true),

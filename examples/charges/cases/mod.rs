@@ -1,4 +1,4 @@
-//! Kinds of requests, each over its range of sizes. The largest are the limits that the code has.
+//! Kinds of requests, each with several sizes. The largest size is the limit that the code sets.
 
 mod operators;
 mod reads;
@@ -12,74 +12,76 @@ use leasehold_wire::{ErrorCode, Response};
 pub use self::operators::ranges;
 use crate::cluster::LEADER;
 
-/// A replica that holds nothing, if the leader alone does.
+/// Index of a replica that holds no lease if only the leader does.
 const FOLLOWER: usize = LEADER + 1;
-/// Requests of a batch, if they are small: system calls are shared, as they are under load.
+/// Number of small requests in a batch, which share system calls as they do under load.
 const BATCH: usize = 8;
-/// Entries and bytes of a batch of larger ones.
+/// Maximum number of entries and of bytes in a batch of larger requests.
 const BATCH_ENTRIES: usize = 10_000;
 const BATCH_BYTES: usize = 4 << 20;
-/// Ratio of each size to the one before.
+/// Ratio of each size to the previous one.
 const STEP: usize = 8;
 
-/// Keys of tiny values that every plain cluster has.
+/// Number of keys with tiny values that every plain cluster has.
 pub const KEYS: usize = 200_000;
-/// A key of `KEYS`.
+/// Returns the `number`th of the [`KEYS`] keys.
 pub fn key(number: usize) -> Bytes {
     format!("tiny-{:06}", number % KEYS).into()
 }
 
-/// Clusters, by what has been done to them.
+/// States of clusters, each of which has its own preparation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// The leader holds all keys.
+    /// The leader holds leases on all keys.
     Plain,
-    /// The same, with so many ranges of keys.
+    /// The leader holds leases on all keys, which are divided into this number of ranges.
     Ranges(usize),
-    /// Holders follow demand, which is known for so many keys.
+    /// Holders follow demand, which is known for this number of keys.
     Demand(usize),
 }
 
-/// One kind of request, of one size.
+/// Requests of one kind and one size.
 pub struct Case {
     pub kind: &'static str,
     pub size: usize,
-    /// Unit in which `size` counts.
+    /// Unit of `size`.
     pub unit: &'static str,
     pub stage: Stage,
-    /// The replica that is asked.
+    /// Index of the replica that receives the requests.
     pub replica: usize,
     pub batch: usize,
-    /// Changes what checkpoints write later.
+    /// Whether the requests change data that checkpoints write later.
     pub writes: bool,
-    /// Written before anything is measured.
+    /// Data that is written before anything is measured.
     pub prepared: Vec<Op>,
-    /// The refusal that is measured.
+    /// Refusal that is measured; `None` if requests should succeed.
     pub refused: Option<ErrorCode>,
-    /// Fields and bytes of the record into which fields are merged.
+    /// Number of fields, and number of bytes, of the record into which fields are merged; `None` if
+    /// the case merges none.
     pub merges_into: Option<(usize, usize)>,
-    /// Leases are not as they are asked for.
+    /// Whether the requests change the leases that are in force.
     pub changes_leases: bool,
     pub ask: Box<dyn Fn(&LaneTurn<'_>) -> CaseRequest>,
 }
 
-/// Turn of a lane to ask.
+/// A lane of a connection that sends its next request.
 pub struct LaneTurn<'a> {
-    /// Index of the request in the batch.
+    /// Index of the lane's request in the batch.
     pub lane: usize,
-    /// Number of requests that the lane has made before.
+    /// Number of requests that the lane has sent before.
     pub number: u64,
     pub last: Option<&'a Response>,
 }
 
-/// A request.
+/// A request of a case.
 pub enum CaseRequest {
     Op(Op),
     Operator(Body),
 }
 
 impl Case {
-    /// A kind that asks the leader of a plain cluster, of requests of so many entries and bytes.
+    /// Creates a case of requests to the leader of a plain cluster, with this number of entries and
+    /// bytes.
     fn new(
         kind: &'static str,
         size: usize,
@@ -104,7 +106,7 @@ impl Case {
         }
     }
 
-    /// One of `ops` after the other.
+    /// Makes the case send `ops` in turn.
     fn round_robin(self, ops: Vec<Op>) -> Case {
         let writes = ops.iter().any(Op::is_write);
         Case {
@@ -131,7 +133,7 @@ impl Case {
     }
 }
 
-/// All kinds and sizes.
+/// Returns all kinds in all sizes.
 pub fn all() -> Vec<Case> {
     let mut all = writes::cases();
     all.extend(reads::cases());
@@ -139,10 +141,10 @@ pub fn all() -> Vec<Case> {
     all
 }
 
-/// Sizes from 1 to a limit, each `STEP` times the one before.
+/// Returns sizes from 1 to a limit, each of which is `STEP` times the previous one.
 fn sizes(limit: usize) -> Vec<usize> {
     let mut sizes = vec![1];
-    // A last step of less than half of one shows nothing new.
+    // A last step of less than half of a whole one would show nothing new.
     while sizes[sizes.len() - 1] * STEP * 3 / 2 < limit {
         sizes.push(sizes[sizes.len() - 1] * STEP);
     }
@@ -154,7 +156,7 @@ fn bytes(length: usize) -> Bytes {
     vec![b'v'; length].into()
 }
 
-/// A key of so many bytes, different for each number as far as that goes.
+/// Returns a key of `length` bytes, which depends on `number` if the length suffices.
 fn long_key(name: &str, number: usize, length: usize) -> Bytes {
     let mut key = format!("{number:04}{name}").into_bytes();
     key.resize(length, b'.');

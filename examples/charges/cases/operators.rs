@@ -1,4 +1,4 @@
-//! Questions and requests of operators.
+//! Requests of operators.
 
 use leasehold_wire::request::Body;
 use leasehold_wire::{LeaseRequest, MoveRequest, StatusRequest};
@@ -6,11 +6,11 @@ use leasehold_wire::{LeaseRequest, MoveRequest, StatusRequest};
 use super::{Case, CaseRequest, Stage, long_key};
 use crate::cluster::{LEADER, NAMES};
 
-/// Ranges of keys: one, some, and nearly as many as there may be.
+/// Numbers of key ranges: one, some, and nearly the maximum.
 const RANGES: [usize; 3] = [1, 32, 1_023];
-/// The first keys of so many ranges may have so many bytes each.
+/// Maximum length of the first key of each range, if there is the maximum number of ranges.
 const BOUND_BYTES: usize = 500;
-/// Keys that demand is known for: few, and many.
+/// Numbers of keys for which demand is known: few, and many.
 const DEMAND: [usize; 2] = [64, 100_000];
 
 pub(super) fn cases() -> Vec<Case> {
@@ -47,7 +47,7 @@ pub(super) fn cases() -> Vec<Case> {
     all
 }
 
-/// Builds a case of status. `size` counts the ranges, or the keys with demand.
+/// Creates a case of status requests. `size` is the number of ranges, or of keys with demand.
 fn status(kind: &'static str, size: usize, stage: Stage, asked: StatusRequest) -> Case {
     let unit = match stage {
         Stage::Plain => "",
@@ -64,7 +64,7 @@ fn status(kind: &'static str, size: usize, stage: Stage, asked: StatusRequest) -
     case
 }
 
-/// To where leadership is.
+/// Creates a case that moves leadership to the replica that already leads.
 fn moved() -> Case {
     let mut case = Case::new("move", 0, "", 1, 1);
     let to = NAMES[LEADER].to_owned();
@@ -72,7 +72,7 @@ fn moved() -> Case {
     case
 }
 
-/// Builds a case that asks for a strategy that is in force already.
+/// Creates a case that sets a strategy which is already in force.
 fn lease_set(ranges: usize) -> Case {
     let mut case = Case::new("lease_set", ranges, "ranges", 1, ranges * 2 * BOUND_BYTES);
     case.stage = Stage::Ranges(ranges);
@@ -87,7 +87,7 @@ fn lease_set(ranges: usize) -> Case {
     case
 }
 
-/// The strategy of one range, to and fro.
+/// Creates a case that changes the strategy of one range back and forth.
 fn lease_change() -> Case {
     let mut case = Case::new("lease_set-change", 32, "ranges", 1, 1);
     case.stage = Stage::Ranges(32);
@@ -100,7 +100,8 @@ fn lease_change() -> Case {
     case
 }
 
-/// A change of the `number`th range that differs from those around it.
+/// Returns a change that gives the `number`th range a strategy which differs from those of its
+/// neighbours.
 fn range(number: usize, strategy: &str) -> LeaseRequest {
     LeaseRequest {
         from: long_key("range", 2 * number, BOUND_BYTES),
@@ -110,10 +111,10 @@ fn range(number: usize, strategy: &str) -> LeaseRequest {
     }
 }
 
-/// Changes that make so many ranges of one.
+/// Returns the changes that divide a single range into `count` ranges.
 pub fn ranges(count: usize) -> Vec<LeaseRequest> {
     let mut all: Vec<LeaseRequest> = (0..count / 2).map(|number| range(number, "all")).collect();
-    // From the first key on it adds one.
+    // A change that begins at the first key adds one range and not two.
     if let Some(first) = all.first_mut().filter(|_| count.is_multiple_of(2)) {
         first.from = bytes::Bytes::new();
     }

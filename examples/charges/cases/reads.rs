@@ -1,5 +1,5 @@
-//! Reads: of the leader, which holds all keys, and of a replica that holds nothing, so that they go
-//! through another one or through the log.
+//! Reads at the leader, which holds leases on all keys, and at a replica without leases. The latter
+//! go through another replica or through the log.
 
 use leasehold_wire::command::Op;
 use leasehold_wire::{
@@ -10,7 +10,7 @@ use leasehold_wire::{
 use super::{BATCH, Case, FOLLOWER, KEYS, bytes, key, long_key, sizes};
 use crate::cluster::LEADER;
 
-/// Size of the values in entries of scans by bytes.
+/// Size of the values in scans with large entries.
 const SCANNED_BYTES: usize = 4 << 10;
 /// Maximum number of bytes that an entry takes in addition to its key and its value.
 const ENTRY_BYTES: usize = 32;
@@ -44,7 +44,7 @@ pub(super) fn cases() -> Vec<Case> {
                 .into_iter()
                 .map(|size| scan(size, replica)),
         );
-        // Answers leave as much of a frame free as commands do.
+        // Answers leave the same part of a frame unused as commands do.
         let most = COMMAND_BYTES_MAX / (SCANNED_BYTES + 4 * ENTRY_BYTES);
         all.extend(
             sizes(most)
@@ -57,7 +57,8 @@ pub(super) fn cases() -> Vec<Case> {
     all
 }
 
-/// A kind has a name for each of the two.
+/// Returns the name of the kind for this replica. A kind has a name for the leader, and one for
+/// other replicas.
 fn named(replica: usize, at_the_leader: &'static str, elsewhere: &'static str) -> &'static str {
     if replica == LEADER {
         at_the_leader

@@ -1,4 +1,4 @@
-//! Writes.
+//! Cases of writes.
 
 use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
@@ -9,11 +9,11 @@ use leasehold_wire::{
 
 use super::{BATCH, Case, CaseRequest, bytes, key, long_key, sizes};
 
-/// Number of keys to which values of these kinds are written in turn.
+/// Number of keys to which a case writes its values in turn.
 const SPREAD: usize = 16;
 /// Maximum number of bytes that an entry takes in addition to its key and its value.
 const ENTRY_BYTES: usize = 16;
-/// The largest records into which fields are merged.
+/// Number of fields of the largest records into which fields are merged.
 const RECORD_FIELDS: usize = 1_020;
 const RECORD_BYTES: usize = 256 << 10;
 
@@ -54,7 +54,8 @@ fn delete(size: usize) -> Case {
     Case::new("delete", size, "bytes of the key", 1, size).round_robin(ops.collect())
 }
 
-/// Each lane has a key of its own, so that it knows its version.
+/// Creates a case of compare-and-swaps. Each lane has its own key, so that it knows the version of
+/// the key.
 fn cas(size: usize) -> Case {
     let value = bytes(size);
     let mut case = Case::new("cas", size, "bytes of the value", 1, size);
@@ -66,7 +67,7 @@ fn cas(size: usize) -> Case {
     case
 }
 
-/// The version of a key that an answer reports.
+/// Returns the version of a key that an answer reports.
 fn version(answer: &Response) -> Option<Version> {
     match answer.outcome.as_ref()?.result.as_ref()? {
         Answer::Written(version) => Some(*version),
@@ -83,8 +84,8 @@ fn fields(count: usize, value_bytes: usize) -> Vec<Field> {
     (0..count).map(field).collect()
 }
 
-/// All fields of a record at once. Records of more fields than replicas merge into are refused,
-/// after they were executed.
+/// Creates a case that writes all fields of a record together. Records with more fields than merges
+/// accept are refused, after the command was executed.
 fn put_fields(size: usize) -> Case {
     let key = |number| format!("fields-{size}-{number}");
     let ops = (0..BATCH).map(|number| Op::put_fields(key(number), fields(size, 8)));
@@ -102,7 +103,7 @@ fn put_fields(size: usize) -> Case {
     }
 }
 
-/// One field into a record of many.
+/// Creates a case that merges one field into a record of many fields.
 fn put_field_into(size: usize) -> Case {
     let key = |number| format!("into-{size}-{number}");
     let records = (0..BATCH).map(|number| Op::put_fields(key(number), fields(size, 200)));
@@ -115,7 +116,7 @@ fn put_field_into(size: usize) -> Case {
     }
 }
 
-/// One field of many bytes, which is all that the record has.
+/// Creates a case that merges one large field into a record that has no other field.
 fn put_field_bytes(size: usize) -> Case {
     let size = size.min(VALUE_BYTES_MAX - "f0000".len());
     let key = |number| format!("field-{size}-{number}");
@@ -144,7 +145,7 @@ fn multi_put(size: usize) -> Case {
     Case::new("multi_put", size, "entries", size, size * 32).round_robin(ops.collect())
 }
 
-/// Builds a case of at most three entries, each with a value of `size` bytes.
+/// Creates a case of at most three entries, each with a value of `size` bytes.
 fn multi_put_bytes(size: usize) -> Case {
     let most = COMMAND_BYTES_MAX / (size + 64);
     let count = most.clamp(1, 3);

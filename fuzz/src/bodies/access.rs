@@ -1,4 +1,4 @@
-//! The file of tokens, and what a token's rights allow.
+//! Bodies for the file of tokens, and for the requests that a token's rights allow.
 
 use std::path::Path;
 
@@ -13,12 +13,12 @@ use leasehold_wire::{DecodedRequest, Hello, PROBE_KEY, decode_request};
 use super::decode_round_trip;
 use crate::memory;
 
-/// As for every other file in TOML.
+/// Memory that a byte of a TOML file may take, as in all bodies that read TOML.
 const TOML_PER_BYTE: usize = 512;
-/// The prefixes that a token may read, before the request.
+/// Number of prefixes that a token may read, which come before the request in the input.
 const PREFIXES: usize = 2;
 
-/// A file of tokens: what was read comes back when it is written.
+/// Decodes a file of tokens. When the result is written and read again, it must be the same.
 pub fn tokens(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let file = Path::new("/etc/leasehold/tokens.toml");
@@ -36,8 +36,8 @@ pub fn tokens(input: &[u8]) {
     assert!(table.in_force(i64::MAX) <= entries.len());
 }
 
-/// Two prefixes with their lengths before them, then a greeting or a request: rights say of a
-/// key or range what the prefixes say of it.
+/// Reads two prefixes, each with its length before it, and then a greeting or a request. The rights
+/// to a key or a range must agree with the prefixes.
 pub fn rights(input: &[u8]) {
     let mut rest = input;
     let mut prefixes: Vec<&[u8]> = Vec::new();
@@ -126,7 +126,7 @@ pub fn rights(input: &[u8]) {
     }
 }
 
-/// Whether clients look for replicas with this key.
+/// Whether the key is reserved for clients that search for replicas.
 fn is_reserved(key: &Bytes) -> bool {
     *key == PROBE_KEY
 }

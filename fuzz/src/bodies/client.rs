@@ -1,4 +1,4 @@
-//! Messages that a client may send to a replica, and those that a replica may answer.
+//! Bodies for the messages of a client to a replica, and for the answers of a replica.
 
 use bytes::BytesMut;
 use leasehold_leases::{Incarnation, ReplicaId};
@@ -14,12 +14,12 @@ use prost::Message as _;
 use super::decode_round_trip;
 use crate::memory::{self, per_byte};
 
-/// The largest element of a list in a request.
+/// Memory for each byte of a request, which the largest element of a list in requests determines.
 const REQUEST_PER_BYTE: usize = per_byte::<KeyValue>();
-/// The largest element of a list in an answer.
+/// Memory for each byte of an answer, which the largest element of a list in answers determines.
 const RESPONSE_PER_BYTE: usize = per_byte::<Entry>();
 
-/// Decodes what a client sends: its greeting, and requests.
+/// Decodes messages of a client: its greeting, and requests.
 pub fn client_to_server(input: &[u8]) {
     decode_round_trip::<Hello>(input, REQUEST_PER_BYTE);
     let whole = Request::decode(input);
@@ -33,14 +33,14 @@ pub fn client_to_server(input: &[u8]) {
             }
         }
         (Ok(DecodedRequest::Refused { id, .. }), Ok(whole)) => assert_eq!(id, whole.id),
-        // What is not decoded need not be well-formed in every part.
+        // Parts that are not decoded need not be well-formed.
         (Ok(DecodedRequest::Refused { .. }) | Err(_), Err(_)) => {}
         (received, whole) => panic!("{received:?}, in full {whole:?}"),
     }
 }
 
-/// A command that a listener lets in is one that its peers let in, and it fits
-/// into a frame between them.
+/// Asserts that a command which a listener accepts is also accepted by its peers, and fits into a
+/// frame between them.
 fn assert_peer_accepts(command: Command) {
     if validate(&command).is_err() {
         return;
@@ -59,7 +59,7 @@ fn assert_peer_accepts(command: Command) {
     decode_envelope(sent).expect("a peer takes what a listener takes");
 }
 
-/// Decodes what a client receives: a greeting, answers; and a record as it is stored.
+/// Decodes messages to a client: a greeting, and answers. Also decodes a record as it is stored.
 pub fn server_to_client(input: &[u8]) {
     let _ = memory::sharing(input, RESPONSE_PER_BYTE, decode_greeting);
     let welcome = decode_round_trip::<Welcome>(input, RESPONSE_PER_BYTE);
@@ -116,7 +116,7 @@ pub mod seeds {
         seeds
     }
 
-    /// Two bytes a key, more keys than a command may have.
+    /// Returns a command with more keys than allowed, of two bytes each.
     fn too_many_parts() -> Vec<u8> {
         let keys = vec![Bytes::new(); 10_001];
         let op = leasehold_wire::command::Op::multi_get(keys);

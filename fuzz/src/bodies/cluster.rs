@@ -1,5 +1,5 @@
-//! Three replicas that bodies drive: messages arrive at once, disks sync at once, and time
-//! passes when the body says so.
+//! A cluster of three replicas that a body controls. Messages arrive immediately, disks sync
+//! immediately, and time passes only when the body says so.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,51 +21,53 @@ use leasehold_wire::{Command, Outcome, Path};
 
 use super::samples;
 
-/// The replica that hears what the input says.
+/// The replica that receives the messages of the input.
 pub const VICTIM: ReplicaId = ReplicaId(0);
 /// The member that sends the input over its connection.
 pub const LIAR: ReplicaId = ReplicaId(1);
 /// The third member.
 pub const OTHER: ReplicaId = ReplicaId(2);
 
-/// More messages that follow one event go back and forth without end.
+/// Maximum number of messages after one event. If there are more, replicas exchange messages
+/// endlessly.
 const MESSAGES_MAX: usize = 10_000;
-/// Timers are looked at this often, at most.
+/// Minimum interval at which timers are checked.
 const TICK_MIN: Duration = Duration::from_millis(1);
-/// So small that inputs reach its end.
+/// Size of the log's window, which is so small that inputs reach its end.
 const LOG_WINDOW: u64 = 256;
 
 #[derive(Clone, Debug)]
 struct Node {
     replica: Replica,
     disk: Disk,
-    /// Whether it runs and is connected.
+    /// Whether the replica runs and is connected.
     up: bool,
-    /// Commands that its clients have asked.
+    /// Number of commands that the replica's clients have sent.
     requested: u64,
 }
 
-/// Three replicas with their disks, the messages between them, and a clock that the body moves.
+/// Three replicas with their disks, the messages between them, and a clock that the body advances.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     settings: Settings,
     now: Time,
     nodes: Vec<Node>,
     flying: VecDeque<(ReplicaId, Envelope)>,
-    /// Messages from the liar to the victim that are kept here instead of being delivered.
+    /// Messages from the liar to the victim, which are stored here instead of being delivered;
+    /// `None` if they are delivered.
     pub captured: Option<VecDeque<Envelope>>,
-    /// Answers to clients, and the replica that gave each.
+    /// Answers to clients, each with the replica that sent it.
     pub replies: Vec<(ReplicaId, ClientHandle, Outcome)>,
     /// Values that replicas have accepted.
     pub accepted: Vec<Value>,
 }
 
-/// The process of one replica, which performs what the replica asks for.
+/// The process of one replica, which executes the outputs of the replica.
 struct NodeHost<'a>(&'a mut Cluster, ReplicaId, FencedAnswers);
 
 impl Host for NodeHost<'_> {
-    /// Sends a message after it was encoded and decoded: every message can be sent, and its
-    /// addressee decodes it.
+    /// Sends a message after encoding and decoding it, which asserts that every message can be sent
+    /// and can be decoded by its receiver.
     fn send(&mut self, to: ReplicaId, envelope: Envelope) {
         let NodeHost(cluster, from, _) = self;
         let decoded = FrameOracle::default().pass(envelope);
@@ -113,7 +115,7 @@ impl Host for NodeHost<'_> {
     fn event(&mut self, _: Event) {}
 }
 
-/// Asserts that a record that is written can be read at the next start.
+/// Asserts that a written record can be read when the replica starts again.
 fn assert_readable(record: &Record) {
     let mut bytes = Vec::new();
     match record {
@@ -147,8 +149,8 @@ fn assert_readable(record: &Record) {
 }
 
 impl Cluster {
-    /// Replicas that have run for a while under `leader`: they hold leases, and their clients
-    /// have written and read.
+    /// Creates replicas that have run for a while under `leader`. They hold leases, and their
+    /// clients have written and read.
     pub fn led_by(leader: ReplicaId, strategy: StrategySpec) -> Cluster {
         let mut settings = Settings::new(VICTIM, 3);
         settings.strategies = strategy.into();
@@ -196,17 +198,17 @@ impl Cluster {
         &self.nodes[id.index()]
     }
 
-    /// One of them.
+    /// Returns the replica with this id.
     pub fn replica(&self, id: ReplicaId) -> &Replica {
         &self.node(id).replica
     }
 
-    /// Nothing comes from this one any more, and nothing reaches it.
+    /// Cuts the replica off: it neither sends nor receives messages.
     pub fn cut_off(&mut self, id: ReplicaId) {
         self.nodes[id.index()].up = false;
     }
 
-    /// Its process ends and starts from its disk.
+    /// Ends the process of a replica, and starts it again from its disk.
     pub fn restart(&mut self, id: ReplicaId) {
         let (now, settings) = (self.now, &self.settings);
         let node = &mut self.nodes[id.index()];
@@ -216,13 +218,13 @@ impl Cluster {
         self.flying.clear();
     }
 
-    /// Hands a replica one input; what follows at once has followed.
+    /// Gives a replica one input, and processes everything that follows immediately.
     pub fn give(&mut self, id: ReplicaId, input: Input) {
         self.input(id, input);
         self.deliver_all();
     }
 
-    /// A client of this replica asks what the samples hold, one after the other.
+    /// Sends the next command of the samples from a client of this replica.
     pub fn ask_next(&mut self, id: ReplicaId) {
         let node = &mut self.nodes[id.index()];
         node.requested += 1;
@@ -242,7 +244,7 @@ impl Cluster {
         self.give(id, Input::Client { from, command });
     }
 
-    /// Lets time pass for everybody.
+    /// Lets time pass for all replicas.
     pub fn pass(&mut self, duration: Duration) {
         let until = self.now + duration;
         loop {
@@ -302,7 +304,7 @@ impl Cluster {
         }
     }
 
-    /// All keys with their values, as a client reads them at this replica.
+    /// Returns all keys with their values, as a client reads them at this replica.
     pub fn read_all(&mut self, id: ReplicaId) -> Vec<(Bytes, Bytes)> {
         let from = ClientHandle {
             connection: u64::MAX,

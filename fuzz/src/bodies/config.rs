@@ -1,6 +1,5 @@
-//! Files that an operator writes: a cluster's configuration, a topology, an
-//! experiment with its overrides; and what a standing cluster and a campaign of
-//! simulated seeds note about themselves.
+//! Files of an operator: a cluster's configuration, a topology, and an experiment with its
+//! overrides. Also the state files of a standing cluster and of a campaign of simulated seeds.
 
 use std::path::Path;
 
@@ -15,17 +14,18 @@ use leasehold_sim::tally::CampaignTally;
 
 use crate::memory;
 
-/// A document of one-letter keys without values is a table entry for every few
-/// bytes, each with its place in the text; and an error quotes the text.
+/// Memory for each byte of a TOML file. The worst case is a document of one-letter keys without
+/// values: every few bytes become an entry of a table with its position in the text. Errors also
+/// quote the text.
 const TOML_PER_BYTE: usize = 512;
-/// Words are kept, and quoted in an error.
+/// Memory for each byte of a JSON file. Words are stored, and errors quote them.
 const JSON_PER_BYTE: usize = 64;
 
 fn text(input: &[u8]) -> String {
     String::from_utf8_lossy(input).into_owned()
 }
 
-/// A cluster's configuration, and the settings that each node makes of it.
+/// Decodes a cluster's configuration, and derives the settings of each node from it.
 pub fn cluster_config(input: &[u8]) {
     let text = text(input);
     let file = Path::new("/etc/leasehold/cluster.toml");
@@ -47,7 +47,7 @@ pub fn cluster_config(input: &[u8]) {
     }
 }
 
-/// A topology, and the one that its own file would give.
+/// Decodes a topology. When it is written to a file and read again, it must be the same.
 pub fn topology(input: &[u8]) {
     let text = text(input);
     let parse = |text: &str| Topology::parse("fuzz.toml", text);
@@ -62,7 +62,7 @@ pub fn topology(input: &[u8]) {
     }
 }
 
-/// An experiment, then overrides after a line of `---`, one a line.
+/// Decodes an experiment, followed by a line of `---` and overrides, one on each line.
 pub fn experiment(input: &[u8]) {
     let text = text(input);
     let (text, sets) = text.split_once("\n---\n").unwrap_or((&text, ""));
@@ -86,7 +86,8 @@ fn names_a_file(set: &str) -> bool {
     key.trim() == "topology"
 }
 
-/// It can be repeated from what a report says of it, and be set up.
+/// Asserts that the experiment can be repeated from its description in a report, and that it can be
+/// set up.
 fn assert_repeatable(experiment: &Experiment) {
     let written = experiment.to_toml();
     let again = Experiment::parse("again.toml", &written);
@@ -99,7 +100,7 @@ fn assert_repeatable(experiment: &Experiment) {
     }
 }
 
-/// State that a standing cluster stores about itself.
+/// Decodes the state that a standing cluster stores about itself.
 pub fn cluster_state(input: &[u8]) {
     let parse = || serde_json::from_slice::<ClusterState>(input);
     let Ok(state) = memory::within(input.len(), JSON_PER_BYTE, parse) else {
@@ -110,7 +111,7 @@ pub fn cluster_state(input: &[u8]) {
     assert_eq!(serde_json::to_vec(&again).ok(), Some(written));
 }
 
-/// State that a campaign keeps, and to which more seeds are added.
+/// Decodes the state of a campaign, and adds seeds to it.
 pub fn campaign_state(input: &[u8]) {
     let Ok(saved) = memory::within(input.len(), JSON_PER_BYTE, || {
         CampaignState::<CampaignTally>::read(input)

@@ -1,7 +1,8 @@
-//! Panics that a member that lies on purpose may cause.
+//! Panics that a lying member may cause.
 //!
-//! A message that contradicts what a replica knows to be true may end its process
-//! (SECURITY.md, what is promised, 2). So a body lets these pass, by their words, and no other.
+//! A message that contradicts facts which a replica knows may end the replica's process
+//! (SECURITY.md, what is promised, 2). So a body accepts these panics, which are recognized by
+//! their messages, and no others.
 
 use std::cell::Cell;
 use std::panic::{
@@ -9,7 +10,7 @@ use std::panic::{
 };
 use std::sync::Once;
 
-/// Words of a panic, and what a member must have said for it.
+/// Messages of panics, each with the lie that causes it.
 const EXPECTED: &[(&str, &str)] = &[
     (
         "is committed and dead at",
@@ -22,14 +23,15 @@ const EXPECTED: &[(&str, &str)] = &[
 ];
 
 thread_local! {
-    /// Whether a panic that a liar may cause is expected in this thread.
+    /// Whether this thread expects a panic that a liar may cause.
     static EXPECTS_PANIC: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs what a liar has its way with. False if it ended with a panic that is expected.
+/// Runs a function that processes a liar's messages. Returns false if it ended with an expected
+/// panic.
 ///
 /// # Panics
-/// With any other.
+/// Panics if the function panics in any other way.
 pub fn may_end(run: impl FnOnce()) -> bool {
     static QUIET: Once = Once::new();
     QUIET.call_once(keep_quiet);
@@ -43,8 +45,8 @@ pub fn may_end(run: impl FnOnce()) -> bool {
     }
 }
 
-/// Keeps expected panics from being reported. libFuzzer, which ends at any panic, is not notified
-/// of them.
+/// Keeps expected panics from being reported. libFuzzer would end at any panic that it is notified
+/// of.
 fn keep_quiet() {
     let others = take_hook();
     set_hook(Box::new(move |panic: &PanicHookInfo<'_>| {

@@ -1,4 +1,4 @@
-//! Data that a restart reads back: rows under a seal, and what is in them.
+//! Data that a replica reads from its disk when it starts: sealed rows, and their contents.
 
 use bytes::Bytes;
 use leasehold_node::store::records::{Column, meta, seal, unseal};
@@ -12,7 +12,8 @@ use leasehold_wire::Entry;
 use super::{decode_round_trip, peer};
 use crate::memory::{self, per_byte};
 
-/// Values of slots are those of envelopes; sessions hold outcomes.
+/// Memory for each byte of a row. Slots contain the values of envelopes, and sessions contain
+/// outcomes.
 const PER_BYTE: usize = peer::PER_BYTE + per_byte::<Entry>();
 
 /// Decodes the input as the contents of each kind of row.
@@ -45,8 +46,8 @@ fn assert_round_trip<T: PartialEq + std::fmt::Debug>(
     assert_eq!(again, decoded);
 }
 
-/// A row: the first byte is the length of its key, the second says which bit the
-/// disk is to lose.
+/// Decodes a row. The first byte is the length of the row's key, and the second selects the bit
+/// that the disk loses.
 pub fn disk_rows(input: &[u8]) {
     let [length, lost, rest @ ..] = input else {
         return;
@@ -70,7 +71,8 @@ pub fn disk_rows(input: &[u8]) {
     }
 }
 
-/// A row of which one bit is another, or that lies in another place, is damaged.
+/// Asserts that a row is recognized as damaged if one of its bits has changed, or if it is in
+/// another place.
 fn assert_damage_is_noticed(column: Column, key: &[u8], mut sealed: Vec<u8>, lost: usize) {
     let elsewhere = Column::ALL.into_iter().find(|other| *other != column);
     let moved = elsewhere.map(|other| unseal(other, key, Bytes::copy_from_slice(&sealed)));

@@ -1,4 +1,4 @@
-//! The framing: `leasehold_wire::split_frame`, and both readers that stand on it.
+//! Framing: `leasehold_wire::split_frame`, and the two readers that use it.
 
 use std::future::Future;
 use std::io;
@@ -13,11 +13,12 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::memory;
 
-/// A reader reserves capacity for four times what has arrived of a frame, in addition to that
-/// itself; its buffer doubles at least, and the new one is there next to the old one.
+/// Memory for each byte of a frame. A reader reserves four times the bytes that have arrived, in
+/// addition to these bytes. Its buffer at least doubles, and the old and the new buffer exist at
+/// the same time.
 const PER_BYTE: usize = (1 + 4) * (2 + 1);
 
-/// The first byte says how many bytes arrive at a time.
+/// Reads frames. The first byte of the input is the number of bytes that arrive at a time.
 pub fn frames(input: &[u8]) {
     let Some((&most, stream)) = input.split_first() else {
         return;
@@ -47,7 +48,7 @@ pub fn frames(input: &[u8]) {
     check(stream, &by_splitting);
 }
 
-/// The lengths and checksums of the frames that `read` passes to its callback.
+/// Returns the lengths and checksums of the frames that `read` passes to its callback.
 fn collect(stream: &[u8], read: impl FnOnce(&mut dyn FnMut(&Bytes))) -> Vec<(usize, u32)> {
     let mut found = Vec::with_capacity(stream.len() / 4);
     memory::within(stream.len(), PER_BYTE, || {
@@ -56,8 +57,8 @@ fn collect(stream: &[u8], read: impl FnOnce(&mut dyn FnMut(&Bytes))) -> Vec<(usi
     found
 }
 
-/// The frames follow each other in the stream, and the first that is missing is
-/// not whole, or too long.
+/// Asserts that the frames follow each other in the stream, and that the first one which was not
+/// returned is incomplete or too long.
 fn check(mut stream: &[u8], frames: &[(usize, u32)]) {
     for &(length, checksum) in frames {
         let (prefix, rest) = stream.split_first_chunk().expect("a frame has a prefix");
@@ -77,7 +78,7 @@ fn check(mut stream: &[u8], frames: &[(usize, u32)]) {
     }
 }
 
-/// Bytes that arrive a few at a time, without anybody waiting.
+/// Source of bytes that arrive a few at a time, without delays.
 struct Chunks<'a> {
     rest: &'a [u8],
     most: usize,

@@ -1,16 +1,18 @@
-//! The file of a history, and the checker that it is for.
+//! Histories: their file format, and the checker that judges them.
 
 use leasehold_histories::History;
 
 use crate::memory;
 
-/// An event takes four bytes at least, and 72 in memory.
+/// Memory for each byte of a history. An event has at least four bytes in the file, and 72 in
+/// memory.
 const PER_BYTE: usize = size_of::<leasehold_histories::HistoryEvent>() / 4;
-/// Longer histories are read and not judged: that may take long, as it should.
+/// Maximum number of events of a history that is judged. Longer ones are only read, because judging
+/// may legitimately take long.
 const JUDGED_EVENTS_MAX: usize = 64;
 const CHECKSUM_BYTES: usize = 4;
 
-/// A history's file; then the same with a checksum that is right.
+/// Decodes the file of a history, and then decodes it again with a correct checksum.
 pub fn history(input: &[u8]) {
     read(input);
     let length = input.len().saturating_sub(CHECKSUM_BYTES);

@@ -1,4 +1,4 @@
-//! Messages of a member that has proved its identity: a replica hears them, whatever they are.
+//! Messages of a member that has proved its identity. A replica processes all of them.
 
 use std::cell::OnceCell;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use super::cluster::{Cluster, LIAR, OTHER, VICTIM};
 use super::contradictions;
 use crate::memory;
 
-/// Messages that are heard of one input, at most.
+/// Maximum number of messages of one input.
 const FRAMES_MAX: usize = 64;
-/// Bytes that three replicas take for a step of time and the requests in it.
+/// Memory of three replicas for a step of time and the requests in it.
 const STEP_BYTES: usize = 256 << 10;
-/// Bytes that a message leaves in logs, queues and disks of two replicas, and in copies on the
-/// way, for each of its bytes.
+/// Memory for each byte of a message: in the logs, queues and disks of two replicas, and in copies
+/// on the way.
 const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
 
-/// Replicas that may lead when the liar begins to speak.
+/// Replicas that may lead when the liar sends its first message.
 const LEADERS: [ReplicaId; 3] = [VICTIM, LIAR, OTHER];
 
-/// Returns the cluster in which an input begins. Its first byte says which replica leads, and
-/// whether the third member is cut off.
+/// Returns the cluster in which an input begins. The first byte of the input selects the leader,
+/// and whether the third member is cut off.
 fn initial_cluster(byte: u8) -> Cluster {
     thread_local! {
         static READY: [OnceCell<Cluster>; 3] = const { [const { OnceCell::new() }; 3] };
@@ -49,7 +49,7 @@ fn initial_cluster(byte: u8) -> Cluster {
     cluster
 }
 
-/// Time passes, 1 s at most, and clients may ask.
+/// Lets up to 1 s pass, and may let clients send requests.
 fn pass(cluster: &mut Cluster, step: u8) {
     let quarters = u64::from(step & 0x3F);
     cluster.pass(Duration::from_millis(quarters * quarters / 4));
@@ -61,8 +61,9 @@ fn pass(cluster: &mut Cluster, step: u8) {
     }
 }
 
-/// The first byte gives the context (`initial_cluster`). Messages in frames follow, with a byte before each
-/// that says what happens first; an empty frame says nothing.
+/// Sends the messages of the input to the victim. The first byte selects the cluster
+/// (`initial_cluster`). Messages in frames follow, each after a byte that selects the step of time
+/// before it. An empty frame contains no message.
 pub fn member(input: &[u8]) {
     let Some((&first, rest)) = input.split_first() else {
         return;
@@ -74,7 +75,8 @@ pub fn member(input: &[u8]) {
     memory::within_base(steps * STEP_BYTES, rest.len(), PER_BYTE, || {
         contradictions::may_end(|| receive(&mut cluster, &mut stream));
     });
-    // A replica starts again from its disk, whatever messages it received.
+    // A replica must be able to start again from its disk, regardless of the messages that it
+    // received.
     cluster.restart(VICTIM);
     cluster.restart(OTHER);
     contradictions::may_end(|| cluster.pass(Duration::from_secs(2)));
@@ -93,7 +95,7 @@ fn receive(cluster: &mut Cluster, stream: &mut BytesMut) {
             continue;
         }
         match decode_envelope(frame) {
-            // The node ends connections on which somebody speaks for another.
+            // The node closes connections on which a member sends messages in another's name.
             Ok(envelope) if envelope.from == LIAR => cluster.give(VICTIM, Input::Peer(envelope)),
             _ => return,
         }
@@ -115,13 +117,13 @@ pub mod seeds {
     use super::{Cluster, LIAR, OTHER, VICTIM, initial_cluster, pass};
     use crate::bodies::{peer, samples};
 
-    /// A second without anything said.
+    /// Step of a second without messages.
     const QUIET: u8 = 63;
-    /// First bytes for each leader, with and without the third member.
+    /// First bytes of inputs, for each leader, with and without the third member.
     const FIRST_BYTES: [u8; 6] = [0, 1, 2, 4, 5, 6];
 
-    /// Messages of an honest member, and those that a wrong one might send: numbers are near those
-    /// that are true.
+    /// Returns messages of an honest member, and messages that a lying one might send. The numbers
+    /// in the latter are close to the true ones.
     pub fn member() -> Vec<Vec<u8>> {
         let talks = FIRST_BYTES.iter().flat_map(|first| {
             let steps = [
@@ -144,7 +146,7 @@ pub mod seeds {
         talks.chain(leaves).chain(starts).chain(wrong).collect()
     }
 
-    /// Messages of the liar while it does not lie.
+    /// Returns the messages that the liar sends while it does not lie.
     fn honest(first: u8, steps: &[u8], begin: impl FnOnce(&mut Cluster)) -> Vec<u8> {
         let mut cluster = initial_cluster(first);
         cluster.captured = Some(VecDeque::new());
@@ -187,7 +189,7 @@ pub mod seeds {
         }
     }
 
-    /// Each kind of message by itself, then all, one after the other.
+    /// Returns inputs with each kind of message by itself, and one with all messages in sequence.
     fn wrong(first: u8) -> Vec<Vec<u8>> {
         let cluster = initial_cluster(first);
         let sent = lies(&cluster);
@@ -216,7 +218,7 @@ pub mod seeds {
         inputs
     }
 
-    /// The samples, about what the victim would hear of.
+    /// Returns the sample messages, adapted to the state of the victim.
     fn lies(cluster: &Cluster) -> Vec<Message> {
         let victim = cluster.replica(VICTIM);
         let (leader, later) = ballots(cluster);
@@ -230,7 +232,7 @@ pub mod seeds {
         all
     }
 
-    /// The one that is in force, and one that the liar may campaign under.
+    /// Returns the ballot that is in force, and one under which the liar may campaign.
     fn ballots(cluster: &Cluster) -> (Ballot, Ballot) {
         let replicas = [VICTIM, LIAR, OTHER].map(|id| cluster.replica(id).leads_at());
         let leader = replicas.into_iter().flatten().max();
@@ -245,8 +247,8 @@ pub mod seeds {
         )
     }
 
-    /// A write in each of the next slots, and in the last that is decided; and what contradicts
-    /// a slot that is committed above a hole.
+    /// Returns writes in each of the next slots and in the last decided slot, and messages that
+    /// contradict a slot which is committed above a hole.
     fn commands(leader: Ballot, later: Ballot, top: Slot) -> Vec<Message> {
         let news = |above: u64| LogNews {
             commit_point: Slot(top.0 + u64::from(above == 0)),
@@ -304,7 +306,7 @@ pub mod seeds {
         }))
     }
 
-    /// With numbers that are near what is known.
+    /// Adapts the numbers in a message to the known state of the cluster.
     fn fit(message: Message, at: Ballot, top: &PerLog<Slot>) -> Message {
         let mut message = message;
         let near = |slot: &mut Slot, log: LogId| slot.0 = top[log].0 + slot.0 % 7;

@@ -1,4 +1,4 @@
-//! The bodies, and in each module the `seeds` that they begin with.
+//! Bodies of the fuzz targets. The module of each also has its `seeds`, with which fuzzing begins.
 
 pub mod access;
 pub mod client;
@@ -20,8 +20,8 @@ use prost::Message;
 
 use crate::memory;
 
-/// A message as it is generated: what was decoded comes back. Messages are compared as they are
-/// encoded, for a number may be none (NaN), which equals nothing.
+/// Decodes a generated message. When the result is encoded and decoded again, it must be the same.
+/// The encoded forms are compared, because a number may be NaN, which equals nothing.
 fn decode_round_trip<M: Message + Default + Debug>(input: &[u8], per_byte: usize) -> Option<M> {
     let decoded = memory::sharing(input, per_byte, |bytes| M::decode(bytes)).ok()?;
     let encoded = decoded.encode_to_vec();

@@ -8,10 +8,11 @@ use leasehold_wire::split_frame;
 use super::decode_round_trip;
 use crate::memory::{self, per_byte};
 
-/// The largest element of a list, and what the core makes of it.
+/// Memory for each byte of a message: the largest element of a list, and the form into which the
+/// core converts it.
 pub(super) const PER_BYTE: usize = per_byte::<proto::Reported>() + per_byte::<ReportedEntry>();
 
-/// A greeting from either side, and envelopes.
+/// Decodes the greetings of both sides, and envelopes.
 pub fn peer(input: &[u8]) {
     decode_round_trip::<proto::Hello>(input, PER_BYTE);
     decode_round_trip::<proto::Greeting>(input, PER_BYTE);
@@ -23,7 +24,8 @@ pub fn peer(input: &[u8]) {
     assert_eq!(framed(again), Some(sent));
 }
 
-/// `None` if it is too long, as it may become when what was left out is filled in.
+/// Returns the frame of an envelope. `None` if it is too long, which can happen when omitted fields
+/// are filled in.
 pub(super) fn framed(envelope: Envelope) -> Option<Bytes> {
     let mut buffer = BytesMut::new();
     match encode_envelope(envelope, &mut buffer) {

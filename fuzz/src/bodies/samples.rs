@@ -1,4 +1,4 @@
-//! One of everything that is said or kept, with nothing left at its default.
+//! Samples of every message and every stored value, in which no field has its default.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,7 +205,7 @@ fn reported(slot: u64, value: Value) -> ReportedEntry {
     }
 }
 
-/// Every kind of message; `every_kind_is_there` says so.
+/// Returns messages of every kind. The test `every_kind_is_there` checks that none is missing.
 pub fn messages() -> Vec<Message> {
     let slots = || (300..).zip(values());
     let attempts = || (1..).map(RequestId);
@@ -328,7 +328,8 @@ pub fn messages() -> Vec<Message> {
 mod tests {
     use super::*;
 
-    /// A message of a new kind does not compile here until it is counted.
+    /// Returns the number of a message's kind. A message of a new kind does not compile here until
+    /// it has a number.
     fn kind(message: &Message) -> usize {
         match message {
             Message::Ping { .. } => 0,

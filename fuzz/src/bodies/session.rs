@@ -1,5 +1,5 @@
-//! A client's connection, from its first byte after the handshake on: what its token does not
-//! allow is neither done nor revealed.
+//! A client's connection after the handshake. A request that the client's token does not allow must
+//! neither be executed nor reveal anything.
 
 use std::cell::OnceCell;
 use std::path::Path;
@@ -25,16 +25,17 @@ use prost::Message as _;
 use super::cluster::{Cluster, LIAR, OTHER, VICTIM};
 use crate::memory;
 
-/// Requests that are taken of one input, at most.
+/// Maximum number of requests of one input.
 const REQUESTS_MAX: usize = 32;
-/// Bytes that three replicas take for a request and the time that it is given.
+/// Memory of three replicas for a request and the time that passes after it.
 const REQUEST_BYTES: usize = 256 << 10;
-/// Copies of a command: in the frame, on its way, in the logs and states of three replicas.
+/// Memory for each byte of a command. It is copied in the frame, on its way, and in the logs and
+/// states of three replicas.
 const PER_BYTE: usize = 2 * super::peer::PER_BYTE;
 const CONNECTION: u64 = 77;
 
-/// A token, and what it may do: the prefixes that it may read, those that it may write, and
-/// whether it may look at the cluster. What the file of tokens says is made of this.
+/// A token and its rights: the prefixes that it may read, the prefixes that it may write, and
+/// whether it may see the state of the cluster. The file of tokens is made of these.
 struct Grant {
     token: &'static str,
     read: &'static [&'static str],
@@ -69,13 +70,14 @@ const GRANTS: [Grant; 7] = [
 /// Keys that are stored before the client connects.
 const STORED: [&str; 6] = ["a/1", "a/2", "b/1", "b/x1", "c", "open/1"];
 
-/// Replicas with something stored, and the tokens that count there.
+/// Replicas with stored keys, and the tokens that they accept.
 #[derive(Clone)]
 struct SessionFixture {
     cluster: Cluster,
     tokens: Vec<TokenEntry>,
     stored: Vec<(Bytes, Bytes)>,
-    /// Number of values accepted until then: a new leader proposes some of them again.
+    /// Number of values that were accepted before the client connected. A new leader proposes some
+    /// of them again.
     before: usize,
 }
 
@@ -124,8 +126,8 @@ fn token_file() -> String {
     GRANTS.iter().enumerate().map(entry).collect()
 }
 
-/// The first byte says which replica leads. The frames of a client follow: its greeting, and
-/// requests.
+/// Runs a client's session. The first byte of the input selects the leader. The frames of the
+/// client follow: its greeting, and requests.
 pub fn session(input: &[u8]) {
     thread_local! {
         static READY: [OnceCell<SessionFixture>; 2] = const { [const { OnceCell::new() }; 2] };
@@ -147,7 +149,7 @@ pub fn session(input: &[u8]) {
     ready.judge(grant, input);
 }
 
-/// Handles the frames as a node does. Returns the rights of the client, if it is let in.
+/// Handles the frames as a node does. Returns the rights of the client, or `None` if it is refused.
 fn talk(ready: &mut SessionFixture, stream: &mut BytesMut) -> Option<&'static Grant> {
     let hello = Hello::decode(next(stream)?).ok()?;
     if hello.magic != MAGIC {
@@ -173,7 +175,7 @@ fn talk(ready: &mut SessionFixture, stream: &mut BytesMut) -> Option<&'static Gr
             continue;
         };
         let checked = validate_body(request.body.as_ref());
-        // The account of a connection takes rising numbers only.
+        // Numbers of requests on a connection must increase.
         if checked.is_err() || request.id <= last {
             continue;
         }
@@ -246,15 +248,15 @@ fn covers(prefixes: &[&str], key: &[u8]) -> bool {
 }
 
 impl SessionFixture {
-    /// Returns the rights that the file of tokens gives to this token.
+    /// Returns the rights of a token in the file of tokens.
     fn rights(&self, token: &[u8]) -> Option<Rights> {
         let digest = (!token.is_empty()).then(|| Digest::of(token));
         let entry = self.tokens.iter().find(|entry| entry.digest == digest);
         entry.map(TokenEntry::rights)
     }
 
-    /// Judges the result of the session: only keys that the client may write have changed, and only
-    /// those that it may read were revealed.
+    /// Judges the result of the session. Only keys that the client may write may have changed, and
+    /// only keys that it may read may be revealed.
     fn judge(&mut self, grant: Option<&Grant>, input: &[u8]) {
         let (read, write) = grant.map_or((&[][..], &[][..]), |it| (it.read, it.write));
         let (before, since) = self.cluster.accepted.split_at(self.before);
@@ -277,7 +279,8 @@ impl SessionFixture {
         assert_eq!(untouched(&now), untouched(&self.stored));
     }
 
-    /// Asserts that no value is revealed that may not be read, unless the client knew it.
+    /// Asserts that no value is revealed that the client may not read, unless the client knew it
+    /// already.
     fn assert_not_leaked(&self, outcome: &Outcome, read: &[&str], input: &[u8]) {
         if let Some(Answer::Entries(found)) = &outcome.result {
             let revealed = found.entries.iter();
@@ -303,7 +306,7 @@ fn assert_allowed(value: &Value, read: &[&str], write: &[&str]) {
     }
 }
 
-/// Whether a client asks whether anybody is there.
+/// Whether the command is one with which a client checks that a replica responds.
 fn is_probe(command: &Command) -> bool {
     !command.is_write() && command.keys().eq([PROBE_KEY.as_bytes()])
 }
@@ -318,7 +321,8 @@ pub mod seeds {
 
     use super::GRANTS;
 
-    /// Each token with everything that can be asked, about keys that it may touch or may not.
+    /// Returns sessions of each token with all kinds of requests, for keys to which the token has
+    /// rights and for others.
     pub fn session() -> Vec<Vec<u8>> {
         let tokens = GRANTS.iter().map(|grant| grant.token).chain(["lh_nobody"]);
         let each = tokens.flat_map(|token| {

@@ -1,5 +1,5 @@
-//! Input of the load generator: property files, histograms of field lengths,
-//! interval logs.
+//! Input files of the load generator: property files, histograms of field lengths, and interval
+//! logs.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -17,17 +17,19 @@ use leasehold_ycsb::workload::CoreWorkload;
 
 use crate::memory;
 
-/// A property for every two bytes: its name, its value and where it was set, in
-/// three forms while it is read.
+/// Memory for each byte of a property file. Every two bytes may become a property, with its name,
+/// its value and its source, in three forms while it is read.
 const PROPERTIES_PER_BYTE: usize = 512;
-/// A bucket for every four bytes, twice while their list grows; an error quotes a line.
+/// Memory for each byte of a histogram of field lengths. Every four bytes may become a bucket,
+/// stored twice while the list grows, and an error quotes a line.
 const LENGTHS_PER_BYTE: usize = 16;
-/// A line and what it decodes to.
+/// Memory for each byte of an interval log, for a line and its decoded form.
 const LOG_PER_BYTE: usize = 16;
-/// A line of a log may be a histogram of its own: its bytes, its counts, and the sum.
+/// Memory for each line of a log, which may be a histogram: its bytes, its counts, and the sum.
 const LOG_PER_LINE: usize = 4 << 20;
 
-/// A property file, everything that is read from it, and the workload it describes.
+/// Decodes a property file, and everything that is read from it, including the workload that it
+/// describes.
 pub fn properties(input: &[u8]) {
     let mut properties = Properties::new();
     let contents = input.to_vec();
@@ -39,7 +41,8 @@ pub fn properties(input: &[u8]) {
     let effective = properties.effective();
     let values = effective.iter().map(|(_, value)| value.len());
     assert!(values.sum::<usize>() <= 4 * input.len() + memory::BASE_BYTES);
-    // Of a workload only what it is made of: what files it names is not tried.
+    // Only workloads without files are built, because the files that a workload names do not exist
+    // here.
     if properties.get("fieldlengthdistribution") == Some("histogram") {
         return;
     }
@@ -51,7 +54,7 @@ pub fn properties(input: &[u8]) {
     }
 }
 
-/// A histogram of field lengths, and what is drawn from it.
+/// Decodes a histogram of field lengths, and draws lengths from it.
 pub fn length_histogram(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let parse = || LengthHistogram::parse(&text);
@@ -64,7 +67,7 @@ pub fn length_histogram(input: &[u8]) {
     }
 }
 
-/// An interval log; then the input as the one histogram of a log, as it is and
+/// Decodes an interval log. Then decodes the input as the only histogram of a log, uncompressed and
 /// compressed.
 pub fn interval_log(input: &[u8]) {
     sums(input);

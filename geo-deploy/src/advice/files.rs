@@ -1,4 +1,4 @@
-//! The files of a finished run, as far as a forecast needs them.
+//! The files of a finished run that a forecast reads.
 
 use std::path::{Path, PathBuf};
 
@@ -10,23 +10,24 @@ use serde::de::DeserializeOwned;
 use crate::experiment::Experiment;
 use crate::run::MeasuredInterval;
 
-/// Histories that have lost more than this share of a site's operations are not of the run.
+/// Share of a site's operations that a history may lack. A history that lacks more does not belong
+/// to the run.
 const LOST_MAX: f64 = 0.05;
 
-/// `manifest.json`.
+/// Contents of `manifest.json` that a forecast uses.
 #[derive(Deserialize)]
 struct ManifestFile {
     backend: String,
     experiment: Experiment,
 }
 
-/// `summary.json`.
+/// Contents of `summary.json` that a forecast uses.
 #[derive(Deserialize)]
 struct SummaryFile {
     runs: Vec<RunFigures>,
 }
 
-/// One strategy's figures.
+/// Measured figures of one strategy.
 #[derive(Deserialize)]
 pub(super) struct RunFigures {
     pub(super) label: String,
@@ -52,18 +53,18 @@ struct OperationFigures {
     mean_ms: f64,
 }
 
-/// Measured means and shares. Means are by operation, in ms; shares are from 0 to 1.
+/// Measured means and shares. Means are over operations, in ms; shares are from 0 to 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Means {
-    /// All operations.
+    /// Mean latency of all operations.
     pub mean_ms: f64,
-    /// Reads.
+    /// Mean latency of reads.
     pub read_ms: f64,
-    /// Writes.
+    /// Mean latency of writes.
     pub write_ms: f64,
     /// Share of reads that the client's own replica served.
     pub local: f64,
-    /// Share of writes at their minimum.
+    /// Share of writes at their minimum latency.
     pub at_minimum: f64,
 }
 
@@ -85,7 +86,7 @@ impl RunFigures {
     }
 }
 
-/// The files of one directory.
+/// Contents of the files in one directory.
 pub(super) struct RunFiles {
     dir: PathBuf,
     pub(super) backend: String,
@@ -123,7 +124,7 @@ impl RunFiles {
         })
     }
 
-    /// Checks that the history has as many operations of each site as were measured there.
+    /// Checks that the history has as many operations of each site as the run measured.
     pub(super) fn check_sites(&self, run: &RunFigures, history: &History) -> anyhow::Result<()> {
         let n = self.experiment.topology.len();
         let ns = |seconds: f64| (seconds * 1e9) as u64;

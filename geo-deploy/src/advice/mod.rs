@@ -1,11 +1,11 @@
-//! Forecast for every strategy under every leader, computed from the files of a finished run, next
-//! to the measured figures.
+//! Forecasts for every strategy under every leader. They are computed from the files of a finished
+//! run, and shown next to the measured figures.
 //!
-//! The demand is that of the clients' histories: counted as replicas count it and learned
-//! as leaders learn it, up to the middle of the measured interval. So a forecast is what
-//! `lease advise` would have said then. A strategy that was run is forecast from its own
-//! run's demand; every other from that of the first run of the file, as if its clients
-//! would ask the same.
+//! The demand is taken from the clients' histories, up to the middle of the measured interval.
+//! Requests are counted as replicas count them, and reported as leaders learn of them. So a
+//! forecast is the same that `lease advise` would have made at that time. A strategy that was run
+//! is forecast from the demand of its own run. Any other strategy is forecast from the demand of
+//! the first run of the file, on the assumption that clients would send the same requests.
 
 mod files;
 mod replay;
@@ -25,56 +25,57 @@ use crate::experiment::{AcceptRepliesName, Experiment};
 pub use files::Means;
 use files::RunFiles;
 
-/// Most keys of a history's profile: all, as a rule.
+/// Maximum number of keys in a history's profile. Usually this includes all keys.
 const KEYS_MAX: usize = 1 << 18;
 
-/// One run, and what is forecast from its demand.
+/// One run, and the forecasts from its demand.
 #[derive(Clone, Debug)]
 pub struct RunForecast {
     /// Label of the run.
     pub label: String,
-    /// Its strategy.
+    /// Strategy of the run.
     pub strategy: String,
-    /// Plan by which its holders are forecast; `None`: it has several strategies.
+    /// Plan by which the run's holders are forecast; `None` if the run has several strategies.
     pub plan: Option<HolderPlan>,
-    /// The replica that led.
+    /// Replica that led during the run.
     pub leader: ReplicaId,
-    /// Measured means and shares.
+    /// Measured means and shares of the run.
     pub measured: Means,
-    /// Operations that the demand was counted from.
+    /// Number of operations from which the demand was counted.
     pub operations: f64,
-    /// Every strategy under every leader, with the demand of this run.
+    /// Forecasts for every strategy under every leader, from the demand of this run.
     pub forecasts: Vec<Forecast>,
 }
 
 impl RunForecast {
-    /// Returns the forecast for the run itself.
+    /// Returns the forecast for the plan and the leader of the run itself.
     pub fn own(&self) -> Option<&Forecast> {
         let mut all = self.forecasts.iter();
         all.find(|one| Some(one.plan) == self.plan && one.leader == self.leader)
     }
 
-    /// By how much of what was measured the forecast mean is too high; below 0: too low.
+    /// Returns the relative error of the forecast mean, as a share of the measured mean: positive
+    /// if the forecast is too high, negative if it is too low.
     pub fn error(&self) -> Option<f64> {
         let own = self.own()?;
         Some(own.mean_ms / self.measured.mean_ms - 1.0)
     }
 }
 
-/// A finished run's experiment, and every strategy that was run in it.
+/// Experiment of a finished run, and forecasts for every strategy that was run.
 #[derive(Clone, Debug)]
 pub struct ForecastReport {
     /// The experiment that was run.
     pub experiment: Experiment,
-    /// One for each strategy run, in the report's order.
+    /// Forecasts, one for each strategy that was run, in the report's order.
     pub runs: Vec<RunForecast>,
 }
 
-/// Reads the files of a run in `dir`, and forecasts.
+/// Reads the files of a run in `dir`, and makes its forecasts.
 ///
 /// # Errors
-/// If a file is missing, is damaged or contradicts another, or if the run is of a kind that
-/// cannot be forecast: made of several, or with keys that nothing was asked of.
+/// Returns an error if a file is missing, is damaged or contradicts another, or if the run cannot
+/// be forecast: it consists of several runs, or it has keys that were never requested.
 pub fn of_directory(dir: &Path) -> anyhow::Result<ForecastReport> {
     let files = RunFiles::load(dir)?;
     let runs = files.runs.iter().map(|run| {

@@ -1,4 +1,4 @@
-//! Replays a history up to some time, as it would have been reported to a leader.
+//! Replays a history up to some time, as replicas would have reported it to a leader.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,12 +15,13 @@ use crate::backend::{RunPlan, key_name};
 /// Time between two reports of a replica.
 const REPORTED_EVERY: Duration = Duration::from_secs(1);
 
-/// The site of the client that issued the operation: processes are numbered so.
+/// Returns the site of the client that issued the operation, which follows from the number of the
+/// process.
 pub(super) fn site_of(event: &HistoryEvent, sites: usize) -> usize {
     event.process as usize % sites
 }
 
-/// The demand of a plan's history as of `until`, of at most `keys_max` keys.
+/// Returns the demand in a plan's history up to `until`, for at most `keys_max` keys.
 pub(super) fn profile(
     plan: &RunPlan<'_>,
     history: &History,
@@ -44,7 +45,7 @@ pub(super) fn profile(
     Ok(replay.profile(holders, keys_max))
 }
 
-/// The leader and the N/2 replicas nearest to it.
+/// Returns the leader and the N/2 replicas that are nearest to it.
 fn near_majority(plan: &RunPlan<'_>) -> ReplicaSet {
     let leader = plan.experiment.leader_index();
     let others = plan.topology().nearest_to(leader).into_iter();
@@ -59,7 +60,7 @@ fn at(event: &HistoryEvent) -> Time {
 struct Replay {
     n: usize,
     demand: Demand,
-    /// Keys that could be asked.
+    /// Number of keys that can be requested.
     universe: usize,
 }
 
@@ -89,7 +90,7 @@ impl Replay {
         replay
     }
 
-    /// Reports the requests of every site's clients since the last report.
+    /// Reports the requests that every site's clients sent since the last report.
     fn report(&mut self, now: Time, events: &[&HistoryEvent]) {
         let mut counts: Vec<HashMap<u64, (u32, u32), FixedState>> =
             vec![HashMap::default(); self.n];

@@ -7,7 +7,7 @@ use super::*;
 use crate::backend::{EndedRuns, sim};
 use crate::report::{ExperimentReport, Manifest};
 
-/// Short enough for a test; long enough to tell strategies apart.
+/// Overrides for a run that is short enough for a test, and long enough to distinguish strategies.
 const SMALL: [&str; 5] = [
     "keys=2000",
     "rate=40",
@@ -16,7 +16,7 @@ const SMALL: [&str; 5] = [
     "strategies=leader,all,quorum,cost",
 ];
 
-/// The files of a run in virtual time.
+/// Writes the files of a run in virtual time.
 fn finished(sets: &[&str]) -> TempDir {
     let sets: Vec<String> = SMALL.iter().chain(sets).map(|set| (*set).into()).collect();
     let experiment = Experiment::find("fig6").unwrap().with(&sets).unwrap();
@@ -63,7 +63,8 @@ fn forecasts_are_near_what_is_measured_and_know_who_should_lead() {
     }
     let [irl, va] = &found;
     for (far, near) in irl.runs.iter().zip(&va.runs) {
-        // What is forecast while Ireland leads is what is measured when Virginia does.
+        // The forecast for Virginia as leader, made while Ireland leads, equals the measurement
+        // while Virginia leads.
         let mut all = far.forecasts.iter();
         let moved = all.find(|one| Some(one.plan) == far.plan && one.leader == near.leader);
         let error = moved.unwrap().mean_ms / near.measured.mean_ms - 1.0;

@@ -1,4 +1,4 @@
-//! Changes of strategy in a run, and which reads they cost.
+//! Changes of strategy in a run, and the local reads that each change interrupted.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,8 +12,8 @@ use crate::experiment::StrategyChange;
 use crate::run::{MeasuredInterval, RunEvent, SwitchReads};
 
 impl RunPlan<'_> {
-    /// When the strategy is changed, in ns, and how; the measured interval begins at
-    /// `begin_ns`.
+    /// Returns the changes of strategy with their times in ns, for a measured interval that begins
+    /// at `begin_ns`.
     pub(crate) fn changes(&self, begin_ns: u64) -> impl Iterator<Item = (u64, &StrategyChange)> {
         let changes = self.strategy.change.iter();
         changes.map(move |change| {
@@ -22,7 +22,7 @@ impl RunPlan<'_> {
         })
     }
 
-    /// The keys that a change concerns, as replicas name them.
+    /// Returns the range of keys that a change concerns, as replicas name it.
     pub(crate) fn range(&self, change: &StrategyChange) -> KeyRange {
         let keys = self.experiment.workload.keys;
         let (from, to) = change.key_bounds(keys);
@@ -38,12 +38,12 @@ impl RunPlan<'_> {
     /// Returns the strategy that a change puts in force.
     ///
     /// # Errors
-    /// If replicas do not know the strategy.
+    /// If replicas do not know the strategy's name.
     pub(crate) fn changed_to(&self, change: &StrategyChange) -> anyhow::Result<StrategySpec> {
         self.spec_named(&change.strategy)
     }
 
-    /// The changes within the measured interval, as events.
+    /// Returns the changes within the measured interval as events.
     pub(super) fn change_events(&self, measured: MeasuredInterval) -> Vec<RunEvent> {
         let event = |change: &StrategyChange| RunEvent {
             run: Some(self.strategy.label.clone()),
@@ -56,8 +56,8 @@ impl RunPlan<'_> {
         changes.filter(|c| c.at_s >= 0.0).map(event).collect()
     }
 
-    /// The first key of each part of the key space that some strategy of the experiment
-    /// treats apart, the first one being 0.
+    /// Returns the first key of each part of the key space that some strategy of the experiment
+    /// treats separately. The first part begins at key 0.
     pub(super) fn parts(&self) -> Vec<u64> {
         let keys = self.experiment.workload.keys;
         let plans = self.experiment.strategies.iter();
@@ -69,16 +69,17 @@ impl RunPlan<'_> {
     }
 }
 
-/// For each change of the measured interval, the outcome of reads that it should not have touched.
-/// `operations` are all of a run, in order of their starts, and `events` are those that replicas
-/// announced.
+/// Returns, for each change within the measured interval, the outcome of the reads that it should
+/// not have affected. `operations` are all operations of a run, in order of their starts. `events`
+/// are the events that replicas announced.
 ///
-/// A *kept* key of a site is one that the site holds under the last configuration before the
-/// change, and under those that follow within a reconfiguration period (or before the next change):
-/// replicas list holders for the new strategy in this time, and do not choose any again. The holder
-/// of a key is seen from its reads, in the same way on every backend: the last one before the
-/// change was local, and the last one of that period was, too. Neither counts if it came so soon
-/// after a configuration that a promise of the one before may have served it.
+/// Reads of *kept* keys should not be affected. A site keeps a key if it holds the key under the
+/// last configuration before the change, and also under the configurations within one
+/// reconfiguration period after it (or before the next change). In this time, replicas list holders
+/// for the new strategy, and do not choose any again. On every backend, the holder of a key is
+/// inferred from its reads: a key is kept if the site's last read before the change was local, and
+/// its last read of that period was local, too. Reads soon after a configuration are ignored here,
+/// because a promise of the configuration before may have served them.
 pub(super) fn switch_reads(
     plan: &RunPlan<'_>,
     operations: &[(Sample, u64)],
@@ -110,8 +111,9 @@ pub(super) fn switch_reads(
     changes.iter().zip(starts.windows(2)).map(of).collect()
 }
 
-/// `times_ns`: the time from which reads show the holder of a key before the change; the change;
-/// the time from which they show its holder after it; and the end of its settling time.
+/// Returns the reads that one change affected. `times_ns` are four times: when reads begin to show
+/// the key's holder before the change; the change; when reads begin to show the holder after the
+/// change; and the end of the settling time.
 fn of_change(
     change: &StrategyChange,
     operations: &[(Sample, u64)],
@@ -194,11 +196,12 @@ mod tests {
             read(5, 0, 7, Local),
             read(21, 0, 7, Forwarded),
             read(25, 0, 7, Local),
-            // After the settling time.
+            // This read comes after the settling time.
             read(31, 0, 7, Forwarded),
         ];
         assert_eq!(judged(&lost), (2, 1));
-        // Not local before, or not after: the other strategy has other holders.
+        // The reads before the change are not local, or those after it are not: the other strategy
+        // has other holders.
         for (before, after) in [(Forwarded, Local), (Local, Forwarded)] {
             let other = [
                 read(5, 0, 7, before),
@@ -207,7 +210,7 @@ mod tests {
             ];
             assert_eq!(judged(&other), (0, 0));
         }
-        // Served by promises of earlier configurations, perhaps.
+        // The reads may have been served by promises of earlier configurations.
         for (before, after) in [(2, 25), (5, 21)] {
             let early = [
                 read(before, 0, 7, Local),
@@ -216,7 +219,7 @@ mod tests {
             ];
             assert_eq!(judged(&early), (0, 0));
         }
-        // Sites and keys are apart.
+        // Reads of other sites or other keys are independent.
         let apart = [
             read(5, 0, 7, Local),
             read(6, 1, 8, Local),

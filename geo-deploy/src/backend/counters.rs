@@ -1,10 +1,10 @@
-//! Counters of all replicas, summed.
+//! Sums of the counters of all replicas.
 
 use std::collections::BTreeMap;
 
 use leasehold_wire::StatusReply;
 
-/// Counters of several replicas, summed by name, without those that are settings.
+/// Sums the counters of several replicas by name, and omits those that are settings.
 pub(super) fn sum_counters(
     statuses: impl IntoIterator<Item = StatusReply>,
 ) -> BTreeMap<String, u64> {

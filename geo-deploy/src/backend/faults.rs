@@ -1,4 +1,5 @@
-//! The faults of a run, as they come to pass. A backend says when, and does what is asked.
+//! Faults of a run, with their actual times. The backend decides when they begin and end, and
+//! carries out their effects.
 
 use anyhow::anyhow;
 use rand::SeedableRng as _;
@@ -9,23 +10,23 @@ use crate::fault::{Effect, FaultContext, FaultSpec};
 use crate::run::bound::SiteSet;
 use crate::run::{FaultSpan, MeasuredInterval};
 
-/// Makes `random` independent of everything else that a seed decides.
+/// Makes the choices for `random` independent of everything else that a seed decides.
 const RNG_SALT: u64 = 0xfa17;
 
-/// A fault begins or ends.
+/// Begin or end of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultTransition {
     /// The fault of this index begins.
     Begin(usize),
-    /// It ends.
+    /// The fault of this index ends.
     End(usize),
 }
 
-/// Roles of the replicas, and the replicas that may hold a lease on each key.
+/// Roles of the replicas when a fault begins, and the replicas that may hold a lease on each key.
 #[derive(Debug)]
 pub(crate) struct ClusterSnapshot {
     pub(crate) leader: Option<usize>,
-    /// Holders of the hottest key.
+    /// Sites that hold a lease on the hottest key.
     pub(crate) holders: Vec<usize>,
     pub(crate) up: Vec<bool>,
     pub(crate) lease_holders: LeaseHolders,
@@ -34,15 +35,16 @@ pub(crate) struct ClusterSnapshot {
 /// Replicas that may have held a lease on each key when a fault began.
 #[derive(Clone, Debug)]
 pub(crate) enum LeaseHolders {
-    /// Nobody has asked.
+    /// The replicas were not asked.
     NotRequested,
-    /// It was asked, and is not sure: every key counts as leased to everybody.
+    /// The replicas were asked, but the answer is uncertain. Every key is treated as leased to
+    /// every replica.
     Unknown,
-    /// These sites, by key. Nobody else.
+    /// Sites that may have held a lease, by the key's number. No other site held one.
     Known(Vec<SiteSet>),
 }
 
-/// The faults of one run: those to come, and those that have begun.
+/// Faults of one run: those of the plan, and those that have begun.
 pub(crate) struct RunFaults<'a> {
     plan: &'a RunPlan<'a>,
     faults: &'a [FaultSpec],
@@ -62,8 +64,8 @@ struct StartedFault {
 #[derive(Debug, Default)]
 pub(crate) struct FaultOutcomes {
     pub(crate) spans: Vec<FaultSpan>,
-    /// For each fault, its begin in ns and the replicas that may have held a lease on each key
-    /// then; in order of time. Empty if nobody has asked.
+    /// For each fault, in order of time: its begin in ns, and the replicas that may have held a
+    /// lease on each key then. Empty if the replicas were not asked for every fault.
     pub(crate) leases: Vec<(u64, Vec<SiteSet>)>,
     pub(crate) notes: Vec<String>,
 }
@@ -78,7 +80,8 @@ impl<'a> RunFaults<'a> {
         }
     }
 
-    /// When faults begin and end, in order; in ns, for an interval that begins at `begin_ns`.
+    /// Returns the beginnings and ends of faults in order, with their times in ns, for a measured
+    /// interval that begins at `begin_ns`.
     pub(crate) fn transitions(&self, begin_ns: u64) -> Vec<(u64, FaultTransition)> {
         let at_ns = |seconds: f64| begin_ns + (seconds * 1e9) as u64;
         let mut transitions = Vec::new();
@@ -90,17 +93,17 @@ impl<'a> RunFaults<'a> {
                     .map(|until| (at_ns(until), FaultTransition::End(index))),
             );
         }
-        // What ends makes room for what begins then.
+        // At the same time, ends come before begins.
         transitions.sort_by_key(|(at_ns, transition)| {
             (*at_ns, matches!(transition, FaultTransition::Begin(_)))
         });
         transitions
     }
 
-    /// A fault begins: what is done.
+    /// Begins a fault, and returns its effects.
     ///
     /// # Errors
-    /// If nobody has a role that it is aimed at.
+    /// If no replica has a role that the fault names.
     pub(crate) fn begin(
         &mut self,
         index: usize,
@@ -137,8 +140,8 @@ impl<'a> RunFaults<'a> {
         Ok(effects)
     }
 
-    /// Notes which replicas may have held a lease on each key when a fault began, or that this will
-    /// never be known.
+    /// Stores the replicas that may have held a lease on each key when the fault began, or that
+    /// these will never be known.
     pub(crate) fn set_lease_holders(&mut self, index: usize, lease_holders: LeaseHolders) {
         if let Some(started) = self
             .started
@@ -149,7 +152,7 @@ impl<'a> RunFaults<'a> {
         }
     }
 
-    /// A fault ends: what is undone.
+    /// Ends a fault, and returns the effects that undo it.
     pub(crate) fn end(&mut self, index: usize, now_ns: u64) -> Vec<Effect> {
         let Some(started) = self
             .started
@@ -166,7 +169,7 @@ impl<'a> RunFaults<'a> {
             .collect()
     }
 
-    /// A replica that was asked to end and to start again has started.
+    /// Notes that a replica runs again after a restart. This ends the fault that restarted it.
     pub(crate) fn replica_restarted(&mut self, site: usize, now_ns: u64) {
         let restarts =
             |started: &&mut StartedFault| started.effects.contains(&Effect::Restart(site));
@@ -209,7 +212,7 @@ impl<'a> RunFaults<'a> {
         }
     }
 
-    /// See [`FaultOutcomes::leases`].
+    /// Returns the value of [`FaultOutcomes::leases`].
     fn leases(&self) -> Vec<(u64, Vec<SiteSet>)> {
         let everybody = SiteSet::all(self.plan.topology().len());
         let keys = self.plan.experiment.workload.keys as usize;
@@ -224,8 +227,9 @@ impl<'a> RunFaults<'a> {
 }
 
 impl FaultOutcomes {
-    /// The sites that may have held a lease on a key for an operation that ended then: as
-    /// when the last fault before that began, or the first one after.
+    /// Returns the sites that may have held a lease on a key for an operation that ended at
+    /// `ended_ns`. They are those of the last fault up to that time; before any fault, those of the
+    /// first one. `None` if they are not known.
     pub(crate) fn leased_to(&self, key: u64, ended_ns: u64) -> Option<SiteSet> {
         let after = self.leases.partition_point(|(at_ns, _)| *at_ns <= ended_ns);
         let (_, holders) = self.leases.get(after.saturating_sub(1))?;

@@ -1,20 +1,22 @@
-//! When operations are measured: one interval for all sites.
+//! The interval in which operations are measured, the same for all sites.
 //!
-//! An operation is measured if it *began* in the interval: if it was sent, or, in an open
-//! loop, due. Its latency counts in full, also beyond the end. Clients of fast sites go on
-//! asking until the interval ends, so that all sites are measured under the same load.
+//! An operation is measured if it *began* in the interval: if it was sent in it or, in an open
+//! loop, was due in it. Its full latency is recorded, even if it ends after the interval. Clients
+//! of fast sites continue to send requests until the interval ends, so that all sites are measured
+//! under the same load.
 
 use super::RunPlan;
 use crate::experiment::MeasurementWindow;
 
-/// The interval of a run that goes on. Times in ns since the run began.
+/// Measured interval of a running run. Times are in ns since the run began.
 #[derive(Debug)]
 pub(crate) struct IntervalTracker {
     window: MeasurementWindow,
-    /// Clients that have not made their warm-up requests, and all of their requests.
+    /// Numbers of clients that have not yet made their warm-up requests, and all of their requests.
     warming: u64,
     unfinished: u64,
-    /// Requests made of those that the window asks for, and their number in all.
+    /// Numbers of requests made and to be made in the window; requests beyond a client's share are
+    /// not included.
     made: u64,
     requested: u64,
     start_ns: u64,
@@ -23,7 +25,7 @@ pub(crate) struct IntervalTracker {
 }
 
 impl IntervalTracker {
-    /// The interval of a plan with clients that begin to ask at `start_ns`.
+    /// Creates the interval of a plan with clients that send requests from `start_ns` on.
     pub(crate) fn new(plan: &RunPlan<'_>, start_ns: u64) -> IntervalTracker {
         let workload = &plan.experiment.workload;
         let clients = u64::from(workload.clients) * plan.topology().len() as u64;
@@ -54,7 +56,7 @@ impl IntervalTracker {
         }
     }
 
-    /// A client's `count`-th request was answered or given up.
+    /// Notes that the request number `count` of a client was answered or abandoned.
     pub(crate) fn made(&mut self, count: u64, now_ns: u64) {
         let MeasurementWindow::Counts { warmup, requests } = self.window else {
             return;
@@ -74,17 +76,17 @@ impl IntervalTracker {
         }
     }
 
-    /// When it began or will begin; `None` while nobody can know.
+    /// Returns the time at which the interval began or will begin; `None` while this is unknown.
     pub(crate) fn begin_ns(&self) -> Option<u64> {
         self.begin_ns
     }
 
-    /// Whether what begins now is no longer of interest to anybody.
+    /// Whether the interval is over, so that operations which begin at `now_ns` are not measured.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         self.end_ns.is_some_and(|end_ns| now_ns >= end_ns)
     }
 
-    /// Returns the part of the run that is done, and all of it: requests, or ms.
+    /// Returns the progress of the run as (done, total), in requests or in ms.
     pub(crate) fn progress(&self, now_ns: u64) -> (u64, u64) {
         match (self.window, self.end_ns) {
             (MeasurementWindow::Seconds { .. }, Some(end_ns)) => {
@@ -96,7 +98,7 @@ impl IntervalTracker {
         }
     }
 
-    /// Beginning and end, for a run that stopped at `now_ns`.
+    /// Returns the beginning and the end of the interval, for a run that stopped at `now_ns`.
     pub(crate) fn bounds_ns(&self, now_ns: u64) -> (u64, u64) {
         let end_ns = self.end_ns.unwrap_or(now_ns);
         (self.begin_ns.unwrap_or(end_ns).min(end_ns), end_ns)
@@ -114,7 +116,7 @@ mod tests {
             requests: 4,
         };
         let mut interval = IntervalTracker::of(window, 2, 5);
-        // One client is fast: it goes on beyond its own requests.
+        // One client is fast: it continues beyond its own requests.
         for (count, now_ns) in [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50)] {
             interval.made(count, now_ns);
         }

@@ -1,5 +1,5 @@
-//! Requests and their times: clients that wait for an answer before they ask again, or a site that
-//! asks at a rate.
+//! Requests and their times, for clients that wait for each answer (closed loops) and for sites
+//! that send requests at a fixed rate (open loops).
 
 use std::collections::VecDeque;
 
@@ -10,26 +10,27 @@ use leasehold_ycsb::site_stream::SiteStream;
 use super::RunPlan;
 use crate::experiment::MeasurementWindow;
 
-/// A request.
+/// Request for one key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyRequest {
     pub(crate) kind: OpKind,
     pub(crate) key: u64,
-    /// Value that a write would write.
+    /// Value that is stored if the request is a write.
     pub(crate) value: ValueId,
 }
 
-/// A process of a history: it does one operation at a time. Its number is unique in a run.
+/// Process of a history, which executes one operation at a time. Its number is unique in a run.
 #[derive(Debug)]
 pub(crate) struct HistoryProcess {
     pub(crate) site: usize,
     pub(crate) id: u32,
-    /// Operations asked so far.
+    /// Number of requests made so far.
     issued: u64,
 }
 
 impl HistoryProcess {
-    /// Its next request, with a value that no other write of the run shares.
+    /// Returns the next request of this process. Its value is shared with no other write of the
+    /// run.
     pub(crate) fn next_request(&mut self, kind: OpKind, key: u64) -> KeyRequest {
         let value = ValueId(u64::from(self.id + 1) << 32 | self.issued);
         self.issued += 1;
@@ -37,23 +38,23 @@ impl HistoryProcess {
     }
 }
 
-/// Numbers processes so that a history says where each of them is: divided by the number
-/// of sites, the remainder is the site's index.
+/// Numbers processes so that a history shows their sites: the number modulo the number of sites is
+/// the site's index.
 #[derive(Debug)]
 pub(crate) struct ProcessNumbers {
-    /// Made so far, by site.
+    /// Number of processes made so far, by site.
     made: Vec<u32>,
 }
 
 impl ProcessNumbers {
-    /// None yet, at so many sites.
+    /// Creates the numbering for `sites` sites, without any process.
     pub(crate) fn new(sites: usize) -> ProcessNumbers {
         ProcessNumbers {
             made: vec![0; sites],
         }
     }
 
-    /// One more, at a site.
+    /// Makes another process at a site.
     pub(crate) fn make(&mut self, site: usize) -> HistoryProcess {
         let id = self.made[site] * self.made.len() as u32 + site as u32;
         self.made[site] += 1;
@@ -65,26 +66,26 @@ impl ProcessNumbers {
     }
 }
 
-/// The requests of a client, or of a site. Their popular keys may change as time goes by.
+/// Stream of the requests of a client or of a site. Its popular keys may change over time.
 pub(crate) struct RequestStream {
     stream: SiteStream,
     swaps: Option<SwapSchedule>,
 }
 
-/// The site exchanges its popular keys with another one.
+/// Schedule by which a site exchanges its popular keys with another one.
 struct SwapSchedule {
-    /// When it does so first, and how often.
+    /// Time of the first exchange, in ns.
     first_ns: u64,
     every_ns: u64,
-    /// The sites with the keys that are popular after an even number of exchanges, and after an odd
-    /// one.
+    /// Sites whose popular keys are used after an even and after an odd number of exchanges.
     sites: [u64; 2],
-    /// Exchanges so far.
+    /// Number of exchanges so far.
     done: u64,
 }
 
 impl RequestStream {
-    /// Those of client number `client` at `site`, if clients begin to ask at `start_ns`.
+    /// Creates the stream of client number `client` at `site`. Clients send requests from
+    /// `start_ns` on.
     pub(crate) fn of(
         plan: &RunPlan<'_>,
         site: usize,
@@ -111,7 +112,7 @@ impl RequestStream {
         }
     }
 
-    /// Returns the request to send at `now_ns`, which never decreases.
+    /// Returns the request to send at `now_ns`. Successive calls must not decrease `now_ns`.
     pub(crate) fn next(&mut self, now_ns: u64) -> (OpKind, u64) {
         if let Some(swaps) = &mut self.swaps {
             let since = now_ns.checked_sub(swaps.first_ns);
@@ -125,7 +126,8 @@ impl RequestStream {
     }
 }
 
-/// The requests of every client of a closed loop, site by site; they begin at `start_ns`.
+/// Returns the request streams of all clients of a closed loop, each next to its site and in order
+/// of sites. Clients begin at `start_ns`.
 pub(crate) fn closed_loops(plan: &RunPlan<'_>, start_ns: u64) -> Vec<(usize, RequestStream)> {
     let clients = plan.experiment.workload.clients as usize;
     let of = |index: usize| {
@@ -138,36 +140,37 @@ pub(crate) fn closed_loops(plan: &RunPlan<'_>, start_ns: u64) -> Vec<(usize, Req
     (0..clients * plan.topology().len()).map(of).collect()
 }
 
-/// A site that asks at a rate, whether or not earlier requests were answered.
+/// Open loop of a site: it sends requests at a fixed rate, whether or not earlier ones were
+/// answered.
 pub(crate) struct OpenLoop<T> {
     pub(crate) site: usize,
     requests: RequestStream,
-    /// Between two requests, in ns.
+    /// Time between two requests, in ns.
     every_ns: f64,
-    /// When the first one is due.
+    /// Time at which the first request is due, in ns.
     first_ns: f64,
     due: u64,
-    /// Drawn while as many as may be were in flight, and when they were due.
+    /// Requests that became due while the maximum number was in flight, and have not been sent yet.
     backlog: VecDeque<DueRequest>,
-    /// Requests that waited so.
+    /// Number of requests that had to wait in the backlog.
     pub(crate) queued: u64,
-    /// Senders that wait for nothing.
+    /// Senders without a request in flight.
     idle: Vec<T>,
     busy: u32,
     most: u32,
 }
 
-/// A request of an open loop.
+/// Request of an open loop, and the time at which it is due.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DueRequest {
-    /// Time at which it is due, in ns.
+    /// Time at which the request is due, in ns.
     pub(crate) due_ns: u64,
     pub(crate) kind: OpKind,
     pub(crate) key: u64,
 }
 
 impl<T> OpenLoop<T> {
-    /// All sites of a plan that ask something, from `start_ns` on.
+    /// Returns the open loops of all sites of a plan that have a rate above 0, from `start_ns` on.
     pub(crate) fn all(plan: &RunPlan<'_>, start_ns: u64) -> Vec<OpenLoop<T>> {
         let workload = &plan.experiment.workload;
         let n = plan.topology().len();
@@ -178,7 +181,7 @@ impl<T> OpenLoop<T> {
                 site,
                 requests: RequestStream::of(plan, site, 0, start_ns),
                 every_ns,
-                // Sites do not ask all at the same moment.
+                // Sites do not all send their requests at the same moment.
                 first_ns: start_ns as f64 + every_ns * site as f64 / n as f64,
                 due: 0,
                 backlog: VecDeque::new(),
@@ -192,18 +195,19 @@ impl<T> OpenLoop<T> {
         names.iter().enumerate().filter_map(of).collect()
     }
 
-    /// Requests sent and not answered.
+    /// Returns the number of requests that were sent and not answered.
     pub(crate) fn in_flight(&self) -> u32 {
         self.busy
     }
 
-    /// When the next request is due.
+    /// Returns the time at which the next request is due, in ns.
     pub(crate) fn due_ns(&self) -> u64 {
         (self.first_ns + self.every_ns * self.due as f64) as u64
     }
 
-    /// Returns the request that is due now and its sender, made by `make` if no sender is idle.
-    /// `None`: as many as may be are in flight, and it waits.
+    /// Returns the request that is due now and its sender, which `make` creates if no sender is
+    /// idle. Returns `None` if the maximum number of requests is in flight; then the request waits
+    /// in the backlog.
     pub(crate) fn next(&mut self, make: impl FnOnce() -> T) -> Option<(T, DueRequest)> {
         let due_ns = self.due_ns();
         let (kind, key) = self.requests.next(due_ns);
@@ -218,8 +222,8 @@ impl<T> OpenLoop<T> {
         Some((self.idle.pop().unwrap_or_else(make), due))
     }
 
-    /// Notes that `sender` waits for nothing any more: it sends the request that waited
-    /// longest, if any did.
+    /// Notes that the request of `sender` has ended. Returns `sender` with the request that has
+    /// waited longest, if any waits.
     pub(crate) fn complete(&mut self, sender: T) -> Option<(T, DueRequest)> {
         if let Some(due) = self.backlog.pop_front() {
             return Some((sender, due));
@@ -230,7 +234,7 @@ impl<T> OpenLoop<T> {
     }
 }
 
-/// Returns a report's note on requests that waited at clients; nothing if none did.
+/// Returns a report's note on requests that waited at clients; `None` if no request did.
 pub(crate) fn queued_note(plan: &RunPlan<'_>, queued: &[(usize, u64)]) -> Option<String> {
     let names = plan.topology().names();
     let sites = queued.iter().filter(|(_, count)| *count > 0);
@@ -303,7 +307,7 @@ mod tests {
         };
         let (jp, ca, irl) = (0, 1, 4);
         let key_of = |site| plan.stream(site, 0).key_of_rank(0);
-        // Clients begin at 5 s and warm up for 60 s: exchanges are at 125 s, 185 s, ...
+        // Clients begin at 5 s and warm up for 60 s. So exchanges are at 125 s, 185 s, ...
         for (at_s, site, like) in [
             (124, jp, jp),
             (125, jp, irl),

@@ -1,4 +1,5 @@
-//! Real processes on one machine: a `serve` for every site, behind an emulated WAN.
+//! Backend with real processes on one machine: a `serve` process for every site, behind an emulated
+//! WAN.
 
 mod changes;
 mod client_access;
@@ -31,11 +32,11 @@ use crate::run::RunEvent;
 /// Longest time that a replica may take to report its counters.
 const STATUS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Runs every strategy of an experiment, one after the other. Each run that has ended is in
-/// `ended`, also if a later one fails or this is dropped.
+/// Runs all strategies of an experiment, one after another. Each run that has ended is added to
+/// `ended`, even if a later run fails or this future is dropped.
 ///
 /// # Errors
-/// If a cluster cannot be started or never gets ready.
+/// If a cluster cannot be started or does not become ready.
 pub async fn run(
     experiment: &Experiment,
     settings: &LocalSettings,
@@ -56,7 +57,8 @@ pub async fn run(
     Ok(())
 }
 
-/// One run of a strategy, in a directory of its own. Of several runs, progress is their number.
+/// Executes one run of a strategy, in a directory of its own. If the strategy has several runs, the
+/// progress is the number of the run.
 async fn one_of_several(
     plan: &RunPlan<'_>,
     settings: &LocalSettings,
@@ -98,7 +100,7 @@ async fn run_plan(
     let outcome = clients::drive(plan, &mut cluster, &mut faults, started, progress).await?;
     let mut statuses = Vec::new();
     for admin in &admins {
-        // One that is down, or stands still, says nothing.
+        // A replica that is down or paused does not answer, and is skipped.
         let status =
             tokio::time::timeout(STATUS_WITHIN, admin.raw().status(StatusRequest::default())).await;
         statuses.extend(status.ok().and_then(Result::ok));
@@ -110,7 +112,7 @@ async fn run_plan(
     let mut events = node_events::read(plan, &settings.dir, start_unix_ms as u64);
     let at = events.partition_point(|event| event.at_s <= ready.at_s);
     events.insert(at, ready);
-    // The data of a run is of no use after it.
+    // The data of a run is not needed after it.
     let _ = std::fs::remove_dir_all(settings.dir.join("data"));
     let context = RunContext {
         started,

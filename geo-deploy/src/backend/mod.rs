@@ -1,4 +1,4 @@
-//! Backends: where an experiment can run. Each sends the same requests to the same
+//! Backends on which an experiment can run. Each backend sends the same requests to the same
 //! replica code and returns a [`StrategyRun`], so that results can be compared.
 
 mod changes;
@@ -25,28 +25,28 @@ pub use repeat::EndedRuns;
 
 use crate::run::{RunEvent, StrategyRun};
 
-/// Called now and then with a run's label, how much of it is done, and how much there is
-/// in all.
+/// Callback that receives the progress of a run: its label, the amount that is done, and the total
+/// amount.
 pub type ProgressFn<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
-/// One strategy's run and what happened in it.
+/// Result of a run of one strategy.
 #[derive(Debug)]
 pub struct RunResult {
     /// Measurements of the run.
     pub run: StrategyRun,
-    /// Elections, configurations, faults.
+    /// Events of the run: elections, configurations, changes of strategy.
     pub events: Vec<RunEvent>,
-    /// Requests of the clients and the answers to them, warm-up included: the histories that were
-    /// judged. There is one of each run.
+    /// Histories that were judged, one for each run: the requests of the clients and their answers,
+    /// warm-up included.
     pub histories: Vec<History>,
 }
 
-/// The stored name of a key: ordered as its number is.
+/// Returns the stored name of a key. Names are ordered as the numbers are.
 pub fn key_name(number: u64) -> Key {
     Key::from(format!("key{number:010}"))
 }
 
-/// A value of `bytes` bytes that no other write of the run shares.
+/// Returns a value of `bytes` bytes that no other write of the run uses.
 pub fn value(id: ValueId, bytes: usize) -> Bytes {
     id.to_value(bytes)
 }

@@ -1,4 +1,4 @@
-//! Notes that replica processes wrote down about themselves, as a report's events.
+//! Conversion of the events that replica processes write to files into events of a report.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::RunPlan;
 use crate::run::RunEvent;
 
-/// A line of a replica's events file; fields that a report does not show are left out.
+/// Line of a replica's events file. Fields that a report does not show are omitted.
 #[derive(Deserialize)]
 struct EventLine {
     unix_ms: u64,
@@ -22,13 +22,13 @@ struct EventLine {
     keys: u64,
     #[serde(default)]
     strategy: String,
-    /// Replicas that hold nothing.
+    /// Indices of the replicas that may not hold leases.
     #[serde(default)]
     excluded: Vec<usize>,
 }
 
-/// Reads the events files of a run's replicas; `start_unix_ms` is when it began.
-/// Files and lines that cannot be read are left out: no figure depends on events.
+/// Reads the events files of a run's replicas. `start_unix_ms` is the Unix time in ms at which the
+/// run began. Files and lines that cannot be read are skipped, because no figure depends on events.
 pub(super) fn read(plan: &RunPlan<'_>, dir: &Path, start_unix_ms: u64) -> Vec<RunEvent> {
     let mut lines = Vec::new();
     for site in plan.topology().names() {
@@ -40,7 +40,7 @@ pub(super) fn read(plan: &RunPlan<'_>, dir: &Path, start_unix_ms: u64) -> Vec<Ru
         lines.extend(read);
     }
     lines.sort_by_key(|line| line.unix_ms);
-    // Every replica reports every configuration: the first report is enough.
+    // Every replica reports every configuration; only the first report is kept.
     let mut known = BTreeSet::new();
     lines.retain(|line| line.event != "configured" || known.insert(line.configuration));
     let events = lines.iter();
@@ -49,7 +49,8 @@ pub(super) fn read(plan: &RunPlan<'_>, dir: &Path, start_unix_ms: u64) -> Vec<Ru
         .collect()
 }
 
-/// ", JP hold nothing", or nothing if all may hold leases.
+/// Returns a note such as ", JP hold nothing" on the excluded replicas; empty if all replicas may
+/// hold leases.
 pub(super) fn excluded_note(plan: &RunPlan<'_>, excluded: impl Iterator<Item = usize>) -> String {
     let names = plan.topology().names();
     let without: Vec<&str> = excluded

@@ -1,30 +1,31 @@
-//! The longest outage that the protocol allows after a fault.
+//! Bounds on the outage that the protocol allows after a fault.
 //!
-//! - A holder fails: a write of a key that it holds waits until what it was promised has
-//!   run out on every clock. Peers promise anew until two renewals have no answer; the
-//!   last promise takes `t_guard + t_lease`, with drift. Then the write commits. Reads of
-//!   the key may wait behind it. Nobody waits for `t_grace`: only a holder that answers
-//!   but does not persist blocks its keys for so long, and nothing is promised of that.
-//! - The leader fails: everything that needs a leader waits for the next one. The old one
-//!   holds every key, so that its promises run out first: the greater of the election
-//!   timeout and `t_guard + t_lease`, with drift, two round trips, and 100 ms.
-//! - Operations on other keys wait for nobody.
+//! - If a holder fails, a write to a key that it holds waits until all promises to the holder
+//!   have expired on every clock. Peers renew their promises until two renewals are not
+//!   answered. The last promise lasts `t_guard + t_lease`, with drift. Then the write commits.
+//!   Reads of the key may wait behind the write. No operation waits for `t_grace`: only a holder
+//!   that answers but does not persist blocks its keys for that time, and nothing is promised
+//!   for this case.
+//! - If the leader fails, every operation that needs a leader waits for the next one. The failed
+//!   leader holds every key, so its promises must expire first. The bound is the greater of the
+//!   election timeout and `t_guard + t_lease`, with drift, plus two round trips and 100 ms.
+//! - Operations on other keys do not wait for a failed replica.
 //!
-//! Clients of a replica that no longer answers find another one: at once if it is down,
-//! after an attempt's time if it stands still or is cut off.
+//! Clients of a replica that no longer answers turn to another one: immediately if the replica
+//! is down, after the timeout of an attempt if it is paused or cut off.
 
 use super::RunPlan;
 use crate::fault::{FaultAction, FaultSpec};
 use crate::run::OutageBound;
 use crate::run::bound::{Bounds, Replies, SiteSet};
 
-/// Allowance for processing that every bound has, in s.
+/// Allowance for processing in every bound, in s.
 const SLACK_S: f64 = 0.1;
-/// Time that a client waits for one replica before it asks another, too, in s.
+/// Time in s that a client waits for one replica before it sends the request to another one, too.
 pub(crate) const ATTEMPT_S: f64 = 1.0;
 
-/// Returns the bounds promised to clients at each site for a fault at `failed`, while `leader` led;
-/// empty if nothing is promised.
+/// Returns the bounds promised to clients, one entry for each site, for a fault at the sites
+/// `failed` while `leader` led. Empty if nothing is promised.
 pub(crate) fn bounds(
     plan: &RunPlan<'_>,
     fault: &FaultSpec,
@@ -35,7 +36,8 @@ pub(crate) fn bounds(
     let survives = n - failed.iter().count() > n / 2;
     let silences = match fault.action {
         FaultAction::Kill | FaultAction::Stop | FaultAction::Restart | FaultAction::Pause => true,
-        // Some links of a replica may fail without a consequence, or with all of them.
+        // The loss of some links may have no consequence or the same one as the loss of all, so
+        // bounds exist only for the loss of all.
         FaultAction::Partition => fault.to.is_empty() && fault.direction == Default::default(),
         FaultAction::Slow | FaultAction::Loss | FaultAction::FillDisk => false,
     };
@@ -79,8 +81,8 @@ fn of_site(
     }
 }
 
-/// Returns the time without a leader after the leader failed, and the time for which a leased key
-/// is blocked after another holder failed, in s.
+/// Returns two times in s: the time without a leader after the leader failed, and the time for
+/// which a leased key is blocked after another holder failed.
 fn durations_s(plan: &RunPlan<'_>) -> (f64, f64) {
     let params = plan.params();
     let rho = plan.experiment.lease.rho;
@@ -96,8 +98,8 @@ fn durations_s(plan: &RunPlan<'_>) -> (f64, f64) {
     )
 }
 
-/// The longest that an operation at a site takes while nothing fails, in s: a write that
-/// everybody must acknowledge, behind another one.
+/// Returns the longest time, in s, that an operation at a site takes without faults: that of a
+/// write that every replica must acknowledge, behind another such write.
 fn usual_s(plan: &RunPlan<'_>, site: usize) -> f64 {
     let topology = plan.topology();
     let bounds = Bounds::new(topology, plan.experiment.leader_index());
@@ -136,7 +138,7 @@ mod tests {
         let bounds = of(&PAPER, FaultAction::Kill, SiteSet::one(JP));
         let at_leader = bounds[CA];
         let usual_s = at_leader.other_writes_s.unwrap() - SLACK_S;
-        // 1.001 s and 4.016 s, a round trip of 0.27 s, 0.1 s, and two writes.
+        // The terms are 1.001 s and 4.016 s, a round trip of 0.27 s, 0.1 s, and two writes.
         let leased_s = at_leader.leased_writes_s.unwrap() - usual_s;
         assert!((5.38..5.40).contains(&leased_s), "{leased_s}");
         let other_s = at_leader.other_writes_s.unwrap();

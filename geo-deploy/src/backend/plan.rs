@@ -1,4 +1,4 @@
-//! One strategy of an experiment, as settings of replicas and requests of clients.
+//! One strategy of an experiment, translated into settings of replicas and requests of clients.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,21 +16,22 @@ use crate::fault::FaultSpec;
 use crate::run::bound::SiteSet;
 use crate::topology::Topology;
 
-/// Number of each site's most popular keys that may be the most popular of all.
+/// Number of each site's most popular keys that are candidates for the most popular key of all
+/// sites.
 const CANDIDATES: u64 = 100;
 
-/// One strategy of an experiment: what a backend runs.
+/// Plan of one run of one strategy, which a backend executes.
 pub struct RunPlan<'a> {
-    /// The experiment.
+    /// Experiment to which the run belongs.
     pub experiment: &'a Experiment,
-    /// The strategy.
+    /// Strategy of the run.
     pub strategy: &'a StrategyPlan,
-    /// Number of the strategy's run, from 0 on.
+    /// Number of the strategy's run, starting at 0.
     pub run: u32,
 }
 
 impl<'a> RunPlan<'a> {
-    /// The first run of a strategy.
+    /// Creates the plan of the first run of a strategy.
     pub fn new(experiment: &'a Experiment, strategy: &'a StrategyPlan) -> RunPlan<'a> {
         RunPlan {
             experiment,
@@ -39,17 +40,18 @@ impl<'a> RunPlan<'a> {
         }
     }
 
-    /// Everything random in this run follows from it.
+    /// Returns the seed of all random choices in this run.
     pub fn seed(&self) -> u64 {
         self.experiment.seed.wrapping_add(self.run.into())
     }
 
-    /// Where it runs.
+    /// Returns the topology on which the strategy runs.
     pub fn topology(&self) -> &Topology {
         &self.experiment.topology
     }
 
-    /// About how many requests all clients make, warm-up included.
+    /// Returns the approximate number of requests of all clients, warm-up included; 0 if it cannot
+    /// be estimated.
     pub fn requests(&self) -> u64 {
         let workload = &self.experiment.workload;
         let names = self.topology().names();
@@ -71,18 +73,18 @@ impl<'a> RunPlan<'a> {
         self.strategy.faults(self.experiment)
     }
 
-    /// Whether answers may fail to come.
+    /// Whether some requests may stay unanswered.
     pub(crate) fn is_doubtful(&self) -> bool {
         let changes = !self.strategy.change.is_empty();
         self.experiment.network.loss > 0.0 || !self.faults().is_empty() || changes
     }
 
-    /// Silence of the leader after which others campaign.
+    /// Returns the time of silence of the leader after which other replicas campaign.
     pub(crate) fn election_timeout(&self) -> Duration {
         self.experiment.timing_of_replicas().election_timeout
     }
 
-    /// The key that is asked for most, all sites together.
+    /// Returns the key with the most requests, over all sites.
     pub(crate) fn hottest_key(&self) -> u64 {
         let keys = self.experiment.workload.keys;
         let sites: Vec<SiteStream> = (0..self.topology().len())
@@ -94,7 +96,7 @@ impl<'a> RunPlan<'a> {
                 .map(|site| site.probability(site.rank_of_key(key)));
             each.sum()
         };
-        // The most popular key of all is among the most popular of some site.
+        // The most popular key of all is among the most popular keys of some site.
         let candidates = sites
             .iter()
             .flat_map(|site| (0..keys.min(CANDIDATES)).map(|rank| site.key_of_rank(rank)));
@@ -103,10 +105,10 @@ impl<'a> RunPlan<'a> {
             .unwrap_or(0)
     }
 
-    /// The strategies by key range, as replicas agree on them.
+    /// Returns the strategies by key range, in the form on which replicas agree.
     ///
     /// # Errors
-    /// If a name is none that replicas know.
+    /// If replicas do not know the name of a strategy.
     pub fn strategies(&self) -> anyhow::Result<RangeMap<StrategySpec>> {
         match self.strategy.strategy.as_str() {
             "fixed" => self.fixed(),
@@ -114,7 +116,7 @@ impl<'a> RunPlan<'a> {
         }
     }
 
-    /// A strategy that needs no holders, by its name.
+    /// Returns a strategy without explicit holders, by its name.
     pub(crate) fn spec_named(&self, name: &str) -> anyhow::Result<StrategySpec> {
         Ok(match name {
             "none" => StrategySpec::None,
@@ -147,7 +149,7 @@ impl<'a> RunPlan<'a> {
         Ok(RangeMap::from_starts(starts.into_iter().collect())?)
     }
 
-    /// For `fixed`: returns the holders of a key.
+    /// Returns the holders of a key under the strategy `fixed`.
     pub(crate) fn fixed_holders(&self, key: u64) -> SiteSet {
         let starts = self.strategy.range_starts(self.experiment.workload.keys);
         let range = starts.iter().rev().find(|(start, _)| *start <= key);
@@ -157,7 +159,7 @@ impl<'a> RunPlan<'a> {
             .collect()
     }
 
-    /// `[lease]` of the cluster's configuration.
+    /// Returns the section `[lease]` of the cluster's configuration.
     pub fn lease(&self) -> LeaseSection {
         let starts = self.strategy.range_starts(self.experiment.workload.keys);
         let range = |(start, holders): (u64, &[String])| RangeSection {
@@ -170,7 +172,7 @@ impl<'a> RunPlan<'a> {
         LeaseSection {
             strategy: Some(self.strategy.strategy.clone()),
             range: starts.into_iter().map(range).collect(),
-            // Replicas refuse a setting that their strategy does not look at.
+            // Replicas refuse a setting that their strategy does not use.
             unlisted: lease.unlisted.filter(|_| is("quorum")),
             cost: lease.cost.filter(|_| is("cost")),
             ..lease.clone()
@@ -182,12 +184,12 @@ impl<'a> RunPlan<'a> {
         self.strategy.accept_replies(self.experiment)
     }
 
-    /// Lease durations.
+    /// Returns the lease durations.
     pub fn params(&self) -> LeaseParams {
         self.experiment.lease.params()
     }
 
-    /// The requests of one client.
+    /// Returns the request stream of one client.
     pub fn stream(&self, site: usize, client: usize) -> SiteStream {
         let workload = &self.experiment.workload;
         let popularity = match self.strategy.distribution(workload) {
@@ -203,7 +205,7 @@ impl<'a> RunPlan<'a> {
         SiteStream::new(&requests, site as u64, client as u64)
     }
 
-    /// The workload in words.
+    /// Describes the workload.
     pub fn words(&self) -> String {
         let workload = &self.experiment.workload;
         let popularity = match self.strategy.distribution(workload) {

@@ -1,4 +1,4 @@
-//! Records what clients asked and were answered, and makes a run's result of it.
+//! Records the requests of clients and the answers, and makes a run's result from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -18,51 +18,54 @@ use crate::run::bound::SiteSet;
 use crate::run::{self, HistoryVerdict, MeasuredInterval, StrategyRun};
 use crate::wan::NetworkReport;
 
-/// Room is made at once for at most so many operations.
+/// Maximum number of operations for which memory is reserved in advance.
 const RESERVED_MAX: u64 = 1 << 22;
 
-/// Clients of a site that read keys at the end of a run with faults.
+/// Number of clients of each site that read keys at the end of a run with faults.
 pub(crate) const READERS: usize = 10;
 
-/// A report's note on these reads, in the same words after each of several runs: it is shown once.
+/// Report's note on the reads at the end. Its text is the same for each of several runs, so it is
+/// shown once.
 pub(crate) const READ_ONCE_MORE: &str = "after the run each key that was written was read \
      once more: the history that was judged includes these reads";
 
-/// An operation that was answered or given up.
+/// Operation that was answered, failed or was abandoned.
 pub(crate) struct OperationRecord<'a> {
     pub(crate) site: usize,
     pub(crate) process: u32,
     pub(crate) request: KeyRequest,
-    /// When it began: was sent, or, in an open loop, due. Latency counts from here.
+    /// Time at which the operation began: when it was sent or, in an open loop, when it was due.
+    /// Latency is measured from here.
     pub(crate) due_ns: u64,
-    /// When it was sent.
+    /// Time at which the operation was sent.
     pub(crate) sent_ns: u64,
     pub(crate) now_ns: u64,
-    /// Whether it ended without an answer because its time was over; it failed otherwise.
+    /// Whether the operation ended at its timeout. An operation without an answer that did not time
+    /// out has failed.
     pub(crate) timed_out: bool,
     pub(crate) answer: Option<(Path, &'a Outcome)>,
 }
 
-/// Facts of a run besides its operations.
+/// Facts about a run besides its operations.
 pub(crate) struct RunContext<'a> {
-    /// When the backend began with it.
+    /// Time at which the backend began the run, on the real clock.
     pub(crate) started: Instant,
-    /// Beginning and end of the measured interval.
+    /// Beginning and end of the measured interval, in ns since the run began.
     pub(crate) interval_ns: (u64, u64),
     pub(crate) virtual_s: Option<f64>,
     pub(crate) events: Vec<run::RunEvent>,
     pub(crate) notes: Vec<String>,
-    /// Faults that were injected into the cluster, if any were.
+    /// Faults that were injected into the cluster; `None` if there were none.
     pub(crate) faults: Option<RunFaults<'a>>,
     pub(crate) counters: BTreeMap<String, u64>,
-    /// As probes found it in the measured interval.
+    /// Network as probes measured it in the measured interval; `None` if there were no probes.
     pub(crate) network: Option<NetworkReport>,
 }
 
-/// Gathers what clients of one run asked and were answered.
+/// Recorder of the requests and answers of the clients of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    /// Operations with their keys; warm-up included, as in the history.
+    /// All operations, warm-up included, each next to its key's number.
     operations: Vec<(Sample, u64)>,
     history: History,
     /// Notes for the report.
@@ -70,7 +73,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder for a plan.
+    /// Creates the recorder for a plan.
     pub(crate) fn new(plan: &RunPlan<'_>) -> Recorder {
         let mut recorder = Recorder::default();
         recorder
@@ -79,14 +82,14 @@ impl Recorder {
         recorder
     }
 
-    /// Notes an operation that ended.
+    /// Records an operation that has ended.
     pub(crate) fn record(&mut self, operation: &OperationRecord<'_>) {
         self.operations
             .push((operation.sample(), operation.request.key));
         self.history.push(operation.event());
     }
 
-    /// Every key that somebody tried to write, rising.
+    /// Returns every key that a client tried to write, in ascending order.
     pub(crate) fn written_keys(&self) -> Vec<u64> {
         let writes = self.operations.iter();
         let writes = writes.filter(|(sample, _)| sample.kind != OpKind::Read);
@@ -94,7 +97,7 @@ impl Recorder {
         keys.into_iter().collect()
     }
 
-    /// Judges the run, and says all that a report needs of it.
+    /// Judges the history, and returns all results that a report needs.
     pub(crate) fn finish(mut self, plan: &RunPlan<'_>, context: RunContext<'_>) -> RunResult {
         self.operations.sort_by_key(|(sample, _)| sample.start_ns);
         let (begin_ns, end_ns) = context.interval_ns;
@@ -145,9 +148,9 @@ impl Recorder {
         }
     }
 
-    /// Returns the shares that perfect bookkeeping would have reached on the operations from
-    /// `first` to before `after`, those before being known; `None` for a strategy that does not
-    /// learn.
+    /// Returns the shares that perfect bookkeeping would have reached on the operations from index
+    /// `first` to before index `after`. Operations before `first` are known in advance. Returns
+    /// `None` for a strategy that does not learn.
     fn bookkeeping(&self, plan: &RunPlan<'_>, first: usize, after: usize) -> Option<Bookkeeping> {
         if plan.strategy.strategy != "quorum" {
             return None;
@@ -177,7 +180,8 @@ impl Recorder {
     }
 }
 
-/// When two sites exchanged their popular keys, if the workload says so.
+/// Returns an event for each exchange of popular keys between two sites, if the workload has
+/// exchanges.
 fn swaps(plan: &RunPlan<'_>, measured: MeasuredInterval) -> Vec<run::RunEvent> {
     let Some(swap) = &plan.experiment.workload.swap else {
         return Vec::new();
@@ -193,7 +197,8 @@ fn swaps(plan: &RunPlan<'_>, measured: MeasuredInterval) -> Vec<run::RunEvent> {
     times.into_iter().map(event).collect()
 }
 
-/// The part of each operation's key, given the parts' first keys; empty if there is one.
+/// Returns the index of the part that has each operation's key. `parts` are the first keys of the
+/// parts. Returns an empty list if there are fewer than two parts.
 fn part_of(operations: &[(Sample, u64)], parts: &[u64]) -> Vec<u8> {
     if parts.len() < 2 {
         return Vec::new();
@@ -203,8 +208,8 @@ fn part_of(operations: &[(Sample, u64)], parts: &[u64]) -> Vec<u8> {
     operations.map(|(_, key)| part(*key) as u8).collect()
 }
 
-/// Returns the holders of a lease on the key of each operation; empty if they are not known for
-/// every operation.
+/// Returns the sites that may have held a lease on the key of each operation; an empty list if they
+/// are not known for every operation.
 fn leased_to(operations: &[(Sample, u64)], outcomes: &FaultOutcomes) -> Vec<SiteSet> {
     let holders = |(sample, key): &(Sample, u64)| {
         outcomes.leased_to(*key, sample.start_ns + sample.latency_ns)
@@ -214,7 +219,7 @@ fn leased_to(operations: &[(Sample, u64)], outcomes: &FaultOutcomes) -> Vec<Site
 }
 
 impl OperationRecord<'_> {
-    /// Returns the way in which the operation ended, and the path by which it was served.
+    /// Returns the outcome of the operation, and the path by which it was served.
     fn end(&self) -> (OpOutcome, Path) {
         match self.answer {
             Some((path, outcome)) if !matches!(outcome.result, Some(Answer::Error(_)) | None) => {
@@ -257,8 +262,8 @@ impl OperationRecord<'_> {
     }
 }
 
-/// Only the answer that there is no such key says so: whatever else is no value of a
-/// write is damage.
+/// Returns the value that a read found; `None` if the answer says that the key is missing. Any
+/// other answer without a value of a write is treated as damage.
 fn read_value(outcome: &Outcome) -> Option<ValueId> {
     match &outcome.result {
         Some(Answer::Value(value)) => Some(ValueId::of_value(&value.value)),
@@ -315,8 +320,8 @@ mod tests {
         assert_eq!(ended(true).sample().end, OpOutcome::TimedOut);
         let failed = ended(false);
         assert_eq!(failed.sample().end, OpOutcome::Failed);
-        // Latency counts from when it was due; the history begins when it was sent. The write
-        // may have taken effect.
+        // Latency is measured from the time when the request was due; the history begins when it
+        // was sent. The write may have taken effect.
         assert_eq!(
             (failed.sample().start_ns, failed.sample().latency_ns),
             (1, 4)

@@ -1,18 +1,18 @@
-//! Runs of one strategy that are repeated: each under a seed of its own, all as one result.
+//! Repeated runs of one strategy: each has a seed of its own, and all are joined into one result.
 //!
-//! Their measured intervals are put one after the other, as if one run had gone on. What
-//! lies outside of them is left out: warm-up and elections before, and the end.
+//! The measured intervals are placed one after another, as in one continuous run. Everything
+//! outside of them is omitted: warm-up and elections before an interval, and the end of the run.
 
 use super::RunResult;
 use crate::experiment::Experiment;
 use crate::run::{FaultSpan, HistoryVerdict, MeasuredInterval, RunEvent, StrategyRun, SwitchReads};
 
-/// The runs of an experiment that have ended, by the label of their strategy.
+/// Runs of an experiment that have ended, by the label of their strategy.
 #[derive(Debug, Default)]
 pub struct EndedRuns(Vec<(String, Vec<RunResult>)>);
 
 impl EndedRuns {
-    /// Adds a run. Those of a strategy follow each other.
+    /// Adds a run. The runs of a strategy are joined in the order in which they were added.
     pub(super) fn add(&mut self, label: &str, ran: RunResult) {
         match self.0.last_mut() {
             Some((last, runs)) if last == label => runs.push(ran),
@@ -44,14 +44,14 @@ impl EndedRuns {
         Some(format!("runs that had ended: {words}"))
     }
 
-    /// The runs of each strategy as one.
+    /// Returns one result for each strategy, with its runs joined.
     pub fn joined(self) -> Vec<RunResult> {
         let strategies = self.0.into_iter();
         strategies.filter_map(|(_, runs)| joined(runs)).collect()
     }
 }
 
-/// All runs as one; `None` if there is none.
+/// Joins runs into one; `None` if there are none.
 fn joined(runs: Vec<RunResult>) -> Option<RunResult> {
     let count = runs.len();
     let mut runs = runs.into_iter();
@@ -71,7 +71,8 @@ fn joined(runs: Vec<RunResult>) -> Option<RunResult> {
     Some(all)
 }
 
-/// Without the events outside its measured interval. What learning gives is of one run.
+/// Removes the events outside the measured interval of a run, and the shares of perfect
+/// bookkeeping, which are defined for a single run only.
 fn only_measured(mut ran: RunResult) -> RunResult {
     let MeasuredInterval { start_s, end_s } = ran.run.measured.unwrap_or_default();
     ran.events
@@ -95,7 +96,7 @@ fn append(all: &mut RunResult, next: RunResult) {
         start_s: before.end_s,
         end_s,
     });
-    // The holders are known for all operations, or for none.
+    // Holders are kept only if they are known for all operations.
     let known = run.samples.len() == run.leased_to.len()
         && next.run.samples.len() == next.run.leased_to.len();
     run.leased_to.extend(next.run.leased_to);
@@ -143,7 +144,7 @@ fn measured(run: &StrategyRun) -> MeasuredInterval {
     run.measured.unwrap_or_default()
 }
 
-/// No, if one is not linearizable; yes, if all are.
+/// Joins verdicts: no if any history is not linearizable, yes if all are linearizable.
 fn together(verdicts: &[HistoryVerdict]) -> HistoryVerdict {
     let numbered = || verdicts.iter().zip(1..);
     let one = |wanted: fn(&HistoryVerdict) -> bool| {

@@ -1,4 +1,5 @@
-//! Virtual time: the same replicas without sockets. Exact, and done in seconds.
+//! Backend in virtual time: the same replicas without sockets. Results are exact, and take only
+//! seconds.
 
 mod attempts;
 mod changes;
@@ -27,16 +28,17 @@ use crate::experiment::{Experiment, NetworkFaults};
 
 use clients::Clients;
 
-/// Time that the cluster has to elect its leader and establish leases, in ns.
+/// Virtual time, in ns, in which the cluster elects its leader and establishes leases before
+/// clients start.
 const STARTUP_NS: u64 = 5_000_000_000;
-/// Duration of a sync, in ns.
+/// Duration of a sync to disk, in ns.
 pub(crate) const SYNC_NS: u64 = 100_000;
-/// The longest extra delay of a reordered message, in ns.
+/// Longest extra delay of a reordered message, in ns.
 const REORDER_NS: u64 = 300_000_000;
 
-/// Runs every strategy of an experiment, as many at a time as there are cores. Each run that
-/// has ended is in `ended`, also if another one fails. After `stop` is raised, the others end
-/// soon, and have no result.
+/// Runs all strategies of an experiment, in parallel on as many threads as there are cores. Each
+/// run that has ended is added to `ended`, even if another run fails. After `stop` is set, the
+/// remaining runs end soon, and have no result.
 ///
 /// # Errors
 /// If the experiment names a strategy that replicas do not know.
@@ -68,8 +70,8 @@ pub fn run(
     failed
 }
 
-/// Every plan's run beside its index, in the order in which they ended. One that was stopped
-/// has none.
+/// Runs plans in parallel. Returns the result of each next to the plan's index, in the order in
+/// which they ended. Runs that were stopped are omitted.
 fn in_parallel(
     plans: &[RunPlan<'_>],
     progress: ProgressFn<'_>,
@@ -98,7 +100,8 @@ fn in_parallel(
     })
 }
 
-/// Shows how far runs are: a single one of a strategy from within, several by their number.
+/// Reports progress: within the run if a strategy has a single one, otherwise as the number of runs
+/// that have ended.
 struct RepeatProgress<'a> {
     progress: ProgressFn<'a>,
     stop: &'a AtomicBool,
@@ -173,7 +176,7 @@ fn faults(network: &NetworkFaults) -> Faults {
     }
 }
 
-/// `None` if it was stopped.
+/// Executes the run of a plan; `None` if it was stopped.
 fn run_plan(
     plan: &RunPlan<'_>,
     progress: ProgressFn<'_>,

@@ -1,9 +1,9 @@
 //! Choice of a client's next operation.
 //!
-//! Three sets of keys. *Hot* keys are few, and everybody works on them. *Cold* keys are
-//! many. *Groups* are a few keys each, on which several clients work with operations on
-//! all of them, for a while and never again: short enough a history that it can be judged
-//! as one of transactions.
+//! There are three sets of keys. *Hot* keys are few, and all clients of single keys use them often.
+//! *Cold* keys are many. A *group* is a set of a few keys. Several clients work on a group for a
+//! while, with operations on all of its keys, and never again. So the history of a group is short
+//! enough to be judged as one of transactions.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,17 +16,17 @@ use rand_pcg::Pcg64Mcg;
 
 use super::request::{Belief, OperationKind, OperationRequest, Parts};
 
-/// Keys on which everybody works.
+/// Hot keys, which clients use often.
 pub const HOT: Range<u64> = 0..48;
-/// Keys that are rarely touched.
+/// Cold keys, which clients rarely use.
 pub const COLD: Range<u64> = 48..2048;
-/// Keys of a group.
+/// Number of keys of a group.
 pub const GROUP_KEYS: u64 = 4;
 /// The first key of the first group.
 const GROUPS_FROM: u64 = 10_000;
 /// Share of the operations on single keys that concern hot ones.
 const HOT_SHARE: f64 = 0.7;
-/// A client remembers what at most so many keys held.
+/// Maximum number of keys with a state that a client remembers.
 const BELIEFS_MAX: usize = 4096;
 
 /// Kinds of operations of a client of hot and cold keys, each with its relative frequency.
@@ -39,7 +39,7 @@ const SINGLE: [(OperationKind, u32); 7] = [
     (OperationKind::MultiGet, 5),
     (OperationKind::MultiPut, 6),
 ];
-/// The same of a client of groups.
+/// Kinds of operations of a client of groups, each with its relative frequency.
 const GROUPED: [(OperationKind, u32); 7] = [
     (OperationKind::Get, 12),
     (OperationKind::Put, 10),
@@ -50,7 +50,7 @@ const GROUPED: [(OperationKind, u32); 7] = [
     (OperationKind::MultiPut, 25),
 ];
 
-/// One of several, each drawn as often as its weight says.
+/// Draws one of several items, each with a probability in proportion to its weight.
 pub fn weighted<T: Copy>(all: &[(T, u32)], rng: &mut Pcg64Mcg) -> T {
     let weights: u32 = all.iter().map(|(_, weight)| weight).sum();
     let mut left = rng.random_range(0..weights);
@@ -63,28 +63,28 @@ pub fn weighted<T: Copy>(all: &[(T, u32)], rng: &mut Pcg64Mcg) -> T {
     unreachable!("a number below the sum of the weights falls on one of them")
 }
 
-/// The keys of a group, by its number.
+/// Returns the keys of the group with this number.
 pub fn group_keys(group: u64) -> Range<u64> {
     let from = GROUPS_FROM + group * GROUP_KEYS;
     from..from + GROUP_KEYS
 }
 
-/// The group that a key is of.
+/// Returns the number of the group to which a key belongs; `None` for a hot or cold key.
 pub fn group_of(key: u64) -> Option<u64> {
     Some(key.checked_sub(GROUPS_FROM)? / GROUP_KEYS)
 }
 
-/// The groups on which clients work at the moment.
+/// Groups on which clients work at the moment.
 #[derive(Debug)]
 pub struct KeyGroups {
-    /// Each with the number of operations that it may still have.
+    /// Numbers of the groups, each with the number of operations that it may still get.
     open: Vec<(u64, u32)>,
     begun: u64,
     operations: u32,
 }
 
 impl KeyGroups {
-    /// `open` at a time, of so many operations each.
+    /// Creates `open` groups. Each is replaced by a new one after `operations` operations.
     pub fn new(open: u64, operations: u32) -> KeyGroups {
         KeyGroups {
             open: (0..open).map(|group| (group, operations)).collect(),
@@ -98,7 +98,7 @@ impl KeyGroups {
         self.begun
     }
 
-    /// The group of the next operation.
+    /// Draws the group of the next operation.
     fn take(&mut self, rng: &mut Pcg64Mcg) -> u64 {
         let at = rng.random_range(0..self.open.len());
         let (group, left) = &mut self.open[at];
@@ -112,22 +112,22 @@ impl KeyGroups {
     }
 }
 
-/// On which keys a client works.
+/// Keys on which a client works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPool {
-    /// On hot and cold keys.
+    /// Hot and cold keys.
     Single,
-    /// On the keys of groups.
+    /// Keys of groups.
     Grouped,
 }
 
-/// Decides what one client asks.
+/// Chooses the operations of one client.
 #[derive(Debug)]
 pub struct Chooser {
     pool: KeyPool,
     rng: Pcg64Mcg,
     beliefs: BTreeMap<u64, Belief>,
-    /// Values of this client, and no others, begin with this.
+    /// Upper bits of all values of this client; no other client's values have them.
     values_from: u64,
     values: u64,
 }
@@ -150,13 +150,14 @@ impl Chooser {
         -(1.0 - self.rng.random::<f64>()).ln() / rate
     }
 
-    /// The next operation.
+    /// Chooses the next operation.
     pub fn next(&mut self, groups: &mut KeyGroups) -> OperationRequest {
         let (kind, keys) = match self.pool {
             KeyPool::Single => self.single(),
             KeyPool::Grouped => self.grouped(groups),
         };
-        // What a key holds must be known before it can be compared.
+        // A compare-and-swap needs a known state of the key. If it is unknown, the key is read
+        // instead.
         let known = self.beliefs.get(&keys[0]).copied();
         let (kind, expected) = match (kind, known) {
             (OperationKind::Cas, None) => (OperationKind::Get, None),
@@ -191,7 +192,7 @@ impl Chooser {
 
     fn key(&mut self) -> u64 {
         if self.rng.random_bool(HOT_SHARE) {
-            // The first are the hottest.
+            // Keys with lower numbers are drawn more often.
             (self.rng.random::<f64>().powi(2) * HOT.end as f64) as u64
         } else {
             self.rng.random_range(COLD)
@@ -230,7 +231,8 @@ impl Chooser {
         (kind, keys)
     }
 
-    /// Learns from an answer: `versions` are those of the values that were read or written.
+    /// Learns the state of keys from an answer. `versions` are the versions of the values that were
+    /// read or written.
     pub fn learn(&mut self, parts: &Parts, versions: &BTreeMap<u64, Version>) {
         if self.beliefs.len() > BELIEFS_MAX {
             self.beliefs.clear();
@@ -252,7 +254,7 @@ impl Chooser {
         }
     }
 
-    /// Forgets what keys held: nobody knows what came of an operation on them.
+    /// Forgets the state of keys after an operation on them with an unknown outcome.
     pub fn forget(&mut self, keys: &[u64]) {
         for key in keys {
             self.beliefs.remove(key);

@@ -1,5 +1,5 @@
-//! Chooses those effects of a fault that are possible now. Roles may mean a replica to which
-//! something happens already.
+//! Selects the effects of a fault that are possible now: a role may be resolved to a replica that
+//! already suffers a fault.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,20 +7,20 @@ use super::fault_injector::ActiveFault;
 use crate::backend::local::{ProcessState, ProcessStatus};
 use crate::fault::Effect;
 
-/// A replica has opened its data this long after its start, also on a busy machine. It
-/// cannot start on a full disk, and says so and ends.
+/// Time after its start in which a replica has opened its data, also on a busy machine. On a full
+/// disk it cannot start: it reports that and ends.
 const OPENED: Duration = Duration::from_secs(3);
 
-/// Filter that keeps those effects of a fault that are possible now.
+/// Filter that keeps only the effects of a fault that are possible now.
 pub(super) struct EffectFilter<'a> {
     statuses: &'a [ProcessStatus],
     active: &'a [ActiveFault],
-    /// When the fault is to end.
+    /// Time at which the fault ends, in seconds; `None` if it has no end.
     until_s: Option<f64>,
 }
 
 impl EffectFilter<'_> {
-    /// For a fault that ends at `until_s`, beside those that last.
+    /// Creates a filter for a fault that ends at `until_s`, beside the faults in `active`.
     pub fn new<'a>(
         statuses: &'a [ProcessStatus],
         active: &'a [ActiveFault],
@@ -33,8 +33,9 @@ impl EffectFilter<'_> {
         }
     }
 
-    /// Nothing happens to processes that do not run, nobody starts on a full disk, and no
-    /// majority is down, unless all fall at once.
+    /// Returns the possible effects. Effects on processes that do not run are dropped. So are
+    /// effects after which a replica would be started on a full disk, and those that would take
+    /// down a majority, unless all replicas go down together.
     pub fn apply(&self, effects: Vec<Effect>) -> Vec<Effect> {
         let mut failures_allowed = self.failures_allowed(effects.len());
         let mut fall = |site: usize| {
@@ -73,13 +74,13 @@ impl EffectFilter<'_> {
         self.is_up(site) && since.is_ok_and(|since| since >= OPENED)
     }
 
-    /// Whether the disk has room when the replica starts again.
+    /// Whether the disk has room when the replica is started at the end of the fault.
     fn will_have_room(&self, site: usize) -> bool {
         let full_until_s = self.full_until(site);
         full_until_s.is_none_or(|full_until_s| self.until_s > Some(full_until_s))
     }
 
-    /// Until when the disk is full, in seconds; `None` if it is not.
+    /// Returns the time, in seconds, until which the disk is full; `None` if it is not full.
     fn full_until(&self, site: usize) -> Option<f64> {
         let full = |fault: &&ActiveFault| fault.undo.contains(&Effect::FreeDisk(site));
         self.active.iter().find(full).map(|fault| fault.until_s)

@@ -1,4 +1,4 @@
-//! The files of a round: what is needed to understand a violation, and to see it again.
+//! Files of a round that are needed to understand a violation, and to reproduce it.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use super::result::RoundResult;
 use super::round::RoundFacts;
 use crate::fault::FaultSpec;
 
-/// File in the directory of a round that has a violation.
+/// File that marks the directory of a round with a violation.
 const VIOLATION: &str = "violation.txt";
 
-/// A directory without anything of an earlier run in it. The evidence of a violation is not
-/// lost: it moves aside.
+/// Makes sure that the directory exists and is empty. If an earlier run left the evidence of a
+/// violation in it, the directory is renamed instead of emptied.
 pub fn make_empty(dir: &Path) -> anyhow::Result<()> {
     if dir.join(VIOLATION).exists() {
         move_aside(dir)?;
@@ -40,7 +40,7 @@ fn write(dir: &Path, name: &str, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
     std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// As experiments write them.
+/// Writes the schedule in the format of experiment files.
 pub fn write_schedule(dir: &Path, faults: &[FaultSpec]) -> anyhow::Result<()> {
     #[derive(Serialize)]
     struct File<'a> {
@@ -50,7 +50,8 @@ pub fn write_schedule(dir: &Path, faults: &[FaultSpec]) -> anyhow::Result<()> {
     write(dir, "schedule.toml", text)
 }
 
-/// Adds what happened to the logs and data of a round.
+/// Saves the log of the faults, the violations and the histories of a round beside its replicas'
+/// logs and data.
 pub fn save(dir: &Path, facts: &RoundFacts, result: &RoundResult) -> anyhow::Result<()> {
     write(dir, "faults.log", facts.account.log.join("\n") + "\n")?;
     let words: Vec<&str> = result.violations().map(String::as_str).collect();

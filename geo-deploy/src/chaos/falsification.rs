@@ -1,5 +1,5 @@
-//! Positive controls: a record is falsified as a wrong replica would have made it. A judge
-//! that does not notice proves nothing by its other verdicts.
+//! Positive controls: the record of a round is changed as a faulty replica would have caused it.
+//! The verdicts of a judge that does not notice this are worthless.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use super::record::RoundRecord;
 /// Way in which a record is falsified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Falsification {
-    /// A read is added that finds what was overwritten before it began.
+    /// A read is added that returns a value which was overwritten before the read began.
     StaleRead,
-    /// The final read finds the value before the last acknowledged write.
+    /// Reads return the value before the last acknowledged write.
     LostWrite,
 }
 
-/// Falsifies a record. False if it holds nothing that could be falsified so: no key was
-/// written twice, one write after the other.
+/// Falsifies a record. Returns false if that is impossible, because no key was written twice, one
+/// write after the other.
 pub fn falsify(falsification: Falsification, record: &mut RoundRecord) -> bool {
     let Some(pair) = last_write_pair(&record.history) else {
         return false;
@@ -34,17 +34,17 @@ pub fn falsify(falsification: Falsification, record: &mut RoundRecord) -> bool {
     true
 }
 
-/// Two acknowledged writes of a key, one after the other.
+/// Two acknowledged writes of a key, the second of which began after the first had ended.
 struct WritePair {
     key: u64,
     old: ValueId,
     new: ValueId,
-    /// When the second was acknowledged.
+    /// Time at which the second write was acknowledged, in ns since the round began.
     at_ns: u64,
 }
 
-/// The last two such writes of the hottest key that has them, so that much happens around
-/// them.
+/// Returns the last such pair of writes to the hottest key that has one, so that many other
+/// operations happen around it.
 fn last_write_pair(history: &History) -> Option<WritePair> {
     let mut writes: BTreeMap<u64, Vec<(u64, u64, ValueId)>> = BTreeMap::new();
     for event in history.events() {
@@ -70,7 +70,7 @@ fn last_write_pair(history: &History) -> Option<WritePair> {
 }
 
 impl WritePair {
-    /// Finds the old value after the new one was acknowledged.
+    /// Returns a read that finds the old value after the new one was acknowledged.
     fn read(&self) -> HistoryEvent {
         HistoryEvent {
             process: u32::MAX,
@@ -83,7 +83,7 @@ impl WritePair {
         }
     }
 
-    /// Replaces the new value by the old one in an operation that found it, at whatever time.
+    /// Returns `event`, but with the old value if it is a read that found the new one at any time.
     fn lose(&self, event: &HistoryEvent) -> HistoryEvent {
         let new = HistoryAction::Read {
             value: Some(self.new),

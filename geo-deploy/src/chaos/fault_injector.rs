@@ -1,5 +1,5 @@
-//! Carries out a schedule on a cluster: begins each fault when its time has come, and ends it. It
-//! asks the replicas for their roles when the fault begins.
+//! Carries out a schedule of faults on a cluster: begins each fault at its time, and ends it. The
+//! roles of the replicas are requested when the fault begins.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,16 +24,16 @@ pub struct FaultInjector<'a> {
 /// Account of the faults of a schedule.
 #[derive(Clone, Debug, Default)]
 pub struct FaultAccount {
-    /// Faults that began, by what they did.
+    /// Number of faults that began, by kind.
     pub begun: BTreeMap<String, u64>,
-    /// Faults that could not begin, because their targets were down already or nobody had
-    /// the role.
+    /// Number of faults that could not begin, because their targets were down already or no replica
+    /// had the role.
     pub skipped: u64,
-    /// Log of the events with their times, a line each.
+    /// Log of the events, one line with its time for each.
     pub log: Vec<String>,
 }
 
-/// A fault that lasts.
+/// Fault that has begun and not ended.
 pub(super) struct ActiveFault {
     pub until_s: f64,
     words: String,
@@ -52,7 +52,7 @@ impl ActiveFault {
 }
 
 impl<'a> FaultInjector<'a> {
-    /// Creates an injector for a schedule, sorted by the begin of its faults.
+    /// Creates an injector for a schedule, sorted by the start times of its faults.
     pub fn new(faults: &[FaultSpec], topology: &'a Topology, seed: u64) -> FaultInjector<'a> {
         FaultInjector {
             topology,
@@ -63,7 +63,7 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    /// Returns the active faults, in words.
+    /// Returns descriptions of the active faults.
     pub fn failing(&self) -> Vec<&str> {
         self.active
             .iter()
@@ -71,10 +71,10 @@ impl<'a> FaultInjector<'a> {
             .collect()
     }
 
-    /// Begins and ends what is due.
+    /// Begins and ends the faults that are due at `now_s`.
     ///
     /// # Errors
-    /// If the cluster cannot do what it should be able to do.
+    /// If the cluster cannot carry out an effect that should be possible.
     pub async fn step(&mut self, cluster: &mut LocalCluster, now_s: f64) -> anyhow::Result<()> {
         self.end(cluster, now_s, now_s)?;
         while self
@@ -88,7 +88,7 @@ impl<'a> FaultInjector<'a> {
         Ok(())
     }
 
-    /// Ends everything that lasts, and begins nothing any more.
+    /// Ends all active faults, and drops those that have not begun.
     ///
     /// # Errors
     /// As [`FaultInjector::step`].
@@ -97,7 +97,7 @@ impl<'a> FaultInjector<'a> {
         self.end(cluster, f64::INFINITY, now_s)
     }
 
-    /// Ends what is to end until `until_s`.
+    /// Ends the active faults with an end time up to `until_s`.
     fn end(&mut self, cluster: &mut LocalCluster, until_s: f64, now_s: f64) -> anyhow::Result<()> {
         let over = self.active.extract_if(.., |fault| fault.until_s <= until_s);
         let mut effects = Vec::new();
@@ -105,7 +105,8 @@ impl<'a> FaultInjector<'a> {
             self.note(now_s, &format!("end of {}", fault.words));
             effects.extend(fault.undo);
         }
-        // A replica can only start where its disk has room.
+        // Disks are freed before replicas are started, because a replica cannot start on a full
+        // disk.
         effects.sort_by_key(|effect| matches!(effect, Effect::Start(_)));
         effects
             .into_iter()
@@ -144,7 +145,7 @@ impl<'a> FaultInjector<'a> {
             .try_for_each(|effect| cluster.perform(effect))
     }
 
-    /// Returns the effects of a fault that begins now; otherwise the reason why none is possible.
+    /// Returns the effects of a fault that begins now, or the reason why none is possible.
     async fn effects(
         &mut self,
         cluster: &LocalCluster,
@@ -166,7 +167,7 @@ impl<'a> FaultInjector<'a> {
         self.account.log.push(format!("{now_s:9.3} s  {words}"));
     }
 
-    /// The fault in words, with the replicas that its roles meant.
+    /// Describes the fault, with the replicas to which its roles were resolved.
     fn words(&self, fault: &FaultSpec, effects: &[Effect]) -> String {
         let names = self.topology.names();
         let by_name =
@@ -191,7 +192,7 @@ fn link(effect: Effect, names: &[&str]) -> String {
     sites.join(">")
 }
 
-/// As it is counted.
+/// Returns the kind of a fault by which [`FaultAccount::begun`] counts it.
 fn kind(fault: &FaultSpec) -> String {
     let name = fault.action.name();
     match (fault.action, fault.direction) {

@@ -1,5 +1,5 @@
-//! The end of a round. When everything is well again each replica must serve; then all are
-//! killed and started, and everything is read through each of them.
+//! Final checks of a round. After all faults have ended, each replica must serve. Then all replicas
+//! are killed and started again, and all keys are read through each of them.
 
 use std::time::{Duration, Instant};
 
@@ -17,31 +17,31 @@ use crate::backend::key_name;
 use crate::backend::local::LocalCluster;
 use crate::topology::Topology;
 
-/// Longest time that a replica may take until it serves again.
+/// Longest time until a replica serves again after all faults have ended.
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
-/// Timeout of one attempt.
+/// Timeout of one attempt of a read or write.
 const ATTEMPT: Duration = Duration::from_secs(5);
-/// Pause between two attempts, and between two looks after the processes.
+/// Pause between two attempts, and between two checks of the processes.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Keys of one scan. Their values must fit into one answer.
+/// Number of keys of one scan. Their values must fit into one answer.
 const SCAN_KEYS: u64 = 1000;
-/// A key of no client, written to see whether writes are taken.
+/// Key that is written to see whether a replica accepts writes. No client uses it.
 const PROBE: u64 = 9_999;
-/// Clients that read at the end have the numbers from here on.
+/// Number of the first client that reads at the end. The numbers of the load's clients are lower.
 const READERS_FROM: u32 = 1 << 16;
 
-/// Everything that a replica holds, as read through it.
+/// All entries that were read through one replica: keys, values and versions.
 type Dump = Vec<(Bytes, Bytes, Option<Version>)>;
 
 /// Reads at the end of a round.
 pub struct FinalCheck<'a> {
-    /// The cluster, well again.
+    /// Cluster of the round, without faults.
     pub cluster: &'a mut LocalCluster,
-    /// Where its replicas are.
+    /// Sites of the replicas.
     pub sites: &'a Topology,
-    /// When the round began.
+    /// Time at which the round began.
     pub began: Instant,
-    /// Groups of keys that clients have begun.
+    /// Number of groups of keys that clients have begun.
     pub groups: u64,
 }
 
@@ -52,7 +52,7 @@ impl FinalCheck<'_> {
     /// Waits until every replica serves a write and a read.
     ///
     /// # Errors
-    /// If one does not within a minute, or a process has ended by itself.
+    /// If a replica does not serve within a minute, or a process has ended by itself.
     pub async fn wait_until_serving(&mut self) -> anyhow::Result<()> {
         for site in 0..self.cluster.client_addresses().len() {
             let client = self.client(site).await?;
@@ -64,8 +64,8 @@ impl FinalCheck<'_> {
         Ok(())
     }
 
-    /// Reads everything through each replica, and notes it. Returns in which way replicas
-    /// differ from each other.
+    /// Reads all keys through each replica, and adds the reads to the record. Returns the
+    /// differences between replicas.
     ///
     /// # Errors
     /// If a replica does not serve within a minute, or a process has ended by itself.
@@ -93,7 +93,7 @@ impl FinalCheck<'_> {
         Ok(differences(&dumps, &self.sites.names()))
     }
 
-    /// Scans that together cover every key that clients may have written.
+    /// Returns scans that together cover every key that clients may have written.
     fn scans(&self) -> Vec<OperationRequest> {
         let grouped = group_keys(0).start..group_keys(self.groups).start;
         let all = [HOT.start..COLD.end, grouped];
@@ -127,7 +127,7 @@ impl FinalCheck<'_> {
         request: &OperationRequest,
         record: &mut RoundRecord,
     ) -> anyhow::Result<Vec<Entry>> {
-        // The attempt that is answered began when it was made, not when the first was.
+        // The read begins with the attempt that is answered, not with the first one.
         let began = self.began;
         let attempt = || async {
             let began_ns = began.elapsed().as_nanos() as u64;
@@ -160,7 +160,7 @@ impl FinalCheck<'_> {
         })
     }
 
-    /// Tries until it succeeds.
+    /// Repeats `attempt` until it succeeds, or [`RECOVERY_MAX`] has passed.
     async fn retry<T, F>(
         &mut self,
         site: usize,
@@ -197,7 +197,7 @@ fn single(key: u64) -> OperationRequest {
     }
 }
 
-/// The parts on hot and cold keys, and those of each group.
+/// Splits parts into those on hot and cold keys and those on each group.
 fn by_group(parts: Parts) -> Vec<Parts> {
     let of = |(key, _): &(u64, _)| group_of(*key);
     parts
@@ -206,7 +206,8 @@ fn by_group(parts: Parts) -> Vec<Parts> {
         .collect()
 }
 
-/// In which way replicas hold something else than the first, with the same versions.
+/// Returns a message for each replica with entries or versions that differ from those of the first
+/// replica.
 fn differences(dumps: &[Dump], names: &[&str]) -> ReplicaViolations {
     let mut violations = ReplicaViolations::new();
     let others = dumps.iter().enumerate().skip(1);

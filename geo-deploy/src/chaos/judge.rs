@@ -1,36 +1,37 @@
-//! Judges a round by what its clients saw, and by nothing else.
+//! Judges a round by its clients' history alone.
 //!
-//! Hot and cold keys are judged one by one, over the whole round; an operation on several
-//! keys must be in order on each of them. Groups are judged as histories of transactions:
-//! all keys together. Both include what was read at the end, after every replica was
-//! killed, so an acknowledged write that was lost is a read of what came before it.
+//! Hot and cold keys are judged one by one, over the whole round. An operation on several of them
+//! must be in order on each key. Groups are judged as histories of transactions, with all keys of a
+//! group together. Both histories include the reads at the end, after every replica was killed. So
+//! a lost acknowledged write shows as a final read of an earlier value.
 
 use leasehold_histories::linearizability;
 use leasehold_histories::serializability;
 
 use super::record::RoundRecord;
 
-/// Most states developed for one group: some seconds.
+/// Maximum number of states that are explored for one group, which takes some seconds.
 const STEPS: usize = 2_000_000;
 
 /// Verdict on a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Judgement {
-    /// Operations on hot and cold keys, counted at each key.
+    /// Number of operations on hot and cold keys. An operation on several keys is included once for
+    /// each key.
     pub operations: usize,
-    /// These keys.
+    /// Number of hot and cold keys that were judged.
     pub keys: usize,
-    /// Transactions of groups.
+    /// Number of transactions on groups.
     pub transactions: usize,
-    /// Groups.
+    /// Number of groups that were judged.
     pub groups: usize,
-    /// Checks that took too long, and why.
+    /// Reasons why checks had no result, such as that they took too long.
     pub undecided: Vec<String>,
-    /// Contradictions to linearizability, in the checkers' words.
+    /// Violations: answers that no state explains, and contradictions that the checkers found.
     pub violations: Vec<String>,
 }
 
-/// Judges a round.
+/// Judges the record of a round.
 pub fn judge(record: &RoundRecord) -> Judgement {
     let mut judged = Judgement {
         violations: record.wrong.clone(),

@@ -1,5 +1,5 @@
-//! The clients of a round: at every site some that stay with its replica, and some that ask
-//! another one when it does not answer.
+//! Clients of a round. At every site, some clients stay with its replica, and others send requests
+//! to another replica when it does not answer.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeMap;
@@ -18,44 +18,45 @@ use super::record::{CompletedOperation, OperationOutcome, RoundRecord};
 use super::request::{OperationKind, OperationRequest};
 use crate::backend::local::ClientAccess;
 
-/// A client that could not connect waits for so long.
+/// Pause of a client after a failed attempt to connect.
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
-/// A client that was slow does not make up for more than this.
+/// Largest delay that a slow client makes up for by sending its next operations earlier.
 const BEHIND_MAX: Duration = Duration::from_millis(500);
-/// Timeouts of clients that wait for an answer: some are short, and leave many operations of
-/// unknown fate.
+/// Timeouts of clients. Some are short, and leave many operations with an unknown outcome.
 const TIMEOUTS: [Duration; 3] = [
     Duration::from_millis(600),
     Duration::from_secs(2),
     Duration::from_secs(5),
 ];
-/// A client begins a new session about every so many operations.
+/// Number of operations after which a client begins a new session.
 const SESSION_OPERATIONS: u64 = 400;
-/// Groups that are worked on at a time, and the operations of each.
+/// Number of groups in use at a time, and the number of operations on each group.
 const GROUPS: u64 = 3;
 const GROUP_OPERATIONS: u32 = 120;
-/// One client in this many of a site works on groups, and one in this many roams.
+/// One client in this many at each site works on groups, and one in this many roams.
 const GROUPED_EVERY: usize = 4;
 const ROAMING_EVERY: usize = 3;
-/// A client that roams asks another replica, too, after its timeout divided by this.
+/// Divisor of the timeout of a client that roams: it sends a request to another replica, too, after
+/// this fraction of its timeout.
 const ROAM_AFTER: u32 = 4;
 
-/// Rate and number of the clients, and the replicas that they ask.
+/// Rate and number of the clients, and the addresses of the replicas.
 #[derive(Clone, Debug)]
 pub struct LoadSettings {
     /// Settings that clients of the cluster need besides its addresses.
     pub access: ClientAccess,
-    /// For clients of each site, where all replicas are: its own first, then by distance.
+    /// Addresses of all replicas as clients of each site use them: their own replica first, then
+    /// the others by distance.
     pub addresses: Vec<Vec<SocketAddr>>,
-    /// Clients at each site.
+    /// Number of clients at each site.
     pub clients: usize,
-    /// Operations a second that all of them together try for.
+    /// Intended number of operations a second, over all clients.
     pub rate: f64,
-    /// Everything that clients choose follows from it.
+    /// Seed of all random choices of the clients.
     pub seed: u64,
 }
 
-/// The clients at work.
+/// Load of a round: its running clients.
 pub struct LoadGenerator {
     shared: Rc<SharedLoadState>,
     tasks: Vec<JoinHandle<()>>,
@@ -70,7 +71,7 @@ struct SharedLoadState {
 }
 
 impl LoadGenerator {
-    /// Starts all clients, on the current local set. Times count from `began`.
+    /// Starts all clients on the current local set. Times are measured from `began`.
     pub fn start(settings: LoadSettings, began: Instant) -> LoadGenerator {
         let sites = settings.addresses.len();
         let now_ns = began.elapsed().as_nanos() as u64;
@@ -92,8 +93,8 @@ impl LoadGenerator {
         self.shared.record.borrow()
     }
 
-    /// Ends all clients when what they have begun is answered or given up. Returns what
-    /// happened, and how many groups of keys were begun.
+    /// Ends all clients as soon as their current operations are answered or abandoned. Returns the
+    /// record and the number of groups of keys that were begun.
     ///
     /// # Errors
     /// If a client has panicked.
@@ -119,7 +120,7 @@ impl SharedLoadState {
 struct Worker {
     number: u32,
     site: usize,
-    /// It asks another replica when its own does not answer.
+    /// Whether the client sends requests to another replica when that of its site does not answer.
     roams: bool,
     timeout: Duration,
     chooser: Chooser,
@@ -162,7 +163,7 @@ impl Worker {
         }
     }
 
-    /// Until the next operation is due.
+    /// Waits until the next operation is due.
     async fn pause(&mut self) {
         let settings = &self.shared.settings;
         let rate = settings.rate / (settings.addresses.len() * settings.clients) as f64;
@@ -248,7 +249,7 @@ impl Worker {
     }
 }
 
-/// The versions that an answer names, by key.
+/// Returns the versions that an answer contains, by key.
 pub fn versions(request: &OperationRequest, answer: &Answer) -> BTreeMap<u64, Version> {
     match (request.kind, answer) {
         (_, Answer::Written(version)) => request.keys.iter().map(|key| (*key, *version)).collect(),

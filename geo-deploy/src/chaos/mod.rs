@@ -1,10 +1,11 @@
-//! Chaos: replica processes behind the emulated WAN, everything that may go wrong with them, and
-//! clients at every site. The history of the clients is judged.
+//! Chaos runs: replica processes behind the emulated WAN suffer all kinds of faults while clients
+//! at every site send operations. The history of the clients is judged.
 //!
-//! A run is a row of *rounds*. Each has a cluster of its own, one strategy, a schedule of
-//! faults that follows from the seed ([`schedule`]), and a load of all kinds of operations.
-//! At its end everything is well again, every replica must serve, all are killed and
-//! started, and everything is read through each. Then the round is judged.
+//! A run is a sequence of *rounds*. Each round has a cluster of its own, one strategy, a schedule
+//! of faults that is determined by the seed ([`schedule`]), and a load of all kinds of operations.
+//! At the end of a round all faults have ended, and every replica must serve. Then all replicas are
+//! killed and started again, and all keys are read through each of them. Finally the round is
+//! judged.
 
 mod chooser;
 mod effect_filter;
@@ -39,11 +40,10 @@ use crate::backend::local::{DownReason, LocalCluster, ProcessEvent};
 use crate::experiment::Experiment;
 use crate::topology::Topology;
 
-/// The settings of a round's cluster, before anybody changes them, and the strategies that
-/// rounds take in turn.
+/// Returns the default settings of a round's cluster, and the strategies that rounds use in turn.
 ///
 /// # Errors
-/// Never, as long as the file it is built from is valid.
+/// Never, if the file that is built into this program is valid.
 pub fn experiment() -> anyhow::Result<Experiment> {
     Ok(Experiment::parse(
         "chaos",
@@ -51,10 +51,10 @@ pub fn experiment() -> anyhow::Result<Experiment> {
     )?)
 }
 
-/// Looks after the processes of a cluster at these sites.
+/// Polls the processes of a cluster at these sites.
 ///
 /// # Errors
-/// If one has ended and nobody asked it to.
+/// If a process has ended by itself.
 fn check_processes(cluster: &mut LocalCluster, sites: &Topology) -> anyhow::Result<()> {
     for (site, happened) in cluster.poll() {
         let site = &sites.sites()[site].name;

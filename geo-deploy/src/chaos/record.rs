@@ -1,4 +1,4 @@
-//! Operations of clients and how they ended: the record by which a round is judged.
+//! Record of the operations of clients and their outcomes, by which a round is judged.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -10,33 +10,34 @@ use leasehold_wire::Path;
 use super::chooser::group_of;
 use super::request::{OperationKind, Parts};
 
-/// Most answers kept that no state explains; one is a violation.
+/// Maximum number of unexplained answers that are kept; a single one is a violation.
 const WRONG_MAX: usize = 20;
 
 /// Outcome of an operation.
 #[derive(Clone, Debug)]
 pub enum OperationOutcome {
-    /// With an answer, which says this.
+    /// The operation was answered. The parts are what the answer says of each key.
     Answered(Parts),
-    /// Without one: it may have been executed, or may still be.
+    /// The operation was not answered. It may have been executed, or may still be; the parts are
+    /// its possible effects.
     Unknown(Parts),
-    /// Without any effect.
+    /// The operation failed, and had no effect.
     Failed,
 }
 
-/// Operations of one kind, by their end.
+/// Number of operations of one kind, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct OutcomeCounts {
-    /// With an answer.
+    /// Number of operations that were answered.
     pub answered: u64,
-    /// Nobody knows whether they were executed.
+    /// Number of operations of which it is unknown whether they were executed.
     pub unknown: u64,
-    /// Without any effect.
+    /// Number of operations that failed without an effect.
     pub failed: u64,
 }
 
 impl OutcomeCounts {
-    /// All of them.
+    /// Returns the number of operations with any outcome.
     pub fn all(&self) -> u64 {
         self.answered + self.unknown + self.failed
     }
@@ -55,50 +56,51 @@ impl AddAssign for OutcomeCounts {
 pub struct CompletedOperation {
     /// Number of the client.
     pub client: u32,
-    /// At which site it asked.
+    /// Index of the client's site in the topology.
     pub site: usize,
-    /// Whether it asks other replicas when its own does not answer.
+    /// Whether the client sends requests to other replicas when that of its own site does not
+    /// answer.
     pub roams: bool,
     /// Kind of the operation.
     pub kind: OperationKind,
-    /// When it began and ended, in ns since the round began.
+    /// Time at which the operation began, in ns since the round began.
     pub began_ns: u64,
-    /// See `began_ns`.
+    /// Time at which the operation ended, in ns since the round began.
     pub now_ns: u64,
     /// Outcome of the operation.
     pub end: OperationOutcome,
 }
 
-/// Record of a round: the operations of its clients, and how they ended.
+/// Record of a round: the operations of its clients, and their outcomes.
 #[derive(Clone, Debug, Default)]
 pub struct RoundRecord {
-    /// Operations on hot and cold keys, key by key.
+    /// Operations on hot and cold keys, one event for each key.
     pub history: History,
-    /// Operations on the keys of each group.
+    /// Operations on the keys of each group, by the number of the group.
     pub groups: BTreeMap<u64, Vec<Transaction>>,
-    /// By kind.
+    /// Number of operations with each outcome, by kind of operation.
     pub counts: BTreeMap<OperationKind, OutcomeCounts>,
     /// Answers that no state of the store explains.
     pub wrong: Vec<String>,
-    /// Number of answers by the path that served them.
+    /// Number of answers, by the path on which the replicas served them.
     pub paths: BTreeMap<Path, u64>,
-    /// Longest time without an answer at each site: for its clients that stay with its replica, and
-    /// for those that roam.
+    /// Longest times without an answer, one entry for each site: first for the clients that stay
+    /// with the site's replica, then for those that roam.
     pub gaps: Vec<[AnswerGap; 2]>,
 }
 
-/// The longest time without an answer, from when the load began.
+/// Longest time without an answer since the load began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerGap {
     last_ns: u64,
-    /// When it began, in ns since the round began.
+    /// Beginning of the longest gap, in ns since the round began.
     pub from_ns: u64,
-    /// Duration, in ns.
+    /// Duration of the longest gap, in ns.
     pub longest_ns: u64,
 }
 
 impl AnswerGap {
-    /// Something was answered.
+    /// Notes that an operation was answered at `now_ns`.
     pub fn answered(&mut self, now_ns: u64) {
         let gap_ns = now_ns.saturating_sub(self.last_ns);
         if gap_ns > self.longest_ns {
@@ -109,7 +111,7 @@ impl AnswerGap {
 }
 
 impl RoundRecord {
-    /// Creates the record of clients at this many sites. They begin now.
+    /// Creates the record for clients at `sites` sites that begin at `now_ns`.
     pub fn new(sites: usize, now_ns: u64) -> RoundRecord {
         let gap = AnswerGap {
             last_ns: now_ns,
@@ -138,20 +140,21 @@ impl RoundRecord {
         }
     }
 
-    /// The clients have gone: nothing will be answered any more.
+    /// Ends the record: the clients have ended, so the last gap of each site ends at `now_ns`.
     pub fn close(&mut self, now_ns: u64) {
         let gaps = self.gaps.iter_mut().flatten();
         gaps.for_each(|gap| gap.answered(now_ns));
     }
 
-    /// Notes what was read when the clients had gone. It is judged, and counted nowhere.
+    /// Notes a read that was made after the clients had ended. It is judged, but not included in
+    /// any count.
     pub fn add_final_read(&mut self, operation: &CompletedOperation) {
         if let OperationOutcome::Answered(parts) = &operation.end {
             self.append(operation, parts, Some(operation.now_ns));
         }
     }
 
-    /// Notes how an answer was served.
+    /// Notes the path on which an answer was served.
     pub fn served(&mut self, path: Path) {
         *self.paths.entry(path).or_default() += 1;
     }
@@ -187,14 +190,14 @@ impl RoundRecord {
         self.history.extend(parts.iter().map(event));
     }
 
-    /// Operations of all kinds.
+    /// Returns the number of operations of all kinds, by outcome.
     pub fn total(&self) -> OutcomeCounts {
         let mut total = OutcomeCounts::default();
         self.counts.values().for_each(|counts| total += *counts);
         total
     }
 
-    /// Operations on groups, key by key, as a history that can be stored.
+    /// Returns the operations on groups as a history that can be stored, one event for each key.
     pub fn grouped(&self) -> History {
         let mut history = History::new();
         for transaction in self.groups.values().flatten() {

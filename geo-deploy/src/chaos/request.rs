@@ -1,4 +1,5 @@
-//! One operation of the load: what is sent, and what its answer says about each key.
+//! One operation of the load: its encoding as a request, and the meaning of its answer for each
+//! key.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +20,13 @@ pub enum OperationKind {
     Put,
     /// Removes one key.
     Delete,
-    /// Writes one key if it holds what it is believed to hold.
+    /// Writes one key if it has the state that the client believes it to have.
     Cas,
-    /// Reads all keys of a range at one moment.
+    /// Reads all keys of a range atomically.
     Scan,
-    /// Reads several keys at one moment.
+    /// Reads several keys atomically.
     MultiGet,
-    /// Writes several keys at one moment.
+    /// Writes several keys atomically.
     MultiPut,
 }
 
@@ -41,7 +42,7 @@ impl OperationKind {
         OperationKind::MultiPut,
     ];
 
-    /// Its name in summaries.
+    /// Returns the name of the kind in summaries.
     pub fn name(self) -> &'static str {
         match self {
             OperationKind::Get => "get",
@@ -54,7 +55,7 @@ impl OperationKind {
         }
     }
 
-    /// Whether it may change the state.
+    /// Whether an operation of this kind may change the state.
     pub fn is_write(self) -> bool {
         matches!(
             self,
@@ -66,7 +67,7 @@ impl OperationKind {
     }
 }
 
-/// State of a key as a client believes it; `None`: no value.
+/// State of a key as a client believes it; `None` if the key has no value.
 pub type Belief = Option<(ValueId, Version)>;
 
 /// An operation that a client is about to send.
@@ -74,15 +75,16 @@ pub type Belief = Option<(ValueId, Version)>;
 pub struct OperationRequest {
     /// Kind of the operation.
     pub kind: OperationKind,
-    /// To which keys; of a scan, every key of the range, rising, without a gap.
+    /// Keys of the operation. For a scan, these are all keys of the range, in ascending order and
+    /// without a gap.
     pub keys: Vec<u64>,
     /// Values to write, one for each key.
     pub values: Vec<ValueId>,
-    /// State that a compare-and-swap expects.
+    /// State that a compare-and-swap expects; ignored by other kinds.
     pub expected: Belief,
 }
 
-/// For each key, the state that was found or the action that was performed.
+/// State that was read, or action that was performed, for each key of an operation.
 pub type Parts = Vec<(u64, HistoryAction)>;
 
 /// An answer that no state of the store explains; the message says why.
@@ -90,7 +92,7 @@ pub type Parts = Vec<(u64, HistoryAction)>;
 pub struct UnexplainedAnswer(pub String);
 
 impl OperationRequest {
-    /// As it is sent.
+    /// Encodes the operation as it is sent.
     pub fn op(&self) -> Op {
         let key = |at: usize| key_name(self.keys[at]);
         let written = |at: usize| stored(self.values[at]);
@@ -115,12 +117,12 @@ impl OperationRequest {
         }
     }
 
-    /// The first key behind a scan.
+    /// Returns the end of a scan's range: the first key after it.
     fn end(&self) -> Bytes {
         key_name(self.keys.last().map_or(0, |last| last + 1))
     }
 
-    /// Returns the possible effects if it was never answered: its writes.
+    /// Returns the possible effects of an operation that was never answered: its writes.
     pub fn possible_effects(&self) -> Parts {
         if self.kind.is_write() {
             self.effects(true)
@@ -129,10 +131,10 @@ impl OperationRequest {
         }
     }
 
-    /// Returns the effects of the operation, by its answer.
+    /// Returns the effects of the operation that follow from its answer.
     ///
     /// # Errors
-    /// If the answer is not one to this operation, or holds what nobody wrote.
+    /// If the answer does not fit this operation, or contains a value that was never written.
     pub fn effects_of(&self, answer: &Answer) -> Result<Parts, UnexplainedAnswer> {
         match (self.kind, answer) {
             (OperationKind::Get, Answer::Missing(_)) => Ok(self.found(&BTreeMap::new())),
@@ -196,7 +198,7 @@ impl OperationRequest {
         Ok(found)
     }
 
-    /// The number of a key that was asked for, by its stored name.
+    /// Returns the number of a key of this operation, by its stored name; `None` for any other key.
     pub fn key_of(&self, name: &Bytes) -> Option<u64> {
         let digits = std::str::from_utf8(name).ok()?.strip_prefix("key")?;
         let key = digits.parse().ok()?;
@@ -224,7 +226,8 @@ impl OperationRequest {
     }
 }
 
-/// The whole value that is stored for an id. Sizes differ: most are small, some fill pages.
+/// Returns the value that is stored for an id. Sizes differ: most values are small, and some fill
+/// pages.
 pub fn stored(id: ValueId) -> Bytes {
     let mixed = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let size = match mixed % 64 {

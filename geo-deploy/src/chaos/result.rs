@@ -14,60 +14,61 @@ use crate::topology::Topology;
 pub struct RoundResult {
     /// Number of the round.
     pub number: u32,
-    /// Its strategy.
+    /// Strategy of the round's cluster.
     pub strategy: String,
-    /// Its seed.
+    /// Seed of the round.
     pub seed: u64,
-    /// Time for which clients were at work, in seconds.
+    /// Time for which clients sent operations, in seconds.
     pub seconds: f64,
-    /// Faults that began, by what they did.
+    /// Number of faults that began, by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Faults of the schedule that could not begin.
+    /// Number of faults of the schedule that could not begin.
     pub skipped: u64,
-    /// Operations by kind.
+    /// Number of operations with each outcome, by kind of operation.
     pub operations: BTreeMap<&'static str, OutcomeCounts>,
-    /// Answers by the way they were served.
+    /// Number of answers, by the path on which the replicas served them.
     pub paths: BTreeMap<&'static str, u64>,
-    /// The longest time for which the clients of a site had no answer: those that stay with
-    /// its replica.
+    /// Longest time without an answer at any site, for clients that stay with their site's replica.
     pub outage: SiteOutage,
-    /// The same for clients that roam.
+    /// Longest time without an answer at any site, for clients that roam.
     pub outage_roaming: SiteOutage,
-    /// The most memory that a replica took, in bytes; 0 where this cannot be seen.
+    /// Largest memory of any replica during the round, in bytes; 0 on systems that do not report
+    /// it.
     pub memory_bytes: u64,
-    /// The verdict on what clients saw.
+    /// Verdict on the history of the clients.
     pub judged: Judgement,
     /// Forbidden actions of replicas.
     pub broken: Vec<String>,
-    /// Where everything about a violation is kept.
+    /// Directory with the evidence of a violation; `None` if there is no violation.
     pub kept: Option<PathBuf>,
 }
 
-/// A time without an answer at one site.
+/// Time without an answer at one site.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SiteOutage {
-    /// Where.
+    /// Name of the site.
     pub site: String,
-    /// When it began, in seconds since the round began.
+    /// Beginning of the outage, in seconds since the round began.
     pub from_s: f64,
-    /// Duration, in seconds.
+    /// Duration of the outage, in seconds.
     pub seconds: f64,
 }
 
 impl RoundResult {
-    /// All that is wrong with it.
+    /// Returns messages about all violations of the round.
     pub fn violations(&self) -> impl Iterator<Item = &String> {
         self.judged.violations.iter().chain(&self.broken)
     }
 
-    /// Whether something is.
+    /// Whether the round has a violation.
     pub fn is_violation(&self) -> bool {
         self.violations().next().is_some()
     }
 }
 
 impl SiteOutage {
-    /// The longest of a round, for clients that stay with a replica or that roam.
+    /// Returns the longest outage of a round for one kind of clients: those that roam, or those
+    /// that stay with a replica.
     pub fn longest(record: &RoundRecord, roams: bool, sites: &Topology) -> SiteOutage {
         let gaps = record.gaps.iter().map(|gaps| gaps[usize::from(roams)]);
         let longest = gaps

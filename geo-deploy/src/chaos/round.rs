@@ -1,4 +1,5 @@
-//! One round: a cluster, a schedule and a load, the last kill of everything, the verdict.
+//! One round: it starts a cluster, carries out a schedule under load, kills all replicas, and
+//! judges the record.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -27,17 +28,17 @@ use crate::fault::FaultSpec;
 pub struct Settings {
     /// The program to start as `serve`; usually this one.
     pub program: PathBuf,
-    /// Where each round has a directory of its own while it runs.
+    /// Directory in which each running round has a directory of its own.
     pub dir: PathBuf,
-    /// The cluster, and the strategies that rounds take in turn.
+    /// Settings of the cluster, and the strategies that rounds use in turn.
     pub experiment: Experiment,
-    /// Everything random follows from it.
+    /// Seed of all random choices of the run.
     pub seed: u64,
-    /// Time for which clients are at work in a round, in seconds, and frequency of faults.
+    /// Time for which clients send operations in a round, in seconds, and frequency of faults.
     pub schedule: ScheduleSettings,
-    /// Operations a second that all clients together try for.
+    /// Intended number of operations a second, over all clients.
     pub rate: f64,
-    /// Falsifies what clients saw, which must be noticed.
+    /// Way in which the record is falsified, as a test of the judge; `None` for a real run.
     pub self_test: Option<Falsification>,
 }
 
@@ -50,7 +51,7 @@ pub struct Round<'a> {
     pub number: u32,
 }
 
-/// Facts of a round that has ended, for its verdict.
+/// Facts about a round that has ended, for its verdict.
 pub(super) struct RoundFacts {
     pub record: RoundRecord,
     pub account: FaultAccount,
@@ -60,14 +61,14 @@ pub(super) struct RoundFacts {
 }
 
 impl Round<'_> {
-    /// The strategy of this round.
+    /// Returns the label of this round's strategy.
     pub fn label(&self) -> &str {
         &self.plan().strategy.label
     }
 
-    /// Everything random in this round follows from it.
+    /// Returns the seed of all random choices in this round.
     pub fn seed(&self) -> u64 {
-        // SplitMix64: rounds of neighbouring seeds have nothing in common.
+        // SplitMix64 makes rounds of neighboring seeds independent.
         let mut z = self
             .settings
             .seed
@@ -96,8 +97,8 @@ impl Round<'_> {
         schedule::draw(self.seed(), self.settings.schedule, topology)
     }
 
-    /// Runs it and judges it. What is wrong is part of the result. The directory of a round
-    /// without a violation is removed.
+    /// Runs and judges the round. Violations are part of the result, not errors. The directory of a
+    /// round without a violation is removed.
     ///
     /// # Errors
     /// If the cluster cannot be started, or a file cannot be written.

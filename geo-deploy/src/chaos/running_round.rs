@@ -1,4 +1,4 @@
-//! A round while its clients are at work, and what follows when they have gone.
+//! Steps of a round: while its clients run, and after they have ended.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use super::round::Round;
 use crate::backend::local::LocalCluster;
 use crate::fault::Effect;
 
-/// Time between two looks after the processes, and resolution of the begin and end of faults.
+/// Time between two checks of the processes, and resolution of the times of faults.
 const TICK: Duration = Duration::from_millis(20);
-/// Time between two updates of the progress, and between two looks at the memory of the replicas.
+/// Time between two updates of the progress, and between two measurements of the replicas' memory.
 const SHOW_EVERY: Duration = Duration::from_millis(500);
-/// A replica that takes more memory than this, in bytes, takes too much: clients have
-/// written some MiB.
+/// Maximum memory of a replica, in bytes. Clients have written only some MiB, so more is a
+/// violation.
 const MEMORY_MAX: u64 = 1 << 30;
 
 /// Progress of a round.
@@ -25,21 +25,21 @@ const MEMORY_MAX: u64 = 1 << 30;
 pub struct RoundProgress<'a> {
     /// Number of the round.
     pub number: u32,
-    /// Its strategy.
+    /// Strategy of the round's cluster.
     pub strategy: &'a str,
     /// Current step of the round.
     pub doing: &'static str,
-    /// Since clients began, in seconds.
+    /// Time since clients began, in seconds.
     pub elapsed_s: f64,
-    /// Faults that have begun.
+    /// Number of faults that have begun.
     pub faults: u64,
-    /// Operations that have ended.
+    /// Number of operations that have ended, by outcome.
     pub operations: OutcomeCounts,
-    /// Faults that hold now.
+    /// Descriptions of the faults that are active.
     pub failing: Vec<&'a str>,
 }
 
-/// Called often while a round runs.
+/// Callback that receives the progress of a round, some times a second.
 pub type RoundProgressFn<'a> = &'a dyn Fn(&RoundProgress<'_>);
 
 /// A round while it runs.
@@ -52,7 +52,7 @@ pub(super) struct RunningRound<'a> {
 }
 
 impl RunningRound<'_> {
-    /// Carries out the schedule, until the clients' time is over.
+    /// Carries out the schedule until the clients' time is over.
     pub async fn run_schedule(
         &mut self,
         injector: &mut FaultInjector<'_>,
@@ -84,8 +84,9 @@ impl RunningRound<'_> {
         }
     }
 
-    /// Everything is well again: every replica must serve. Then all are killed and started,
-    /// and everything is read through each. Returns how replicas differ.
+    /// Makes the final checks of a round after all faults have ended. Every replica must serve;
+    /// then all replicas are killed and started again, and all keys are read through each. Returns
+    /// the differences between replicas.
     pub async fn end(
         &mut self,
         record: &mut RoundRecord,
@@ -111,7 +112,7 @@ impl RunningRound<'_> {
         final_check.read_everything(record).await
     }
 
-    /// Looks how much memory the replicas take.
+    /// Measures the replicas' memory, and keeps the largest value.
     fn measure_memory(&mut self) {
         let statuses = self.cluster.process_statuses();
         let processes = statuses.iter().filter_map(|found| found.process);
@@ -130,7 +131,7 @@ impl RunningRound<'_> {
     }
 }
 
-/// The memory of a process; `None` where the system does not tell.
+/// Returns the resident memory of a process in bytes; `None` if the system does not report it.
 fn resident_bytes(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status

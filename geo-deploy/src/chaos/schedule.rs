@@ -1,8 +1,8 @@
-//! Schedule of the faults of a round, and their times: a list that follows from a seed alone.
+//! Schedule of the faults of a round with their times. It is determined by a seed alone.
 //!
-//! Every fault ends before the round does. At most a minority of the replicas is down or
-//! restarting at once, unless all are killed together; pauses, full disks and cut links
-//! may take a majority away for some seconds.
+//! Every fault ends before the round does. At most a minority of the replicas is down or restarting
+//! at the same time, unless all are killed together. Pauses, full disks and cut links may make a
+//! majority unavailable for some seconds.
 
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -12,19 +12,19 @@ use super::chooser::weighted;
 use crate::fault::{self, Direction, FaultAction, FaultSpec, FaultTarget};
 use crate::topology::Topology;
 
-/// Faults end this long before the round does, in seconds, so that its end finds replicas
-/// that are at work again.
+/// Time in seconds between the end of all faults and the end of the round, so that replicas work
+/// again when it ends.
 const QUIET_S: f64 = 2.0;
-/// A replica that starts is taken as down for so long, in seconds, after its start.
+/// Time in seconds after its start for which a replica is regarded as down.
 const STARTING_S: f64 = 1.0;
-/// Maximum number of faults drawn until one may begin at some time; after these nothing begins
-/// then.
+/// Maximum number of faults drawn for one time until one fits. If none fits, no fault begins at
+/// that time.
 const DRAWS_MAX: usize = 8;
-/// Times in a schedule are whole milliseconds, so that people can read them.
+/// Resolution of times in a schedule: whole milliseconds, so that they are easy to read.
 const PER_SECOND: f64 = 1e3;
 
-/// Each kind of fault, the shortest and the longest that it lasts in seconds, and how often
-/// it is drawn beside the others.
+/// Kinds of faults, each with its shortest and longest duration in seconds, and its relative
+/// frequency.
 const KINDS: [((FaultKind, f64, f64), u32); 9] = [
     ((FaultKind::Of(FaultAction::Kill), 0.05, 5.0), 22),
     ((FaultKind::Of(FaultAction::Stop), 0.05, 4.0), 9),
@@ -40,7 +40,7 @@ const KINDS: [((FaultKind, f64, f64), u32); 9] = [
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FaultKind {
     Of(FaultAction),
-    /// Every replica is killed at the same time.
+    /// All replicas are killed at the same time.
     Blackout,
 }
 
@@ -49,11 +49,11 @@ enum FaultKind {
 pub struct ScheduleSettings {
     /// Length of the schedule, in seconds.
     pub length_s: f64,
-    /// Mean time between the begins of two faults, in seconds.
+    /// Mean time between the starts of two faults, in seconds.
     pub every_s: f64,
 }
 
-/// The faults of a round, by their begin.
+/// Draws the faults of a round, in the order in which they begin.
 pub fn draw(seed: u64, settings: ScheduleSettings, topology: &Topology) -> Vec<FaultSpec> {
     let mut generator = FaultGenerator {
         rng: Pcg64Mcg::seed_from_u64(seed),
@@ -84,7 +84,7 @@ struct FaultGenerator<'a> {
 }
 
 impl FaultGenerator<'_> {
-    /// Until the next fault: exponential, in whole ms.
+    /// Draws the time until the next fault: exponentially distributed, in whole ms.
     fn pause(&mut self, mean_s: f64) -> f64 {
         let pause_s = -mean_s * (1.0 - self.rng.random::<f64>()).ln();
         whole_ms(pause_s.max(0.05))
@@ -105,7 +105,8 @@ impl FaultGenerator<'_> {
         }
     }
 
-    /// Short ones are as likely as long ones: evenly by the logarithm.
+    /// Draws the end of a fault that begins at `at_s`. The logarithm of its duration is uniformly
+    /// distributed, so that short faults are as likely as long ones.
     fn until(&mut self, at_s: f64, shortest_s: f64, longest_s: f64) -> f64 {
         let times = longest_s / shortest_s.max(0.001);
         let length_s = shortest_s * times.powf(self.rng.random::<f64>());
@@ -154,7 +155,7 @@ fn whole_ms(seconds: f64) -> f64 {
     (seconds * PER_SECOND).round() / PER_SECOND
 }
 
-/// Whether a fault may begin beside those that were drawn before it.
+/// Whether a fault is possible beside those that were drawn before it.
 fn fits(fault: &FaultSpec, before: &[FaultSpec], topology: &Topology) -> bool {
     if fault.until_s.is_some_and(|until_s| until_s <= fault.at_s) {
         return false;
@@ -163,7 +164,7 @@ fn fits(fault: &FaultSpec, before: &[FaultSpec], topology: &Topology) -> bool {
     let mut beside: Vec<FaultSpec> = lasting.cloned().collect();
     let minority = topology.len() - (topology.len() / 2 + 1);
     let down: usize = beside.iter().chain([fault]).map(replicas_down).sum();
-    // A blackout begins with everybody up, and nobody else goes down during it.
+    // A blackout begins only when all replicas are up, and no fault takes down a replica during it.
     let mut of_replicas = beside.iter().filter(|other| !other.action.affects_links());
     let alone = if is_blackout(fault) {
         of_replicas.next().is_none()
@@ -175,7 +176,8 @@ fn fits(fault: &FaultSpec, before: &[FaultSpec], topology: &Topology) -> bool {
     alone && few && fault::check(&beside, topology).is_ok()
 }
 
-/// Returns the number of replicas that a fault takes down. Roles count as replicas of their own.
+/// Returns the number of replicas that a fault takes down. A role is regarded as a replica of its
+/// own.
 fn replicas_down(fault: &FaultSpec) -> usize {
     match fault.action {
         FaultAction::Kill | FaultAction::Stop | FaultAction::Restart => fault.target.len(),
@@ -187,7 +189,7 @@ fn is_blackout(fault: &FaultSpec) -> bool {
     fault.target.contains(&FaultTarget::All)
 }
 
-/// When its effects are over.
+/// Returns the time, in seconds, at which the effects of a fault are over.
 fn end_s(fault: &FaultSpec) -> f64 {
     fault.until_s.unwrap_or(fault.at_s) + STARTING_S
 }
@@ -258,7 +260,7 @@ mod tests {
                 faults += 1;
             }
         }
-        // Three kinds of failing links, each in three directions, and six others.
+        // There are three kinds of failing links, each in three directions, and six other kinds.
         assert_eq!(kinds.len(), 15, "{kinds:?}");
         let every_s = 60.0 * SETTINGS.length_s / f64::from(faults);
         assert!(

@@ -1,4 +1,4 @@
-//! Result of a run, for people (`text`) and for programs (`summary.json`).
+//! Summary of a run of several rounds, for people (`text`) and for programs (`summary.json`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,31 +9,33 @@ use super::record::OutcomeCounts;
 use super::request::OperationKind;
 use super::result::{RoundResult, SiteOutage};
 
-/// All rounds of a run together.
+/// Summary of all rounds of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ChaosSummary {
-    /// The seed of the run.
+    /// Seed of the run.
     pub seed: u64,
-    /// Faults that began.
+    /// Number of faults that began.
     pub faults_total: u64,
-    /// By what they did.
+    /// Number of faults that began, by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Faults of the schedules that could not begin: their targets were down already.
+    /// Number of faults of the schedules that could not begin, because their targets were down
+    /// already or no replica had the role.
     pub skipped: u64,
-    /// Operations that ended.
+    /// Number of operations that ended.
     pub operations_total: u64,
-    /// By kind.
+    /// Number of operations with each outcome, by kind of operation.
     pub operations: BTreeMap<&'static str, OutcomeCounts>,
-    /// Answers by the way they were served.
+    /// Number of answers, by the path on which the replicas served them.
     pub paths: BTreeMap<&'static str, u64>,
-    /// Histories that took too long to judge.
+    /// Number of histories that took too long to judge.
     pub undecided: usize,
-    /// The longest time for which the clients of a site had no answer, and in which round:
-    /// those that stay with its replica.
+    /// Longest time without an answer at any site, for clients that stay with their site's replica,
+    /// as (number of the round, outage).
     pub outage: (u32, SiteOutage),
-    /// The same for clients that roam.
+    /// Longest time without an answer at any site, for clients that roam, as (number of the round,
+    /// outage).
     pub outage_roaming: (u32, SiteOutage),
-    /// Each round.
+    /// Results of the rounds, in their order.
     pub rounds: Vec<RoundResult>,
 }
 
@@ -68,12 +70,12 @@ impl ChaosSummary {
         longer(&mut self.outage_roaming, ran.number, &ran.outage_roaming);
     }
 
-    /// Rounds in which something is wrong.
+    /// Returns the rounds that have a violation.
     pub fn violations(&self) -> impl Iterator<Item = &RoundResult> {
         self.rounds.iter().filter(|ran| ran.is_violation())
     }
 
-    /// As a person reads it.
+    /// Returns the summary as text for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let _ = self.write(&mut text);
@@ -199,7 +201,7 @@ impl ChaosSummary {
     }
 }
 
-/// Keeps the longer of two outages, with its round.
+/// Replaces `longest` if `outage` is longer.
 fn longer(longest: &mut (u32, SiteOutage), round: u32, outage: &SiteOutage) {
     if outage.seconds > longest.1.seconds {
         *longest = (round, outage.clone());

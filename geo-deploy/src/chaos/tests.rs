@@ -1,5 +1,5 @@
-//! A round without replicas: the load's own operations on a store that is right by
-//! construction. The judge must accept what it answers, and nothing that was falsified.
+//! Tests of a round without replicas: the load's own operations on a store that is correct by
+//! construction. The judge must accept its answers, and must refuse a falsified record.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::load::versions;
 use super::record::{CompletedOperation, OperationOutcome, RoundRecord};
 use super::request::OperationRequest;
 
-/// A store that executes one operation after the other.
+/// Store that executes one operation after the other.
 #[derive(Default)]
 struct Store {
     keys: BTreeMap<Bytes, (Bytes, Version)>,
@@ -83,8 +83,8 @@ impl Store {
     }
 }
 
-/// Eight clients with operations that overlap; some are never answered, and of these some are
-/// executed, at once or much later.
+/// Eight clients with concurrent operations. Some operations are never answered; some of these are
+/// executed, immediately or much later.
 struct World {
     store: Store,
     record: RoundRecord,
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// All clients begin an operation; they are executed in any order and end.
+    /// Each client begins an operation. The operations are executed in random order, and end.
     fn step(&mut self) {
         let mut requests: Vec<(u32, u64, OperationRequest)> = Vec::new();
         for client in 0..CLIENTS {
@@ -233,7 +233,7 @@ fn half_of_a_write_of_several_keys_is_noticed_in_a_group() {
         let Some((a, value, b, end_ns)) = written else {
             return false;
         };
-        // Right behind it, one half was there and the other was not.
+        // A read right after the write finds one half of it, and not the other.
         let mut torn = transactions[0].clone();
         torn.parts = vec![
             (a, HistoryAction::Read { value: Some(value) }),

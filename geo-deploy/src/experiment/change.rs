@@ -1,4 +1,4 @@
-//! Changes of strategy while clients ask.
+//! Changes of strategy while clients send requests.
 
 use leasehold_leases::StrategySpec;
 use serde::{Deserialize, Serialize};
@@ -6,15 +6,16 @@ use serde::{Deserialize, Serialize};
 use super::validate::check;
 use super::{Experiment, ExperimentError, MeasurementWindow, StrategyPlan};
 
-/// Another strategy, from some time on: `[[strategies.change]]` of an experiment.
+/// A change to another strategy at some time: `[[strategies.change]]` of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StrategyChange {
-    /// When, in s from the beginning of the measured interval; below 0: while clients warm up.
+    /// Time of the change in s since the measured interval began; negative during warm-up.
     pub at_s: f64,
-    /// The strategy's name.
+    /// Name of the new strategy.
     pub strategy: String,
-    /// For which keys: first and last share of the key space, in key order, 0 to 1.
+    /// Keys that the change concerns: the beginning and the end of their range in key order, as
+    /// shares of the key space from 0 to 1.
     #[serde(default = "all_keys")]
     pub keys: [f64; 2],
 }
@@ -24,18 +25,19 @@ fn all_keys() -> [f64; 2] {
 }
 
 impl StrategyChange {
-    /// The first key that is concerned, and the first one after those, of `keys` keys.
+    /// Returns the first key that the change concerns, and the first key after the range, for a key
+    /// space of `keys` keys.
     pub(crate) fn key_bounds(&self, keys: u64) -> (u64, u64) {
         let [from, to] = self.keys.map(|share| (share * keys as f64).round() as u64);
         (from, to)
     }
 
-    /// Whether all keys are concerned.
+    /// Whether the change concerns all keys.
     pub(crate) fn covers_all_keys(&self) -> bool {
         self.keys == all_keys()
     }
 
-    /// As marks and events call it: "quorum", "all for keys 50% to 100%".
+    /// Describes the change as marks and events do: "quorum", "all for keys 50% to 100%".
     pub(crate) fn words(&self) -> String {
         if self.covers_all_keys() {
             return self.strategy.clone();

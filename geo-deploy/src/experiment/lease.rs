@@ -1,5 +1,5 @@
-//! `[lease]` of an experiment: what `cluster.toml` has there, but for the strategy, of which
-//! an experiment compares several.
+//! `[lease]` of an experiment. It has the fields of `[lease]` in `cluster.toml`, except the
+//! strategy, because an experiment compares several strategies.
 
 use leasehold_node::config::LeaseSection;
 use serde::de::Error as _;
@@ -22,7 +22,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<LeaseSec
         let problem = "[lease] holds neither `strategy` nor `range`: write them in [[strategies]]";
         return Err(D::Error::custom(problem));
     }
-    // Spelled out, as every other default is.
+    // Written out, like every other default.
     lease.unlisted.get_or_insert_default();
     lease.cost.get_or_insert_default();
     Ok(lease)

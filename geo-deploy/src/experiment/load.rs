@@ -10,26 +10,26 @@ use crate::topology::Topology;
 
 /// Longest warm-up or measured interval, in s: a week.
 const SECONDS_MAX: f64 = 604_800.0;
-/// Most operations a second at a site.
+/// Maximum rate of a site, in operations a second.
 const RATE_MAX: f64 = 1e6;
-/// Most operations that one site may have in flight.
+/// Maximum number of operations that one site may have in flight.
 const OUTSTANDING_MAX: u32 = 1_000_000;
 
-/// Operations a second in an open loop.
+/// Rate of an open loop, in operations a second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     untagged,
     expecting = "a number, or one for each site, as in { JP = 50, CA = 200 }, is expected"
 )]
 pub enum RequestRate {
-    /// The same at every site.
+    /// Every site has the same rate.
     Equal(f64),
-    /// By name of site; every site is named.
+    /// Rates by the names of the sites. Every site is named.
     Sites(BTreeMap<String, f64>),
 }
 
 impl RequestRate {
-    /// The rate at a site, 0 if it is not named.
+    /// Returns the rate at a site, in operations a second; 0 if the site is not named.
     pub fn at(&self, site: &str) -> f64 {
         match self {
             RequestRate::Equal(rate) => *rate,
@@ -38,30 +38,31 @@ impl RequestRate {
     }
 }
 
-/// When operations are measured: those that *begin* in the interval. It is the same for
-/// all sites.
+/// Interval in which operations are measured. An operation is measured if it *begins* in the
+/// interval, which is the same for all sites.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MeasurementWindow {
-    /// From when the slowest client has made its warm-up requests until the slowest has
-    /// made all of its own. Everybody keeps asking meanwhile.
+    /// The interval begins when the slowest client has made its warm-up requests. It ends when the
+    /// slowest client has made all its requests. All clients continue to send requests until then.
     Counts {
-        /// Requests of a client before the interval.
+        /// Number of requests of each client before the interval.
         warmup: u64,
-        /// Requests of a client in all.
+        /// Total number of requests of each client.
         requests: u64,
     },
-    /// By time.
+    /// The interval is given by times.
     Seconds {
-        /// From the first request to the interval, in s.
+        /// Time from the first request to the beginning of the interval, in s.
         warmup_s: f64,
-        /// Length of the interval, in s.
+        /// Duration of the interval, in s.
         seconds: f64,
     },
 }
 
 impl WorkloadSpec {
-    /// When operations are measured. In an open loop a count stands for the time in which
-    /// the clients of the site with the lowest rate would make so many requests.
+    /// Returns the interval in which operations are measured. In an open loop, a number of requests
+    /// is converted to a duration: the time in which the clients of the site with the lowest rate
+    /// would send that number.
     pub fn window(&self) -> MeasurementWindow {
         if let Some(seconds) = self.seconds {
             let warmup_s = self.warmup_s.unwrap_or(0.0);
@@ -80,7 +81,7 @@ impl WorkloadSpec {
         }
     }
 
-    /// The lowest rate of a site that asks at all; `None` in a closed loop.
+    /// Returns the lowest rate of a site that sends requests; `None` in a closed loop.
     fn lowest_rate(&self) -> Option<f64> {
         match self.rate.as_ref()? {
             RequestRate::Equal(rate) => Some(*rate),
@@ -91,7 +92,7 @@ impl WorkloadSpec {
         }
     }
 
-    /// Returns the load at each site and the interval in which it is measured, in words.
+    /// Describes the load at each site and the interval in which it is measured.
     pub fn load_in_words(&self) -> String {
         let clients = self.clients;
         let asked = match &self.rate {

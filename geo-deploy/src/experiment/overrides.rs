@@ -1,8 +1,8 @@
-//! `--set key=value`: any field of an experiment by its dotted name, and short
-//! names for those that are set most.
+//! `--set key=value`, which sets any field of an experiment by its dotted name. The most frequent
+//! fields have short names.
 //!
-//! Overrides change the effective experiment as a TOML table. So they can set exactly
-//! what a file can set.
+//! Overrides change the effective experiment as a TOML table, so they can set exactly the fields
+//! that a file can set.
 
 use leasehold_node::config::from_toml;
 use toml::{Table, Value};
@@ -10,7 +10,7 @@ use toml::{Table, Value};
 use super::{Experiment, ExperimentError, StrategyPlan, plain};
 use crate::topology::Topology;
 
-/// Short names of dotted fields.
+/// Short names, each with its dotted field.
 const ALIASES: [(&str, &str); 8] = [
     ("requests", "workload.requests"),
     ("warmup", "workload.warmup"),
@@ -22,7 +22,7 @@ const ALIASES: [(&str, &str); 8] = [
     ("clients", "workload.clients"),
 ];
 
-/// Fields that an experiment need not have, so that its table does not name them.
+/// Optional fields of the timing. The table of an experiment without them does not name them.
 const TIMING_FIELDS: [&str; 4] = [
     "heartbeat_ms",
     "election_timeout_ms",
@@ -60,8 +60,8 @@ pub(super) fn apply(
     })
 }
 
-/// An override that sets the measured time in seconds replaces the experiment's counts of requests,
-/// and the other way round.
+/// Removes the experiment's counts of requests if an override sets the measured time in seconds,
+/// and the measured time if an override sets counts.
 fn without_replaced(
     mut experiment: Experiment,
     sets: &[String],
@@ -91,14 +91,14 @@ fn without_replaced(
     Ok(experiment)
 }
 
-/// The dotted name of a field that may be given by its short one.
+/// Returns the dotted name of a field that may be given by its short name.
 fn dotted_name(key: &str) -> &str {
     let alias = ALIASES.iter().find(|(alias, _)| *alias == key);
     alias.map_or(key, |(_, path)| path)
 }
 
-/// Keeps the named strategies, in the order named. One that the experiment does
-/// not have is taken with its usual settings.
+/// Keeps the named strategies, in the given order. A strategy that the experiment does not have is
+/// added with its default settings.
 fn choose(experiment: Experiment, names: &str) -> Result<Experiment, ExperimentError> {
     let names = names
         .split(',')
@@ -153,8 +153,8 @@ fn field(experiment: Experiment, key: &str, value: &str) -> Result<Experiment, E
     })
 }
 
-/// The error for a whole number beyond 64 bits. TOML has none, so [`read`] took it for
-/// a string.
+/// Returns the error for a whole number of more than 64 bits. TOML has no such numbers, so [`read`]
+/// took it for a string.
 fn out_of_range(value: &str) -> Option<String> {
     use std::num::IntErrorKind::{NegOverflow, PosOverflow};
     let error = value.replace('_', "").parse::<i64>().err()?;
@@ -179,8 +179,8 @@ fn as_table(experiment: &Experiment) -> Result<Table, ExperimentError> {
     Ok(table)
 }
 
-/// Writes `text` at the dotted `path`; `None` if the path leads nowhere. A last
-/// step that is not there yet is added: it may be an optional field.
+/// Writes `text` at the dotted `path`; returns `None` if the path does not exist. A missing last
+/// step is added, because it may be an optional field.
 fn put(root: &mut Value, path: &str, text: &str) -> Option<()> {
     let (parents, last) = path.rsplit_once('.').unwrap_or(("", path));
     let mut steps = parents.split('.').filter(|step| !step.is_empty());
@@ -191,7 +191,7 @@ fn put(root: &mut Value, path: &str, text: &str) -> Option<()> {
     Some(())
 }
 
-/// A field of a table, or an element of an array by its label or number, from 1 on.
+/// Returns a field of a table, or an element of an array by its label or by its number, from 1.
 fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     match value {
         Value::Table(table) => table.get_mut(step),
@@ -205,7 +205,7 @@ fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     }
 }
 
-/// Parses a value as in a file; a bare word is a string.
+/// Parses a value as in a file, except that a bare word is a string.
 fn read(text: &str, present: Option<&Value>) -> Value {
     let parsed = from_toml::<Table>(&format!("v = {text}"));
     let parsed = parsed.ok().and_then(|mut table| table.remove("v"));
@@ -217,7 +217,7 @@ fn read(text: &str, present: Option<&Value>) -> Value {
     }
 }
 
-/// Everything that can be set: the short names, then the dotted ones.
+/// Returns the names of all settings: first the short names, then the dotted ones.
 fn known(table: &Table) -> Vec<String> {
     let short = ALIASES.iter().map(|(alias, _)| (*alias).to_owned());
     let mut names: Vec<String> = short.collect();

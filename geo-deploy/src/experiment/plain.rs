@@ -1,6 +1,7 @@
-//! Values that a field accepts, in words for people: the parser speaks of types of the language.
+//! Descriptions of accepted values for users. The parser's own messages name types of Rust.
 
-/// The parser's types, and what to write for them. Longer names first.
+/// Types as the parser names them, each with a description of the accepted value. Longer names come
+/// first.
 const TYPES: [(&str, &str); 17] = [
     ("usize", WHOLE),
     ("u64", WHOLE),
@@ -23,7 +24,7 @@ const TYPES: [(&str, &str); 17] = [
 const WHOLE: &str = "a whole number, 0 or more";
 const TEXT: &str = "a text";
 
-/// Values that the parser found instead.
+/// Values that the parser found, as its messages name them, each with a description.
 const FOUND: [(&str, &str); 7] = [
     ("string ", "the text "),
     ("integer ", "the whole number "),
@@ -34,8 +35,8 @@ const FOUND: [(&str, &str); 7] = [
     ("datetime", "a date"),
 ];
 
-/// The parser's message in the words of [`TYPES`] and [`FOUND`]. A message of another form,
-/// which is one of ours or names what is accepted, stays as it is.
+/// Rewrites the parser's message in the words of [`TYPES`] and [`FOUND`]. A message of another form
+/// is not changed: it is one of ours, or it lists the accepted values.
 pub(super) fn words(message: &str) -> String {
     if let Some((found, expected)) = split(message, "unknown variant ") {
         return format!("there is no {found}, and {expected} is expected");
@@ -59,7 +60,7 @@ pub(super) fn words(message: &str) -> String {
     format!("{found} was given, and {expected} is expected")
 }
 
-/// Returns the found and the expected value of a message that begins so.
+/// Returns the found and the expected value of a message that starts with `begin`.
 fn split<'a>(message: &'a str, begin: &str) -> Option<(&'a str, &'a str)> {
     message.strip_prefix(begin)?.split_once(", expected ")
 }

@@ -3,21 +3,21 @@
 use leasehold_replica::settings::AcceptReplies;
 use serde::{Deserialize, Serialize};
 
-/// Replicas that get an acceptor's vote besides the leader.
+/// Replicas that receive an acceptor's vote in addition to the leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceptRepliesName {
-    /// Nobody: origins and holders learn of commits from the leader.
+    /// No other replica. Origins and holders learn of commits from the leader.
     Leader,
-    /// Every origin with a command in the batch.
+    /// Every replica that is the origin of a command in the batch.
     #[default]
     Origin,
-    /// Every replica: holders learn of commits by themselves, as in Roster.
+    /// Every replica. Holders detect commits by themselves, as in Roster.
     All,
 }
 
 impl AcceptRepliesName {
-    /// As files write it.
+    /// Returns the name that files use.
     pub fn name(self) -> &'static str {
         match self {
             AcceptRepliesName::Leader => "leader",

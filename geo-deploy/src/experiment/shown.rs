@@ -1,11 +1,11 @@
-//! An experiment as `exp show` prints it: what applies where nothing is said, too.
+//! An experiment as `exp show` prints it, including the defaults of omitted fields.
 
 use super::{Experiment, TimingOverrides};
 use crate::fault::FaultSpec;
 
 impl Experiment {
-    /// As [`Experiment::to_toml`], and with the values of `[timing]` that apply. Fields
-    /// whose absence means something are explained in comments.
+    /// Returns the TOML of [`Experiment::to_toml`], extended by the effective values of `[timing]`.
+    /// Comments explain the omitted fields if their absence has a meaning.
     pub fn shown(&self) -> String {
         let timing = self.timing_of_replicas();
         let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).ok();
@@ -29,7 +29,7 @@ impl Experiment {
         text
     }
 
-    /// A line for each field that is left out, and what that means.
+    /// Returns a line for each omitted field, with the meaning of its absence.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let load = &self.workload;
@@ -56,7 +56,7 @@ impl Experiment {
     }
 }
 
-/// `of`: what the names of the fields begin with.
+/// Describes omitted fields of faults. `of` is the prefix of the fields' names.
 fn of_faults(of: &str, faults: &[FaultSpec]) -> Vec<String> {
     let mut notes = Vec::new();
     for (number, fault) in (1..).zip(faults) {

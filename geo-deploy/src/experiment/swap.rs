@@ -1,4 +1,4 @@
-//! A workload that moves: two sites exchange their popular keys.
+//! A workload that changes: two sites exchange their popular keys.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,19 +6,20 @@ use super::validate::check;
 use super::{ExperimentError, MeasurementWindow, WorkloadSpec};
 use crate::topology::Topology;
 
-/// Two sites that exchange their orders of popularity, again and again: what was popular at
-/// one is then popular at the other.
+/// Two sites that repeatedly exchange their orders of popularity: after an exchange, the keys that
+/// were popular at one site are popular at the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeySwap {
     /// Names of the two sites.
     pub sites: [String; 2],
-    /// Time between two exchanges, in s, counted from the beginning of the measured interval.
+    /// Time between two exchanges, in s. The first is this time after the beginning of the measured
+    /// interval.
     pub every_s: f64,
 }
 
 impl KeySwap {
-    /// With which site a site exchanges its keys.
+    /// Returns the site with which `site` exchanges its keys, if any.
     pub(crate) fn partner(&self, site: usize, topology: &Topology) -> Option<usize> {
         let [a, b] = [&self.sites[0], &self.sites[1]].map(|name| topology.index(name));
         match Some(site) {
@@ -28,7 +29,8 @@ impl KeySwap {
         }
     }
 
-    /// When that is in an interval of this length, in s from its beginning.
+    /// Returns the times of the exchanges in a measured interval of this length, in s since its
+    /// beginning.
     pub(crate) fn times_s(&self, length_s: f64) -> Vec<f64> {
         let times = (1..).map(|number| f64::from(number) * self.every_s);
         times.take_while(|at_s| *at_s < length_s).collect()

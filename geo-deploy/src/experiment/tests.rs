@@ -97,7 +97,7 @@ fn who_hears_votes_is_a_setting_of_all_or_of_one_strategy() {
 
 #[test]
 fn an_open_loop_is_any_experiment_at_a_rate() {
-    // Counts become the time in which the clients of a site would make them.
+    // Numbers of requests become the time in which the clients of a site would send them.
     let open = with(&["rate=200"]).unwrap().workload;
     let window = MeasurementWindow::Seconds {
         warmup_s: 250.0,

@@ -1,4 +1,4 @@
-//! Checks an experiment's fields, alone and against each other.
+//! Checks of an experiment's fields, each by itself and together with others.
 
 use leasehold_leases::StrategySpec;
 
@@ -6,7 +6,7 @@ use super::{Experiment, ExperimentError, MeasurementWindow, StrategyPlan, lease}
 use crate::fault::{self, FaultSpec};
 use crate::topology::{Topology, is_plain_name};
 
-/// Most runs of a strategy.
+/// Maximum number of runs of a strategy.
 const RUNS_MAX: u32 = 10_000;
 
 impl Experiment {
@@ -64,7 +64,7 @@ impl Experiment {
         )
     }
 
-    /// `of`: what the names of the fields begin with.
+    /// Checks faults. `of` is the prefix of the fields' names.
     fn validate_faults(&self, of: &str, faults: &[FaultSpec]) -> Result<(), ExperimentError> {
         fault::check(faults, &self.topology).map_err(|refused| ExperimentError::Invalid {
             field: format!("{of}{}", refused.field),
@@ -175,7 +175,7 @@ impl StrategyPlan {
         })
     }
 
-    /// The name of a field, as overrides write it.
+    /// Returns the name of a field as overrides write it.
     pub(super) fn field(&self, name: &str) -> String {
         format!("strategies.{}.{name}", self.label)
     }

@@ -1,26 +1,28 @@
-//! Refuses faults that make no sense, alone or together.
+//! Refuses faults that make no sense by themselves or in combination.
 
 use super::effect::unknown;
 use super::{Direction, FaultAction, FaultSpec, FaultTarget, list};
 use crate::topology::Topology;
 
-/// Refusal of a list of faults: the field, the value that it holds, and the fix.
+/// Refusal of a list of faults: the wrong field, its value, and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidFault {
-    /// The field, as in `fault.2.until_s`; faults are counted from 1.
+    /// Name of the field, for example `fault.2.until_s`; faults are numbered from 1.
     pub field: String,
     /// Value of the field.
     pub found: String,
-    /// Fix for the field.
+    /// Correct values of the field, or another way to fix the fault.
     pub fix: String,
 }
 
 /// Checks the faults of an experiment that runs at these sites.
 ///
 /// # Errors
-/// If a fault is aimed at an unknown site, at one twice, or at links of a site to itself; if
-/// it ends before it begins, has a field that its action does not look at or lacks one; if two faults of processes overlap at a replica;
-/// or if a majority would be lost for ever.
+/// - If a fault names an unknown site, the same target twice, or the link of a site to itself.
+/// - If a fault ends before it begins, has a field that its action does not use, or lacks a field
+///   that its action needs.
+/// - If two faults of processes overlap at a replica.
+/// - If a majority would be lost for ever.
 pub fn check(faults: &[FaultSpec], topology: &Topology) -> Result<(), InvalidFault> {
     for (i, fault) in faults.iter().enumerate() {
         let refused = |(field, found, fix): Problem| InvalidFault {
@@ -36,10 +38,11 @@ pub fn check(faults: &[FaultSpec], topology: &Topology) -> Result<(), InvalidFau
     majority_returns(faults, topology)
 }
 
-/// A year: times beyond it are mistakes, and far ones cannot be counted in.
+/// Latest time that a fault may have, in s: a year. Later times are mistakes, and could overflow
+/// computations.
 pub const TIME_S_MAX: f64 = 31_536_000.0;
 
-/// A field, what it holds, and the fix.
+/// Name of a wrong field, its value, and the fix.
 type Problem = (&'static str, String, String);
 
 fn require(
@@ -86,7 +89,7 @@ fn check_alone(fault: &FaultSpec, topology: &Topology) -> Result<(), Problem> {
     check_links(fault)
 }
 
-/// Sites that there are, and nobody twice.
+/// Checks that every named site exists, and that no target is named twice.
 fn check_targets(
     field: &'static str,
     targets: &[FaultTarget],
@@ -104,8 +107,8 @@ fn check_targets(
     Ok(())
 }
 
-/// A site on both sides has no link to itself. Roles are compared by name: whether one is a site
-/// that is named, too, is known only when the fault begins.
+/// Checks that targets and other ends differ: a site has no link to itself. Roles are compared by
+/// name only, because which site has a role is not known before the fault begins.
 fn check_sides(fault: &FaultSpec) -> Result<(), Problem> {
     let everyone = fault.target.contains(&FaultTarget::All);
     require(
@@ -151,8 +154,9 @@ fn check_links(fault: &FaultSpec) -> Result<(), Problem> {
     require(good, "loss", fault.loss, fix)
 }
 
-/// Two faults of processes may not overlap at a replica: a pause of a dead process would have no
-/// meaning. Roles are compared by name: the replica that has one is not known yet.
+/// Checks that two faults of processes do not overlap at a replica: a pause of a dead process, for
+/// example, would have no meaning. Roles are compared by name, because the replica that will have a
+/// role is not known yet.
 fn check_overlap(fault: &FaultSpec, other: &FaultSpec, number: usize) -> Result<(), Problem> {
     if fault.action.affects_links() || other.action.affects_links() {
         return Ok(());
@@ -192,7 +196,7 @@ fn majority_returns(faults: &[FaultSpec], topology: &Topology) -> Result<(), Inv
             continue;
         }
         for target in &fault.target {
-            // The same role may be another replica each time.
+            // A role named twice may be a different replica each time, so it is included twice.
             if !down.contains(&target) || !matches!(target, FaultTarget::Site(_)) {
                 down.push(target);
             }

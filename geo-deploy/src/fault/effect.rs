@@ -1,4 +1,4 @@
-//! Effects of a fault, once its targets are known.
+//! Effects of a fault on single replicas and links, after its targets are resolved.
 
 use rand::seq::IndexedRandom as _;
 use rand_pcg::Pcg64Mcg;
@@ -7,59 +7,60 @@ use serde::{Deserialize, Serialize};
 use super::{Direction, FaultAction, FaultSpec, FaultTarget, list};
 use crate::topology::Topology;
 
-/// One change to a cluster. Sites by their index in the topology.
+/// One change to a cluster. Sites are given by their index in the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
-    /// The process ends at once.
+    /// The process is ended immediately, as by `kill -9`.
     Kill(usize),
     /// The process is asked to end.
     Stop(usize),
-    /// The process starts.
+    /// The process is started.
     Start(usize),
-    /// The process is asked to end, and starts when it has.
+    /// The process is asked to end, and is started again after that.
     Restart(usize),
-    /// The process stands still.
+    /// The process is paused.
     Pause(usize),
-    /// The process goes on.
+    /// The process is resumed.
     Resume(usize),
-    /// One direction of a link fails in this way too.
+    /// A failure is added to one direction of a link, beside other failures that it may have.
     Fail {
         /// The site that messages leave.
         from: usize,
-        /// The site that they are for.
+        /// The site that messages are sent to.
         to: usize,
         /// Failure of the link.
         how: LinkState,
     },
-    /// One direction of a link fails in this way no more.
+    /// A failure of one direction of a link ends.
     Mend {
         /// The site that messages leave.
         from: usize,
-        /// The site that they are for.
+        /// The site that messages are sent to.
         to: usize,
-        /// Failure that ends.
+        /// Failure that ends; other failures of the link remain.
         how: LinkState,
     },
-    /// The disk has no more room.
+    /// The replica's disk becomes full.
     FillDisk(usize),
-    /// The disk has room again.
+    /// The replica's disk has room again.
     FreeDisk(usize),
 }
 
 /// Failure of one direction of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkState {
-    /// Nothing passes.
+    /// Whether no message passes.
     pub cut: bool,
     /// Extra delay of a message, in ms.
     pub delay_ms: f64,
-    /// The probability that a message is lost, 0 to 1.
+    /// Probability that a message is lost, from 0 to 1.
     pub loss: f64,
 }
 
 impl LinkState {
-    /// Combines several faults: any cut cuts, delays add up, and a message must survive each loss.
+    /// Combines several failures of one direction: a single cut cuts it, delays are added, and a
+    /// message arrives only if no failure loses it.
     pub fn of(all: impl IntoIterator<Item = LinkState>) -> LinkState {
         let both = |a: LinkState, b: LinkState| LinkState {
             cut: a.cut || b.cut,
@@ -70,26 +71,26 @@ impl LinkState {
     }
 }
 
-/// Roles of the replicas now.
+/// Roles of the replicas at the time when a fault begins.
 #[derive(Debug)]
 pub struct FaultContext<'a> {
-    /// Where the replicas are.
+    /// Sites of the replicas, and the round trips between them.
     pub topology: &'a Topology,
-    /// The site that leads, if any does.
+    /// Site of the leader; `None` if no replica leads.
     pub leader: Option<usize>,
     /// Sites that hold a lease on the hottest key.
     pub holders: Vec<usize>,
-    /// For each site, whether its process runs.
+    /// Whether the process runs, for each site.
     pub up: Vec<bool>,
-    /// Chooses the target that `random` means.
+    /// Generator that chooses the replica for the role `random`.
     pub rng: &'a mut Pcg64Mcg,
 }
 
 impl FaultContext<'_> {
-    /// The sites that are meant, each once, rising.
+    /// Returns the sites that the targets stand for, each once, in ascending order.
     ///
     /// # Errors
-    /// If a site is unknown, or nobody has a role; the message says what to do.
+    /// If a site is unknown, or no replica has a role that is named; the message says what to do.
     pub fn resolve(&mut self, targets: &[FaultTarget]) -> Result<Vec<usize>, String> {
         let mut sites = Vec::new();
         for target in targets {
@@ -133,7 +134,8 @@ impl FaultContext<'_> {
         }
     }
 
-    /// The first in the topology's order, if nobody leads.
+    /// Returns the site that is nearest to the leader; the first one in the topology's order if no
+    /// replica leads.
     fn nearest_to_leader(&self, sites: impl Iterator<Item = usize>) -> Option<usize> {
         let distance = |site: &usize| {
             self.leader
@@ -153,10 +155,11 @@ pub(super) fn unknown(name: &str, topology: &Topology) -> String {
 }
 
 impl FaultSpec {
-    /// The same, aimed at sites by name: a role is asked for once, and chance decides once.
+    /// Returns this fault with sites instead of roles. Each role is resolved once, and chance
+    /// decides once.
     ///
     /// # Errors
-    /// If nobody has a role that it names.
+    /// If no replica has a role that the fault names.
     pub fn named(&self, context: &mut FaultContext<'_>) -> Result<FaultSpec, String> {
         let names = context.topology.names();
         let mut by_name = |targets: &[FaultTarget]| -> Result<Vec<FaultTarget>, String> {
@@ -170,8 +173,8 @@ impl FaultSpec {
         })
     }
 
-    /// "kill OR (holder)": the target, and the role by which it was meant. `named` is the same by
-    /// name.
+    /// Describes the fault by its sites, followed by the requested roles in brackets: "kill OR
+    /// (holder)". `named` is this fault with its roles resolved, from [`FaultSpec::named`].
     pub fn in_words(&self, named: &FaultSpec) -> String {
         if list(&self.target) == list(&named.target) {
             named.to_string()
@@ -180,10 +183,10 @@ impl FaultSpec {
         }
     }
 
-    /// Returns the effects of its begin.
+    /// Returns the effects with which the fault begins.
     ///
     /// # Errors
-    /// If nobody has a role that it names.
+    /// If no replica has a role that the fault names.
     pub fn begin(&self, context: &mut FaultContext<'_>) -> Result<Vec<Effect>, String> {
         let targets = context.resolve(&self.target)?;
         if self.action.affects_links() {
@@ -246,7 +249,7 @@ impl FaultSpec {
 }
 
 impl Effect {
-    /// Returns the effect that undoes it; `None` if nothing needs to.
+    /// Returns the effect that undoes this one; `None` if there is nothing to undo.
     pub fn inverse(self) -> Option<Effect> {
         match self {
             Effect::Kill(site) | Effect::Stop(site) => Some(Effect::Start(site)),
@@ -257,7 +260,7 @@ impl Effect {
         }
     }
 
-    /// The sites of the replicas that it concerns: the sender and the addressee, for a link.
+    /// Returns the sites that the effect concerns: for a link, the sender and the receiver.
     pub fn sites(self) -> Vec<usize> {
         match self {
             Effect::Fail { from, to, .. } | Effect::Mend { from, to, .. } => vec![from, to],

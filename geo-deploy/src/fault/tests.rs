@@ -15,7 +15,8 @@ fn parse(text: &str) -> Vec<FaultSpec> {
         .fault
 }
 
-/// Effects of one fault, CA leading, and CA, OR and VA holding the hottest key.
+/// Returns the effects of one fault in a cluster in which CA leads, and CA, OR and VA hold the
+/// hottest key.
 fn effects(text: &str) -> Result<Vec<Effect>, String> {
     let topology = Topology::paper();
     let site = |name: &str| topology.index(name).expect("a site");
@@ -34,7 +35,7 @@ fn effects(text: &str) -> Result<Vec<Effect>, String> {
 #[test]
 fn roles_are_who_has_them_when_the_fault_begins() {
     let kill = |target: &str| effects(&format!("action = \"kill\"\ntarget = {target}"));
-    // JP 0, CA 1, OR 2, VA 3, IRL 4
+    // Indices of the sites: JP 0, CA 1, OR 2, VA 3, IRL 4.
     assert_eq!(kill("\"leader\""), Ok(vec![Effect::Kill(1)]));
     assert_eq!(kill("\"holder\""), Ok(vec![Effect::Kill(2)]));
     assert_eq!(kill("\"nearest\""), Ok(vec![Effect::Kill(2)]));
@@ -187,7 +188,7 @@ fn whom_a_fault_means_is_named_once_and_has_another_side() {
         let (field, found) = (format!("fault.1.{field}"), found.to_owned());
         assert_eq!((refused.field, refused.found), (field, found), "{text}");
     }
-    // The leader is not known yet, and another side is left.
+    // The target is a role, so a site in `to` may still be on the other side.
     for rest in [
         "target = [\"JP\", \"leader\"]",
         "target = \"JP\"\nto = [\"JP\", \"CA\"]",

@@ -1,10 +1,10 @@
-//! Samples, sorted once for everything that is made of them.
+//! Samples of a report, which are sorted once for all tables and figures.
 
 use leasehold_ycsb::sample::{OpKind, OpOutcome, Sample};
 
 use super::ExperimentReport;
 
-/// Reads or writes, as tables and plots tell them apart.
+/// Class of operations, which tables and plots show separately: reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Reads,
@@ -29,7 +29,7 @@ impl Class {
     }
 }
 
-/// Latencies of answered operations, sorted, and the numbers of the others.
+/// Sorted latencies of answered operations, and the numbers of the other operations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Latencies {
     sorted_ns: Vec<u64>,
@@ -42,7 +42,7 @@ impl Latencies {
         self.sorted_ns.len() as u64
     }
 
-    /// All of them together.
+    /// Combines several distributions into one.
     pub(super) fn merged<'a>(parts: impl IntoIterator<Item = &'a Latencies>) -> Latencies {
         let mut all = Latencies::default();
         for part in parts {
@@ -62,8 +62,8 @@ impl Latencies {
         ms(sum as f64 / self.sorted_ns.len() as f64)
     }
 
-    /// The latency in ms that the share `q` of the operations does not exceed; 0 if there
-    /// are none.
+    /// Returns the latency in ms that a share `q` of the operations does not exceed; 0 if there are
+    /// no operations.
     pub(super) fn quantile_ms(&self, q: f64) -> f64 {
         let rank = (q * self.sorted_ns.len() as f64).ceil().max(1.0) as usize;
         let found = self
@@ -72,7 +72,7 @@ impl Latencies {
         found.map_or(0.0, |&ns| ms(ns as f64))
     }
 
-    /// The share that took at most `limit_ms`.
+    /// Returns the share of operations that took at most `limit_ms`.
     pub(super) fn share_within(&self, limit_ms: f64) -> f64 {
         let within = self
             .sorted_ns
@@ -80,7 +80,8 @@ impl Latencies {
         share(within as u64, self.count())
     }
 
-    /// Each distinct latency in ms, rising, with the share not above it.
+    /// Returns each distinct latency in ms, in increasing order, with the share of operations that
+    /// took at most this time.
     pub(super) fn steps(&self) -> impl Iterator<Item = (f64, f64)> {
         let n = self.sorted_ns.len();
         let last_of_equals =
@@ -90,7 +91,7 @@ impl Latencies {
             .map(move |i| (ms(self.sorted_ns[i] as f64), (i + 1) as f64 / n as f64))
     }
 
-    /// To be called after the last [`Latencies::take`].
+    /// Sorts the latencies. Must be called after the last [`Latencies::take`].
     pub(super) fn sort(&mut self) {
         self.sorted_ns.sort_unstable();
     }
@@ -104,7 +105,7 @@ impl Latencies {
     }
 }
 
-/// One run, by site.
+/// Latencies of one run, by site.
 #[derive(Clone, Debug)]
 pub(super) struct Digest {
     pub reads: Vec<Latencies>,
@@ -120,8 +121,7 @@ impl Digest {
     }
 }
 
-/// All runs of a report. Samples of sites that the topology does not have are
-/// no part of any figure.
+/// Digests all runs of a report. Samples of sites that are not in the topology are ignored.
 pub(super) fn digest(report: &ExperimentReport) -> Vec<Digest> {
     let sites = report.topology.len();
     let of_run = |samples: &[Sample]| {
@@ -150,7 +150,7 @@ fn ms(ns: f64) -> f64 {
     ns / 1e6
 }
 
-/// `part` of `all`; 0 of nothing.
+/// Returns `part` as a share of `all`; 0 if `all` is 0.
 pub(super) fn share(part: u64, all: u64) -> f64 {
     match all {
         0 => 0.0,

@@ -1,4 +1,4 @@
-//! The plots: latency distributions, shares per site, and time lines of faults.
+//! The plots: distributions of latency, shares per site, and time lines of faults.
 
 mod bars;
 pub(super) mod cdf;
@@ -13,19 +13,19 @@ use super::{ExperimentReport, StrategyRun};
 
 /// Width of most figures, in pixels.
 const WIDTH: f64 = 1_000.0;
-/// Space left of a plot for its axis.
+/// Space to the left of a plot, for its axis.
 const LEFT: f64 = 62.0;
-/// Space right of a plot.
+/// Space to the right of a plot.
 const RIGHT: f64 = 14.0;
 
-/// A plot and its file's name.
+/// A plot and the name of its file.
 pub(super) struct Figure {
     pub name: String,
     pub caption: String,
     pub svg: Svg,
 }
 
-/// Every figure of a report. The time line is there only if there were faults.
+/// Returns all figures of a report. Time lines are included only if there were faults.
 pub(super) fn all(
     report: &ExperimentReport,
     digests: &[Digest],
@@ -42,7 +42,7 @@ pub(super) fn all(
     figures
 }
 
-/// The time line of a run with faults.
+/// Returns the figures of a run's time line; empty if the run had no faults.
 fn of_faults(report: &ExperimentReport, run: &StrategyRun) -> Vec<Figure> {
     if run.faults.is_empty() {
         Vec::new()
@@ -51,19 +51,20 @@ fn of_faults(report: &ExperimentReport, run: &StrategyRun) -> Vec<Figure> {
     }
 }
 
-/// The name of a run's time line: its label may hold what no file name should.
+/// Returns the file name of a run's time line. The run's label may contain characters that file
+/// names should not have.
 pub(super) fn timeline_name(run: &StrategyRun) -> String {
     format!("timeline-{}", file_name(&run.label))
 }
 
-/// A name without what no file name should hold.
+/// Returns a name without characters that file names should not have.
 pub(super) fn file_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     name.chars().map(plain).collect()
 }
 
-/// A look for each run. The first run of a strategy has the strategy's, which is the same
-/// in every report; further runs of it have what is left.
+/// Returns the number of each run's look. The first run of a strategy has the look of the strategy,
+/// which is the same in every report. Further runs of the strategy have the remaining looks.
 pub(super) fn looks(runs: &[StrategyRun]) -> Vec<usize> {
     let usual: Vec<usize> = runs.iter().map(|run| usual_look(&run.strategy)).collect();
     let mut looks = Vec::new();
@@ -151,7 +152,8 @@ impl LegendKey {
     }
 }
 
-/// Draws a legend from `y` on, in as many rows as it takes; returns where the last one is.
+/// Draws a legend downwards from `y`, in as many rows as necessary. Returns the position of the
+/// last row.
 fn legend(svg: &mut Svg, entries: &[(LegendKey, String)], y: f64) -> f64 {
     let (mut x, mut y) = (LEFT, y);
     for (key, label) in entries {
@@ -172,7 +174,7 @@ fn legend(svg: &mut Svg, entries: &[(LegendKey, String)], y: f64) -> f64 {
     y
 }
 
-/// A latency in ms as an axis or a mark shows it.
+/// Returns a latency in ms in the form that an axis or a mark shows.
 fn ms_label(ms: f64) -> String {
     let rounded = (ms * 100.0).round() / 100.0;
     if ms >= 10.0 {
@@ -182,7 +184,7 @@ fn ms_label(ms: f64) -> String {
     }
 }
 
-/// The least 1, 2 or 5 times a power of ten that is not below `value`.
+/// Returns the least number of the form 1, 2 or 5 times a power of ten that is not below `value`.
 fn one_two_five_above(value: f64) -> f64 {
     let decade = 10f64.powf(value.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|step| step * decade);
@@ -190,7 +192,8 @@ fn one_two_five_above(value: f64) -> f64 {
     found.unwrap_or(10.0 * decade)
 }
 
-/// The greatest that is not above it.
+/// Returns the greatest number of the form 1, 2 or 5 times a power of ten that is not above
+/// `value`.
 fn one_two_five_below(value: f64) -> f64 {
     let decade = 10f64.powf(value.log10().floor());
     let steps = [5.0, 2.0, 1.0].map(|step| step * decade);
@@ -198,7 +201,7 @@ fn one_two_five_below(value: f64) -> f64 {
     found.unwrap_or(decade)
 }
 
-/// A logarithmic axis of latencies.
+/// A logarithmic axis for latencies.
 #[derive(Clone, Copy, Debug)]
 struct LogAxis {
     from_ms: f64,
@@ -214,8 +217,8 @@ impl LogAxis {
         self.from_px + part * (self.to_px - self.from_px)
     }
 
-    /// Values with a grid line, and whether each is labelled. Lines are closer together
-    /// where there are fewer decades.
+    /// Returns the values that have a grid line, and whether each is labelled. The fewer decades
+    /// the axis has, the closer the lines are.
     fn ticks(&self) -> Vec<(f64, bool)> {
         let decades = (self.to_ms / self.from_ms).log10();
         let steps: &[f64] = if decades < 1.3 {

@@ -1,4 +1,4 @@
-//! The plain files: for spreadsheets, scripts and other people's plots.
+//! The plain files of a report, for spreadsheets, scripts and other plotting programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,14 +12,16 @@ use super::digest::{Class, Digest};
 use super::summary::ExperimentSummary;
 use super::{ExperimentReport, StrategyRun};
 
-/// Latencies that differ by a smaller factor share a line of the CDF: half a percent.
+/// Factor between latencies of two lines of the CDF: half a percent. Latencies that are closer
+/// share a line.
 const CDF_STEP: f64 = 1.005;
-/// Length of an interval of the log of histograms.
+/// Length of an interval in the log of histograms.
 const HLOG_INTERVAL: Duration = Duration::from_secs(1);
-/// Width of a line in the timeline, in ms.
+/// Duration of a line of the timeline, in ms.
 const TIMELINE_MS: u64 = 100;
 
-/// One line per run, site, operation and step: `strategy,site,operation,latency_ms,share`.
+/// Returns the CDFs, with one line for each run, site, operation and step:
+/// `strategy,site,operation,latency_ms,share`.
 pub(super) fn cdf_csv(report: &ExperimentReport, digests: &[Digest]) -> String {
     let mut csv = String::from("strategy,site,operation,latency_ms,share\n");
     for (run, digest) in report.runs.iter().zip(digests) {
@@ -38,7 +40,7 @@ pub(super) fn cdf_csv(report: &ExperimentReport, digests: &[Digest]) -> String {
     csv
 }
 
-/// Keeps the last of steps that differ by less than half a percent.
+/// Keeps only the last of several steps with latencies that differ by less than half a percent.
 pub(super) fn thinned(steps: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let mut kept: Vec<(f64, f64)> = Vec::new();
     let mut group_start = f64::NEG_INFINITY;
@@ -54,7 +56,7 @@ pub(super) fn thinned(steps: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)
     kept
 }
 
-/// The histograms, tagged `run:site:OPERATION:path`.
+/// Writes the histograms of latencies, with tags of the form `run:site:OPERATION:path`.
 pub(super) fn latency_hlog(report: &ExperimentReport, path: &Path) -> anyhow::Result<()> {
     let names = report.topology.names();
     let sites: Vec<String> = names.into_iter().map(String::from).collect();
@@ -68,24 +70,25 @@ pub(super) fn latency_hlog(report: &ExperimentReport, path: &Path) -> anyhow::Re
     Ok(write_hlog(path, started, HLOG_INTERVAL, &runs)?)
 }
 
-/// Operations of one run, site and class in one bucket of the timeline.
+/// Operations of one run, site and class in one line of the timeline.
 #[derive(Default)]
 struct Bucket {
     started: u64,
     failed: u64,
     timed_out: u64,
-    /// Latencies of the operations that started here and were answered, in ns.
+    /// Latencies of the answered operations that started in this bucket, in ns.
     latencies: Vec<u64>,
-    /// Successes that ended here.
+    /// Number of successful operations that ended in this bucket.
     answered: u64,
 }
 
-/// One line per run, site, operation and 100 ms in which anything started or succeeded.
+/// Returns the timeline, with one line for each run, site, operation and bucket of 100 ms in which
+/// an operation started or succeeded.
 ///
-/// `start_s` is the bucket's beginning, in seconds since the run began. `started`,
-/// `failed`, `timed_out` and the latencies are of the operations that *started* in it;
-/// the latencies of those that were answered, empty if none was. `answered` are the
-/// successes that *ended* in it, whenever they started: the throughput.
+/// `start_s` is the beginning of the bucket, in seconds since the run began. `started`, `failed`,
+/// `timed_out` and the latencies are those of the operations that *started* in the bucket. The
+/// latencies are empty if none of these operations was answered. `answered` is the throughput: the
+/// number of successful operations that *ended* in the bucket, regardless of their start.
 pub(super) fn timeline_csv(report: &ExperimentReport) -> String {
     let mut csv = String::from(
         "strategy,site,operation,start_s,started,failed,timed_out,p50_ms,p99_ms,max_ms,answered\n",
@@ -144,8 +147,9 @@ impl Bucket {
     }
 }
 
-/// One line per strategy, run of several, fault, site and group of operations; see
-/// [`super::outage`]. Empty where nothing is known or promised.
+/// Returns the outages, with one line for each strategy, run (if there are several), fault, site
+/// and group of operations ([`super::outage`]). A field is empty if its value is unknown, or if no
+/// bound is guaranteed.
 pub(super) fn outages_csv(summary: &ExperimentSummary) -> String {
     let mut csv = String::from(
         "strategy,run,fault,what,site,operation,leased,due,failed,timed_out,outage_s,longest_s,\
@@ -173,7 +177,7 @@ pub(super) fn outages_csv(summary: &ExperimentSummary) -> String {
     csv
 }
 
-/// One JSON object per event.
+/// Returns the events, with one JSON object for each.
 pub(super) fn events_jsonl(report: &ExperimentReport) -> anyhow::Result<String> {
     let mut lines = String::new();
     for event in report.all_events() {
@@ -188,7 +192,7 @@ fn line(csv: &mut String, arguments: std::fmt::Arguments<'_>) {
     let _ = writeln!(csv, "{arguments}");
 }
 
-/// Labels are free text, so they may need quotes.
+/// Quotes a label if necessary, because labels are free text.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))

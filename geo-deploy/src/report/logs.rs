@@ -1,12 +1,12 @@
-//! The pictures of interval logs (`.hlog`): of runs of `ycsb`, and of anything else that
-//! writes HdrHistogram's logs. The same drawings as in a report: latency and throughput
-//! over time, and distributions.
+//! Plots of interval logs (`.hlog`), written by `ycsb` or any other program that writes logs of
+//! HdrHistogram. The drawings are the same as in a report: latency and throughput over time, and
+//! distributions.
 //!
-//! Logs of several load generators of one run are put together: time is cut at every
-//! beginning and end of an interval, and each piece shows all intervals that cover it,
-//! merged as histograms. Nothing is smoothed, and nothing finer than the intervals of a
-//! log can be shown. Of a long log each pixel shows what its pieces have together, and
-//! their extremes: memory and drawings have a bound, however long it is.
+//! The logs of several load generators in one run are combined. Time is divided at the beginning
+//! and the end of every interval, and each piece shows all intervals that cover it, with their
+//! histograms merged. Nothing is smoothed, and nothing shorter than the intervals of a log can be
+//! shown. If a log is long, each pixel shows the combination of several pieces, and their extremes.
+//! So memory use and the size of drawings are bounded, regardless of the length of a log.
 
 mod gather;
 mod grid;
@@ -22,14 +22,14 @@ use super::render;
 use super::svg::SERIES;
 use gather::{LogData, LogRun};
 
-/// Logs of one run: what the run is called, "" if it has no name, and its files.
+/// Logs of one run: the name of the run ("" if it has none), and the files.
 pub type NamedLogs = (String, Vec<PathBuf>);
 
-/// Draws the logs into `dir`, as SVG, PNG and PDF; returns the names of the drawings.
+/// Draws the logs into `dir`, as SVG, PNG and PDF. Returns the names of the drawings.
 ///
 /// # Errors
-/// If a log cannot be read, if there is nothing to draw or too much for one drawing, or
-/// if a file cannot be written.
+/// Returns an error if a log cannot be read, if there is nothing to draw or too much for one
+/// drawing, or if a file cannot be written.
 pub fn plot(logs: &[NamedLogs], dir: &Path) -> anyhow::Result<Vec<String>> {
     let gathered = gather::gather(logs)?;
     anyhow::ensure!(

@@ -1,4 +1,4 @@
-//! The program, the machine and the command that made a result.
+//! Manifest of a result: the program, the machine and the command that made it.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,33 +8,33 @@ use serde_json::json;
 
 use super::ExperimentReport;
 
-/// The program, the machine and the command. What cannot be found out is `unknown`.
+/// Program, machine and command that made a result. A value that cannot be determined is `unknown`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The command, word by word.
+    /// The command, as a list of arguments.
     pub command: Vec<String>,
-    /// When it was started, in s since 1970.
+    /// Start time, in s since 1970.
     pub started_unix_s: u64,
-    /// The source's revision.
+    /// Revision of the source.
     pub revision: String,
-    /// Whether the source differed from that revision.
+    /// Whether the source differed from that revision; `None` if that is not known.
     pub dirty: Option<bool>,
-    /// The compiler.
+    /// Version of the compiler.
     pub compiler: String,
-    /// The program's version.
+    /// Version of the program.
     pub version: String,
-    /// The operating system's kernel.
+    /// Version of the operating system's kernel.
     pub kernel: String,
-    /// The processor and how many there are.
+    /// Name and number of the processors.
     pub cpu: String,
-    /// The kernel's clock source.
+    /// Clock source of the kernel.
     pub clock: String,
 }
 
 impl Manifest {
-    /// Looks at the machine, and at the working copy that the program was built from.
+    /// Inspects the machine, and the working copy from which the program was built.
     pub fn capture(mut command: Vec<String>) -> Manifest {
-        // Without its directory, which means nothing on another machine.
+        // The directory of the program is removed, because it means nothing on another machine.
         if let Some(program) = command.first_mut() {
             let name = std::path::Path::new(program.as_str()).file_name();
             *program = name.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
@@ -58,7 +58,7 @@ impl Manifest {
         }
     }
 
-    /// The revision, marked if the source differed from it.
+    /// Returns the revision, with a mark if the source differed from it.
     pub(super) fn revision_shown(&self) -> String {
         let short: String = self.revision.chars().take(12).collect();
         match self.dirty {
@@ -68,7 +68,7 @@ impl Manifest {
     }
 }
 
-/// The whole of `manifest.json`.
+/// Returns the contents of `manifest.json`.
 pub(super) fn json(report: &ExperimentReport) -> anyhow::Result<Vec<u8>> {
     let measured = report.runs.iter().map(
         |run| json!({ "run": run.label, "rtt_ms": run.measured_rtt_ms, "probes": run.network }),
@@ -93,8 +93,8 @@ fn unknown() -> String {
     "unknown".to_owned()
 }
 
-/// Runs git in the working copy that this was built from, wherever the command runs; returns
-/// nothing if it is no longer there.
+/// Runs git in the working copy from which the program was built, regardless of the current
+/// directory. Returns `None` if the working copy no longer exists.
 fn git(arguments: &[&str]) -> Option<String> {
     let built_from = ["-C", env!("CARGO_MANIFEST_DIR")];
     let command = Command::new("git")

@@ -1,4 +1,4 @@
-//! Reads that were held back by a write in flight, and what replicas did for an operation.
+//! Reads that were held back by a write in flight, and the replicas' work for each operation.
 
 use leasehold_wire as wire;
 use leasehold_ycsb::sample::OpOutcome;
@@ -12,23 +12,23 @@ use super::{ExperimentReport, StrategyRun};
 /// Work of a run's replicas, and the time for which they held reads back.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OperationCost {
-    /// Replicas that receive votes besides the leader.
+    /// Replicas that receive votes in addition to the leader.
     pub accept_replies: &'static str,
-    /// Reads that were local but waited for a write in flight.
+    /// Number of local reads that waited for a write in flight (held reads).
     pub held: u64,
-    /// Their share of all reads that were answered.
+    /// Share of held reads among all answered reads.
     pub held_fraction: f64,
-    /// Mean time for which they waited.
+    /// Mean waiting time of held reads, in ms.
     pub held_mean_ms: f64,
-    /// Median.
+    /// Median waiting time of held reads, in ms.
     pub held_p50_ms: f64,
-    /// 99th percentile.
+    /// 99th percentile of the waiting time of held reads, in ms.
     pub held_p99_ms: f64,
-    /// Mean time that holding cost a read, over all reads that were answered.
+    /// Total waiting time divided by the number of all answered reads, in ms.
     pub held_ms_per_read: f64,
-    /// Messages between replicas for each operation of the whole run, warm-up included.
+    /// Messages between replicas for each operation of the whole run, including warm-up.
     pub messages_per_op: Option<f64>,
-    /// Processor time of all replicas for each of these, in µs.
+    /// Processor time of all replicas for each operation of the whole run, in µs.
     pub cpu_us_per_op: Option<f64>,
 }
 
@@ -65,7 +65,8 @@ impl OperationCost {
     }
 }
 
-/// One line per strategy; nothing if no read was held and nothing was counted.
+/// Returns a table with one line for each strategy; `None` if no read was held and nothing was
+/// counted.
 pub(super) fn table(summary: &ExperimentSummary) -> Option<Table> {
     let title = "Reads held back by a write in flight, and what replicas did for an operation";
     let columns = [

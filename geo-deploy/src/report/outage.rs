@@ -1,29 +1,29 @@
 //! The outages that clients saw because of faults.
 //!
-//! Operations are told apart by site, by reads and writes, and by whether a failed site
-//! held a lease on their key when the fault began. For each such group:
+//! Operations are divided into groups by site, by kind (read or write), and by whether a failed
+//! site held a lease on their key when the fault began. For each such group:
 //!
 //! - The *window* of a fault begins with the fault. It ends with the next fault of the
 //!   run that begins later, or with the run's last operation.
-//! - An operation is *due* from its start (the intended one, in an open loop) to its end.
-//!   It ends when it is answered, fails or is given up.
-//! - The *outage* is the longest stretch within the window in which no operation of the
-//!   group succeeded although one was due. It begins when the first operation becomes due,
-//!   or with the previous success if another was due then. It ends with the next success.
-//!   Operations that fail do not end it: it goes on until one succeeds, or until the last
-//!   one of the window has ended.
-//! - The *longest wait* is the longest time that one operation was due, of all that were
-//!   due at some time in the window, successful or not. In a closed loop it shows a stall
-//!   of one key that other keys of the group hide from the outage.
+//! - An operation is *due* from its start (in an open loop, the intended start) to its end. It ends
+//!   when it is answered, fails or times out.
+//! - The *outage* is the longest time within the window in which no operation of the group
+//!   succeeded although one was due. It begins when the first operation becomes due, or with the
+//!   previous success if another operation was due then. It ends with the next success. Failed
+//!   operations do not end it: it continues until an operation succeeds, or until the last
+//!   operation of the window has ended.
+//! - The *longest wait* is the longest time that one operation was due. All operations that were
+//!   due at some time in the window are included, successful or not. In a closed loop, the longest
+//!   wait shows that one key stalled. The outage does not show this if other keys of the group were
+//!   served.
 //!
-//! Writes that were in flight through a failed replica are counted with those on leased
-//! keys.
+//! Writes that were in flight through a failed replica belong to the group of leased keys.
 //!
-//! - The *medians* before and after are of all reads or all writes of the site, whatever
-//!   their keys. Holders follow demand, also during a fault, so the keys of one group
-//!   need not have the same holders after it as before.
+//! - The *medians* before and after the fault are over all reads or all writes of the site, for all
+//!   keys. Holders follow demand even during a fault, so the keys of one group may have other
+//!   holders after the fault than before.
 //!
-//! A bound is kept if neither of the two exceeds it.
+//! A bound is kept if neither the outage nor the longest wait exceeds it.
 
 mod group;
 mod rows;
@@ -41,13 +41,13 @@ use super::{ExperimentReport, FaultSpan, OutageBound, StrategyRun};
 /// Effect of a fault on one group of operations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outage {
-    /// The number of the run, from 1, if there are several.
+    /// Number of the run, from 1; `None` if there is only one run.
     pub run: Option<usize>,
-    /// The fault's number in its run, from 1.
+    /// Number of the fault in its run, from 1.
     pub fault: usize,
-    /// The fault, in words.
+    /// Description of the fault.
     pub text: String,
-    /// The clients' site.
+    /// Name of the clients' site.
     pub site: String,
     /// `reads` or `writes`.
     pub operation: &'static str,
@@ -55,43 +55,44 @@ pub struct Outage {
     pub leased: Option<bool>,
     /// Whether the fault concerns the clients' own site.
     pub at_failed_site: bool,
-    /// Operations that were due at some time in the window.
+    /// Number of operations of the group that were due at some time in the window.
     pub due: u64,
-    /// Those that failed.
+    /// Number of these operations that failed.
     pub failed: u64,
-    /// Those that were given up.
+    /// Number of these operations that timed out.
     pub timed_out: u64,
-    /// The longest time without a success although an operation was due.
+    /// The outage: the longest time without a success although an operation was due, in s.
     pub outage_s: f64,
-    /// The longest time that one operation was due.
+    /// The longest time that one operation was due, in s.
     pub longest_s: f64,
-    /// The most that either may be; `None` if nothing is promised.
+    /// Upper bound on both the outage and the longest wait, in s; `None` if none is guaranteed.
     pub bound_s: Option<f64>,
-    /// Median latency of the site's reads or writes, whatever their keys, that started
-    /// between the previous fault, or the beginning, and this one.
+    /// Median latency in ms of the site's reads or writes of all keys that started before this
+    /// fault and after the previous one (or after the beginning of the run).
     pub median_before_ms: Option<f64>,
-    /// The same median of those that started in the last third of the window.
+    /// Median latency in ms of the site's reads or writes of all keys that started in the last
+    /// third of the window.
     pub median_after_ms: Option<f64>,
 }
 
 impl Outage {
-    /// Whether the bound was kept; `None` without one.
+    /// Whether the bound was kept; `None` if no bound is guaranteed.
     pub fn within_bound(&self) -> Option<bool> {
         Some(self.waited_s() <= self.bound_s?)
     }
 
-    /// The longer of the outage and the longest wait, in s.
+    /// Returns the longer of the outage and the longest wait, in s.
     pub(super) fn waited_s(&self) -> f64 {
         self.outage_s.max(self.longest_s)
     }
 
-    /// The operations in words.
+    /// Describes the group of operations.
     pub(super) fn group(&self) -> String {
         in_words(self.operation, self.leased)
     }
 }
 
-/// A group of operations.
+/// Describes a group of operations.
 fn in_words(operation: &str, leased: Option<bool>) -> String {
     match leased {
         None => operation.to_owned(),
@@ -100,8 +101,8 @@ fn in_words(operation: &str, leased: Option<bool>) -> String {
     }
 }
 
-/// The outages of a run, by fault, site and group. Groups without an operation due are
-/// left out.
+/// Returns the outages of a run, by fault, site and group. Groups in which no operation was due are
+/// omitted.
 pub(super) fn outages(report: &ExperimentReport, run: &StrategyRun) -> Vec<Outage> {
     let names = report.topology.names();
     let by_site = by_site(run, names.len());
@@ -134,7 +135,8 @@ pub(super) fn outages(report: &ExperimentReport, run: &StrategyRun) -> Vec<Outag
     all
 }
 
-/// The number of a fault's run, if there are several, and its own in that run.
+/// Returns the number of a fault's run, if there are several runs, and the number of the fault in
+/// that run.
 fn numbered(run: &StrategyRun, index: usize) -> (Option<usize>, usize) {
     let repeat = |fault: &FaultSpan| run.repeat_at(fault.at_s);
     let of_run = repeat(&run.faults[index]);
@@ -143,8 +145,8 @@ fn numbered(run: &StrategyRun, index: usize) -> (Option<usize>, usize) {
     (of_run, same + 1)
 }
 
-/// Operations and the holders of a lease on their keys: reads of the first site, its writes, reads
-/// of the second site, and so on.
+/// Returns operations, each with the holders of a lease on its key. The lists alternate: reads of
+/// the first site, its writes, reads of the second site, and so on.
 fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(DueOperation, Option<SiteSet>)>> {
     let known = run.leased_to.len() == run.samples.len();
     let mut all = vec![Vec::new(); sites * 2];
@@ -161,10 +163,10 @@ fn by_site(run: &StrategyRun, sites: usize) -> Vec<Vec<(DueOperation, Option<Sit
     all
 }
 
-/// Operations of a site and class apart by whether a site of the fault held a lease on
-/// their keys. A write that was in flight through a replica that failed belongs to those:
-/// it is sent again, and a leader that has it twice cannot tell what becomes of it before
-/// the slots before it are executed, blocked ones included.
+/// Splits the operations of a site and class by whether a site of the fault held a lease on their
+/// keys. A write that was in flight through a failed replica is treated as leased. The client sends
+/// it again. If the leader then has the write twice, it cannot tell the result before all earlier
+/// slots are executed, including blocked ones.
 fn by_lease(
     fault: &FaultSpan,
     site: usize,
@@ -183,7 +185,8 @@ fn by_lease(
     })
 }
 
-/// The bound of a group. Where the leases are not known, the greater one holds.
+/// Returns the bound that is guaranteed for a group. If the leases are not known, it is the greater
+/// of the two bounds.
 fn promised(bound: &OutageBound, class: Class, leased: Option<bool>) -> Option<f64> {
     let (held, other) = match class {
         Class::Reads => (bound.leased_reads_s, bound.other_reads_s),
@@ -196,7 +199,7 @@ fn promised(bound: &OutageBound, class: Class, leased: Option<bool>) -> Option<f
     }
 }
 
-/// When an operation was due, in ns since the run began.
+/// Interval in which an operation was due, in ns since the run began.
 #[derive(Clone, Copy, Debug)]
 struct DueOperation {
     start: u64,
@@ -219,7 +222,7 @@ impl DueOperation {
     }
 }
 
-/// Times in ns since the run began.
+/// Window of a fault. Times are in ns since the run began.
 struct FaultWindow {
     previous: u64,
     start: u64,
@@ -247,8 +250,8 @@ impl FaultWindow {
         }
     }
 
-    /// Returns the observed outage; `None` if nothing was due. The caller adds the group that saw
-    /// it, and the site's medians.
+    /// Returns the observed outage; `None` if no operation was due. The caller fills in the group
+    /// and the medians of the site.
     fn judge(&self, ops: &[DueOperation]) -> Option<Outage> {
         let in_time = |op: &&DueOperation| op.end > self.start && op.start < self.end;
         let due: Vec<DueOperation> = ops.iter().filter(in_time).copied().collect();
@@ -276,16 +279,17 @@ impl FaultWindow {
         })
     }
 
-    /// Median latencies in ms before the fault and in the last third of the window.
+    /// Returns the median latencies in ms before the fault, and in the last third of the window.
     fn medians(&self, ops: &[(DueOperation, Option<SiteSet>)]) -> (Option<f64>, Option<f64>) {
         let third = self.end - (self.end - self.start) / 3;
         let before = median_ms(ops, self.previous, self.start);
         (before, median_ms(ops, third, self.end))
     }
 
-    /// Returns the duration of the outage by the module's definition, in ns.
+    /// Returns the duration of the outage as the module defines it, in ns.
     fn longest_without_success(&self, due: &[DueOperation]) -> u64 {
-        // Ends go first where times are equal: a client that asks again at once was not waiting.
+        // At equal times, ends come before starts: a client that sends its next request immediately
+        // was not waiting in between.
         let mut moments: Vec<(u64, bool, bool)> = Vec::with_capacity(due.len() * 2);
         for op in due {
             moments.push((op.start.max(self.start), true, false));
@@ -312,7 +316,8 @@ impl FaultWindow {
     }
 }
 
-/// Median latency in ms of the answered operations that started at `from` or later and before `to`.
+/// Returns the median latency in ms of the answered operations that started at `from` or later and
+/// before `to`.
 fn median_ms(ops: &[(DueOperation, Option<SiteSet>)], from: u64, to: u64) -> Option<f64> {
     let meant = ops
         .iter()

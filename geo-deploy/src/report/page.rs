@@ -1,5 +1,4 @@
-//! The report itself: one list of sections, written as a self-contained page
-//! and as Markdown.
+//! The report as a list of sections, which is written as a self-contained page and as Markdown.
 
 use super::digest::Digest;
 use super::figures::{self, Figure};
@@ -10,7 +9,7 @@ use super::{
     ExperimentReport, operation_cost, outage, placement, prose, switches, tables, time_series,
 };
 
-/// The page's own style sheet; colours are variables, so that plots follow them.
+/// Style sheet of the page. Colours are variables, which the plots use too.
 const STYLE: &str = include_str!("page.css");
 
 /// Part of a report.
@@ -19,12 +18,12 @@ struct Section {
     heading: &'static str,
     warnings: Vec<String>,
     paragraphs: Vec<String>,
-    /// Names of figures, shown before the tables.
+    /// Names of the figures, which are shown before the tables.
     figures: Vec<String>,
     tables: Vec<Table>,
-    /// Shown after everything else, as a list.
+    /// Notes, which are shown after everything else as a list.
     notes: Vec<String>,
-    /// Text to be shown as it is.
+    /// Preformatted text.
     verbatim: Option<String>,
 }
 
@@ -59,8 +58,7 @@ fn sections(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<Secti
     sections
 }
 
-/// Returns the sections on the measurements that the experiment asked for: latencies, local reads
-/// and fast writes.
+/// Returns the sections on the experiment's measurements: latencies, local reads and fast writes.
 fn results(report: &ExperimentReport, summary: &ExperimentSummary) -> [Section; 5] {
     [
         Section {
@@ -241,7 +239,7 @@ pub(super) fn html(
     whole(&title, &lead, &report.experiment.description, &body)
 }
 
-/// A page that needs no other file.
+/// Returns a page that needs no other file.
 pub(super) fn whole(title: &str, lead: &str, description: &str, body: &str) -> String {
     let [title, lead, description] = [title, lead, description].map(escape);
     format!(
@@ -254,7 +252,7 @@ pub(super) fn whole(title: &str, lead: &str, description: &str, body: &str) -> S
     )
 }
 
-/// `--s0` and so on, for light and dark ground.
+/// Returns the variables of the series' colours (`--s0` and so on), for light and dark background.
 fn series_variables() -> String {
     let list = |colours: &[&str]| -> String {
         let numbered = colours.iter().enumerate();

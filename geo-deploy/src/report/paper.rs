@@ -1,9 +1,9 @@
-//! Figures that the paper reports, where a run repeats one of its experiments.
+//! Figures that the paper reports, for runs that repeat one of its experiments.
 
 use super::{ExperimentReport, StrategyRun};
 use crate::topology::Topology;
 
-/// Table 2: reads faster than 10 ms, in percent.
+/// Table 2 of the paper: the share of reads faster than 10 ms at each site, in percent.
 const TABLE_2: [(&str, f64); 5] = [
     ("JP", 81.0),
     ("CA", 95.0),
@@ -18,7 +18,7 @@ const LOCAL_READS: f64 = 80.0;
 /// §5.2: "over 70% of updates have the minimum latency".
 const WRITES_AT_MINIMUM: f64 = 70.0;
 
-/// The paper's share of fast reads of a run at a site, in percent.
+/// Returns the paper's share of fast reads at a site, in percent, if the run repeats the paper's.
 pub(super) fn local_reads(report: &ExperimentReport, run: &StrategyRun, site: &str) -> Option<f64> {
     match repeated(report, run)? {
         "table2" => TABLE_2
@@ -29,13 +29,14 @@ pub(super) fn local_reads(report: &ExperimentReport, run: &StrategyRun, site: &s
     }
 }
 
-/// The paper's share of writes at the minimum latency, in percent, over all sites.
+/// Returns the paper's share of writes at the minimum latency over all sites, in percent, if the
+/// run repeats the paper's.
 pub(super) fn writes_at_minimum(report: &ExperimentReport, run: &StrategyRun) -> Option<f64> {
     (repeated(report, run)? == "fig6").then_some(WRITES_AT_MINIMUM)
 }
 
-/// Returns the experiment of the paper that a run of quorum leases repeats: its place, leader and
-/// workload must be the paper's, or the figures say nothing.
+/// Returns the experiment of the paper that a run of quorum leases repeats. Topology, leader and
+/// workload must be the paper's; otherwise the figures cannot be compared.
 fn repeated<'a>(report: &'a ExperimentReport, run: &StrategyRun) -> Option<&'a str> {
     let experiment = &report.experiment;
     let reads = match experiment.name.as_str() {

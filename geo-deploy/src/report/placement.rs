@@ -1,4 +1,4 @@
-//! Measured means beside those that the workload's true rates allow.
+//! Measured mean latencies next to those that the workload's true rates allow.
 
 use serde::Serialize;
 
@@ -8,25 +8,25 @@ use super::{ExperimentReport, StrategyRun};
 use crate::backend::RunPlan;
 use crate::true_rates::{PlacementCost, PlacementModel};
 
-/// Mean latencies that the true rates allow a run.
+/// Mean latencies of a run that the true rates allow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacementComparison {
-    /// The holders that the strategy would choose if it knew the rates.
+    /// Cost of the holders that the strategy would choose if it knew the true rates.
     pub strategy: PlacementCost,
-    /// The best holders of every key.
+    /// Cost of the best holders of every key.
     pub optimum: PlacementCost,
-    /// The measured mean that compares with these: by site in a closed loop, else by
-    /// operation.
+    /// Whether the measured mean to compare with is the mean by site, as in a closed loop.
+    /// Otherwise it is the mean by operation.
     pub measured_by_site: bool,
 }
 
 impl PlacementComparison {
     pub(super) fn of(report: &ExperimentReport, run: &StrategyRun) -> Option<PlacementComparison> {
-        // With several strategies one after the other, no figure is of the whole run.
+        // With several consecutive strategies, no figure describes the whole run.
         let strategy = report.plan(run).filter(|plan| plan.change.is_empty())?;
         let plan = RunPlan::new(&report.experiment, strategy);
         let client_ms = match report.backend.as_str() {
-            // There, clients are at their replica's side.
+            // In this backend, clients are next to their replica.
             "local" => 0.0,
             _ => report.topology.local_rtt_ms(),
         };
@@ -38,7 +38,7 @@ impl PlacementComparison {
         })
     }
 
-    /// The measured mean that compares with these.
+    /// Returns the measured mean that is compared with the computed ones, in ms.
     fn measured_ms(&self, run: &RunSummary) -> f64 {
         if self.measured_by_site {
             run.mean_by_site_ms
@@ -48,7 +48,8 @@ impl PlacementComparison {
     }
 }
 
-/// A line per strategy: measured, allowed, and the least of all.
+/// Returns a table with a line for each strategy: the measured mean, the mean that the true rates
+/// allow, and the optimum.
 pub(super) fn table(summary: &ExperimentSummary) -> Option<Table> {
     let columns = [
         "strategy",
@@ -93,7 +94,7 @@ fn title(summary: &ExperimentSummary) -> Option<String> {
     ))
 }
 
-/// The optimum at every site: once for each workload that differs.
+/// Returns a table of the optimum at every site, with an entry for each distinct workload.
 pub(super) fn optimum(report: &ExperimentReport, summary: &ExperimentSummary) -> Option<Table> {
     let mut columns = vec!["best holders by true rates"];
     columns.extend(report.topology.names());
@@ -126,7 +127,7 @@ fn rows(of: &str, optimum: &PlacementCost) -> [Vec<String>; 3] {
     ]
 }
 
-/// Returns an explanation of the figures that true rates allow.
+/// Returns an explanation of the figures that the true rates allow.
 pub(super) fn prose(summary: &ExperimentSummary) -> Vec<String> {
     let mut runs = summary.runs.iter();
     let Some(allowed) = runs.find_map(|run| run.true_rates.as_ref()) else {

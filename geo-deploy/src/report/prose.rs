@@ -1,4 +1,4 @@
-//! The text of a report. It claims nothing that was not computed from this run.
+//! The text of a report. All its claims are computed from the run itself.
 
 use super::outage::Outage;
 use super::summary::{ExperimentSummary, RunSummary};
@@ -7,10 +7,11 @@ use super::tables::bookkeeping_minimum;
 use super::{ExperimentReport, HistoryVerdict, RunEvent, StrategyRun, paper, tables};
 use crate::wan::NetworkReport;
 
-/// Local reads this far below perfect bookkeeping, in points, are no longer as good as it.
+/// Difference from perfect bookkeeping, in percentage points, below which local reads are as good
+/// as it.
 const LEARNING_SLACK_POINTS: f64 = 3.0;
 
-/// The result in one sentence, for the title.
+/// Returns the result in one sentence, for the title.
 pub(super) fn finding(report: &ExperimentReport, summary: &ExperimentSummary) -> String {
     if let Some(run) = summary.runs.iter().find(|run| run.linearizable == "no") {
         return format!("{} is NOT linearizable", run.label);
@@ -47,7 +48,7 @@ pub(super) fn finding(report: &ExperimentReport, summary: &ExperimentSummary) ->
     )
 }
 
-/// A strategy's label, and what it is called in full if that is something else.
+/// Returns the label of a strategy, followed by its full name if that differs.
 fn words_of(report: &ExperimentReport, run: &RunSummary) -> String {
     let name = match run.strategy.as_str() {
         "quorum" => "quorum leases",
@@ -64,8 +65,8 @@ fn words_of(report: &ExperimentReport, run: &RunSummary) -> String {
     }
 }
 
-/// Returns the effect of a run's faults on clients at the sites that did not fail, or at all of
-/// them if each failed; `None` without faults.
+/// Describes the effect of a run's faults on clients at the sites that did not fail, or at all
+/// sites if each of them failed. Returns `None` if there were no faults.
 fn of_outages(run: &RunSummary) -> Option<String> {
     let first = run.outages.first()?;
     let everywhere = run.outages.iter().all(|o| o.at_failed_site);
@@ -116,7 +117,7 @@ fn of_outages(run: &RunSummary) -> Option<String> {
     ))
 }
 
-/// Returns the number of bounds that faults of a run broke, and the worst of them.
+/// Describes the number of bounds that were exceeded by faults of a run, and the worst case.
 fn broken_bounds(run: &RunSummary) -> Option<String> {
     let excess = |o: &Outage| {
         o.bound_s
@@ -145,7 +146,7 @@ fn broken_bounds(run: &RunSummary) -> Option<String> {
     ))
 }
 
-/// Returns the meaning of the network's figures.
+/// Returns an explanation of the network's figures.
 pub(super) fn network(report: &ExperimentReport) -> Vec<String> {
     if tables::has_measured(report) {
         vec![
@@ -158,7 +159,7 @@ pub(super) fn network(report: &ExperimentReport) -> Vec<String> {
     }
 }
 
-/// The experiment in one paragraph.
+/// Describes the experiment in one paragraph.
 pub(super) fn setting(report: &ExperimentReport) -> String {
     let e = &report.experiment;
     let w = &e.workload;
@@ -176,12 +177,12 @@ pub(super) fn setting(report: &ExperimentReport) -> String {
     )
 }
 
-/// Returns the results of the checks, and the runs' own notes.
+/// Returns the results of the checks, and the notes of the runs.
 pub(super) fn notes(report: &ExperimentReport) -> Vec<String> {
     let mut notes = Vec::new();
     for run in &report.runs {
         let text = run.linearizable.text();
-        // A violation is a warning already.
+        // A violation is already shown as a warning.
         if !text.is_empty() && !matches!(run.linearizable, HistoryVerdict::No(_)) {
             let word = run.linearizable.word();
             notes.push(format!("{}, linearizable: {word} ({text}).", run.label));
@@ -195,8 +196,8 @@ pub(super) fn notes(report: &ExperimentReport) -> Vec<String> {
     notes
 }
 
-/// Returns findings that must not be overlooked: a history that is not linearizable, operations
-/// that failed, a network that was not as asked, and the runs' own notes.
+/// Returns findings that must not be overlooked: a history that is not linearizable, failed
+/// operations, a network that differs from the requested one, and the notes of the runs.
 pub(super) fn warnings(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(ended) = &report.incomplete {
@@ -222,11 +223,13 @@ pub(super) fn warnings(report: &ExperimentReport, summary: &ExperimentSummary) -
     warnings
 }
 
-/// Links with a measured round trip that is off by more than 1 ms and more than 1%.
+/// Describes the links on which the measured round trip differs from the requested one by more than
+/// 1 ms and more than 1%.
 fn off_links(report: &ExperimentReport, run: &StrategyRun) -> Option<String> {
     let measured = run.measured_rtt_ms.as_ref()?;
     let names = report.topology.names();
-    // Asked of the emulated network, too: either way takes longer by up to that, evenly.
+    // The requested delay includes jitter: each direction takes up to this time longer, uniformly
+    // distributed, so a round trip takes this time longer on average.
     let jitter = run
         .network
         .as_ref()
@@ -258,7 +261,7 @@ fn off_links(report: &ExperimentReport, run: &StrategyRun) -> Option<String> {
     })
 }
 
-/// Returns the number of times that holders were chosen again, for each run in which they were.
+/// Returns the number of changes of holders, for each run that had any.
 pub(super) fn configurations(report: &ExperimentReport) -> Vec<String> {
     let of_run = |run: &StrategyRun| {
         let changes = report.events.iter().filter(|event| {
@@ -311,7 +314,7 @@ pub(super) fn reading_the_outages() -> Vec<String> {
     ]
 }
 
-/// Local reads against what learning allows, and against the paper.
+/// Compares local reads with perfect bookkeeping and with the paper.
 pub(super) fn learning(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<String> {
     let mut paragraphs = vec![
         "What learning allows: a key that a site has not read yet cannot be known to be its own. \
@@ -402,7 +405,7 @@ fn against_paper(
     ))
 }
 
-/// Writes at their minimum, against the paper.
+/// Compares writes at their minimum with the paper.
 pub(super) fn minimum(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<String> {
     let mut paragraphs = vec![
         "The least time any strategy allows a write is its leader-lease bound: nobody but the \
@@ -439,7 +442,7 @@ pub(super) fn minimum(report: &ExperimentReport, summary: &ExperimentSummary) ->
     paragraphs
 }
 
-/// The bounds of the strategies with fixed holders, in words.
+/// Describes the bounds of the strategies with fixed holders.
 pub(super) fn tables_note(summary: &ExperimentSummary) -> String {
     let several = summary.runs.iter().flat_map(|run| &run.sites);
     let example = several

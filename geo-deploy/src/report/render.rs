@@ -1,4 +1,4 @@
-//! Plots as files.
+//! Writes plots to files.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use anyhow::Context;
 
 use super::figures::Figure;
 
-/// Writes figures below `dir` as `NAME.svg`.
+/// Writes figures into `dir` as `NAME.svg`.
 ///
 /// # Errors
-/// If a file cannot be written; the error names it.
+/// Returns an error if a file cannot be written; the error names it.
 pub(super) fn write(figures: &[Figure], dir: &Path) -> anyhow::Result<()> {
     for figure in figures {
         let path = dir.join(format!("{}.svg", figure.name));

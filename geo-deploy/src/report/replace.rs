@@ -1,12 +1,13 @@
-//! The files of a report replace those of the report before all at once: they are written beside
-//! them, and take their places when all are there. Files of others are left alone.
+//! Replaces all files of the previous report together. The files of the new report are written to a
+//! separate directory, and moved to their places when all of them are written. Files that do not
+//! belong to a report are not touched.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use leasehold_histories::history::History;
 
-/// Names that every report has, or one of either kind.
+/// Names of files that every report has, or every report of one of the two kinds.
 const NAMES: [&str; 7] = [
     "manifest.json",
     "summary.json",
@@ -16,16 +17,17 @@ const NAMES: [&str; 7] = [
     "events.jsonl",
     "latency.hlog",
 ];
-/// Names that some reports have.
+/// Names of files that only some reports have.
 const SOMETIMES: [&str; 3] = ["timeline.csv", "outages.csv", "course.csv"];
 
-/// The directory in `out` for what had ended of an experiment that did not reach its end.
+/// Directory in `out` for the partial report of an experiment that did not reach its end.
 pub const INCOMPLETE: &str = "incomplete";
 
-/// Makes `out` a directory that can take a report, and the histories of these names.
+/// Makes `out` a directory that can take a report and the histories with these names.
 ///
 /// # Errors
-/// It cannot be written, or a file of this name is not of an earlier report.
+/// Returns an error if the directory cannot be written, or if a file with one of the names does not
+/// belong to an earlier report.
 pub fn prepare(out: &Path, histories: &[String]) -> anyhow::Result<()> {
     std::fs::create_dir_all(out).with_context(|| {
         format!(
@@ -43,7 +45,7 @@ pub fn prepare(out: &Path, histories: &[String]) -> anyhow::Result<()> {
     refuse_others(&out.join(INCOMPLETE), histories)
 }
 
-/// Fails if a file by a name of a report, or of these histories, is of something else.
+/// Fails if a file has a name of a report or of these histories, but does not belong to a report.
 fn refuse_others(dir: &Path, histories: &[String]) -> anyhow::Result<()> {
     let of_others = |name: &str| {
         let name = dir.join(name);
@@ -66,9 +68,9 @@ fn refuse_others(dir: &Path, histories: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Replaces a report. `write` makes the files of the new report and its histories in an empty
-/// directory. If it succeeds, they replace those in `out`, and what is left of the report before
-/// is removed. Otherwise `out` stays as it is.
+/// Replaces a report. `write` creates the files of the new report and its histories in an empty
+/// directory. If it succeeds, they replace those in `out`, and the remaining files of the previous
+/// report are removed. If it fails, `out` is not changed.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written or replaced; the error names it.
@@ -79,7 +81,7 @@ pub fn replace(out: &Path, write: impl FnOnce(&Path) -> anyhow::Result<()>) -> a
     write(beside.path())?;
     let mut new = Vec::new();
     list(beside.path(), Path::new(""), &mut new)?;
-    // By the manifest a directory is known to hold a report: it is the last.
+    // The manifest is moved last, because it marks a directory that holds a report.
     new.sort_by_key(|name| (name == Path::new("manifest.json"), name.clone()));
     let old = leftovers(out, &new)?;
     for name in &new {
@@ -95,7 +97,7 @@ pub fn replace(out: &Path, write: impl FnOnce(&Path) -> anyhow::Result<()>) -> a
     remove_incomplete(out, &new)
 }
 
-/// Removes the report of an earlier run that did not reach its end: a whole one is there now.
+/// Removes the partial report of an earlier run, because there is a complete report now.
 fn remove_incomplete(out: &Path, new: &[PathBuf]) -> anyhow::Result<()> {
     let dir = out.join(INCOMPLETE);
     if !holds_report(&dir) {
@@ -106,7 +108,7 @@ fn remove_incomplete(out: &Path, new: &[PathBuf]) -> anyhow::Result<()> {
     for path in names.iter().filter(|path| path.is_file()) {
         std::fs::remove_file(path).with_context(|| format!("removing {}", path.display()))?;
     }
-    // They stay if something else is in them.
+    // Folders that contain other files stay.
     let folders = names.iter().filter_map(|path| path.parent());
     let mut folders: Vec<&Path> = folders.chain([dir.as_path()]).collect();
     folders.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
@@ -116,7 +118,7 @@ fn remove_incomplete(out: &Path, new: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns true if a directory holds a report: its manifest says so.
+/// Returns true if a directory holds a report, which its manifest shows.
 fn holds_report(dir: &Path) -> bool {
     let Ok(text) = std::fs::read(dir.join("manifest.json")) else {
         return false;
@@ -129,7 +131,8 @@ fn is_history(path: &Path) -> anyhow::Result<bool> {
     History::is_in(path).with_context(|| format!("reading {}", path.display()))
 }
 
-/// Files of the report before, by name and contents, that are not among the new ones.
+/// Returns the files of the previous report, recognized by name and contents, that are not among
+/// the new ones.
 fn leftovers(out: &Path, new: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut old = Vec::new();
     if holds_report(out) {

@@ -1,4 +1,4 @@
-//! The figures of a run: `summary.json`, and what every table shows.
+//! The figures of a run, which are written to `summary.json` and shown in all tables.
 
 use std::collections::BTreeMap;
 
@@ -18,113 +18,115 @@ use super::{ExperimentReport, MeasuredInterval, StrategyRun};
 use crate::run::SwitchReads;
 use crate::run::bound::{Bounds, Replies, SiteSet};
 
-/// Reads faster than this, in ms, are the paper's "fast local reads" (Table 2).
+/// Latency in ms below which a read is one of the paper's "fast local reads" (Table 2).
 const FAST_READ_MS: f64 = 10.0;
 
-/// The figures of all runs.
+/// Summary of all runs of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExperimentSummary {
-    /// The experiment's name.
+    /// Name of the experiment.
     pub experiment: String,
-    /// `sim`, `local` or `hosts`.
+    /// Name of the backend: `sim`, `local` or `hosts`.
     pub backend: String,
-    /// The seed used.
+    /// Seed of the experiment.
     pub seed: u64,
-    /// Largest excess over its bound with which a write still counts as at its minimum, in words.
+    /// Description of the tolerance: the largest excess of a write's latency over its bound at
+    /// which the write is still at its minimum.
     pub minimum_tolerance: String,
-    /// One per strategy.
+    /// Summaries of the runs, one for each strategy.
     pub runs: Vec<RunSummary>,
 }
 
-/// The figures of one strategy. Latencies and shares are of answered operations
-/// of the measured phase; what failed or timed out is counted beside them.
+/// Summary of one strategy's run. Latencies and shares are over the answered operations of the
+/// measured interval. Operations that failed or timed out are only counted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunSummary {
     /// Label in tables and plots.
     pub label: String,
-    /// The strategy's name.
+    /// Name of the strategy.
     pub strategy: String,
-    /// The workload in words.
+    /// Description of the workload.
     pub workload: String,
-    /// Operations answered.
+    /// Number of answered operations.
     pub ops: u64,
-    /// Operations answered with an error.
+    /// Number of operations that were answered with an error.
     pub failed: u64,
-    /// Operations not answered in time.
+    /// Number of operations that were not answered in time.
     pub timed_out: u64,
     /// Duration of the run, in s.
     pub wall_s: f64,
-    /// Duration of the run in virtual time, in s.
+    /// Duration of the run in virtual time, in s; `None` if the run was not simulated.
     pub virtual_s: Option<f64>,
-    /// The interval in which operations are counted, the same for all sites.
+    /// Interval in which operations are measured. It is the same for all sites.
     pub measured: Option<MeasuredInterval>,
-    /// Mean latency by operation: every operation counts once, so sites that make more of
-    /// them weigh more.
+    /// Mean latency over all operations, in ms. Sites with more operations have a greater weight.
     pub mean_ms: f64,
-    /// Mean latency by site: the mean of the sites' means, so every site weighs the same.
+    /// Mean of the sites' mean latencies, in ms. Every site has the same weight.
     pub mean_by_site_ms: f64,
-    /// Median of all operations.
+    /// Median latency of all operations, in ms.
     pub p50_ms: f64,
-    /// 99th percentile of all operations.
+    /// 99th percentile of the latency of all operations, in ms.
     pub p99_ms: f64,
-    /// Share of all reads that were local, held ones included.
+    /// Share of all reads that were local, including those that were held back by a write in
+    /// flight.
     pub local_fraction: f64,
-    /// Share of all reads that were local, but held back by a write in flight.
+    /// Share of all reads that were local, but were held back by a write in flight.
     pub held_fraction: f64,
-    /// Share of all writes at their minimum.
+    /// Share of all writes that were at their minimum latency.
     pub min_latency_fraction: f64,
-    /// The mean that the workload's true rates allow the strategy, and the least of all.
+    /// Mean latency that the strategy could reach if the workload's true rates were known, and the
+    /// least mean of all choices of holders.
     pub true_rates: Option<PlacementComparison>,
-    /// Times until it was as good as before, for each change of the clients' requests.
+    /// Time until the strategy was as good as before, for each change of the clients' requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub adapting: Vec<Adaptation>,
-    /// Local reads that changes of strategy should not have touched.
+    /// Reads that a change of strategy should not have affected, for each change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<SwitchReads>,
-    /// Parts of the key space, if there are several.
+    /// Summaries of the parts of the key space, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PartSummary>,
-    /// Reads held back, and what replicas did for an operation.
+    /// Reads that were held back, and the replicas' work for each operation.
     pub effort: OperationCost,
-    /// `yes`, `no` or `unchecked`.
+    /// Result of the check for linearizability: `yes`, `no` or `unchecked`.
     pub linearizable: &'static str,
-    /// Result of the check: its extent and its findings, or the reason why there was none.
+    /// Description of the check: its extent and its findings, or the reason why there was no check.
     pub linearizable_text: String,
-    /// The outages that clients saw because of faults, one by one: `outages.csv`.
+    /// Outages that clients observed because of faults, one by one (`outages.csv`).
     #[serde(skip)]
     pub outages: Vec<Outage>,
-    /// The same summed up.
+    /// Summaries of the outages, one for each kind of fault, site and group of operations.
     #[serde(rename = "outages", skip_serializing_if = "Vec::is_empty")]
     pub outage_groups: Vec<OutageGroup>,
-    /// Counters of the replicas.
+    /// Counters of the replicas, by name.
     pub counters: BTreeMap<String, u64>,
-    /// One per site, in the topology's order.
+    /// Summaries of the sites, in the topology's order.
     pub sites: Vec<SiteSummary>,
 }
 
-/// The figures of one site.
+/// Summary of one site.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SiteSummary {
-    /// The site's name.
+    /// Name of the site.
     pub site: String,
-    /// All its operations.
+    /// All operations of the site.
     pub all: AllSummary,
-    /// Its reads.
+    /// Reads of the site.
     pub reads: ReadSummary,
-    /// Its writes.
+    /// Writes of the site.
     pub writes: WriteSummary,
 }
 
-/// All operations of one site.
+/// Latencies of all operations of one site.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AllSummary {
-    /// Operations answered.
+    /// Number of answered operations.
     pub count: u64,
-    /// Mean.
+    /// Mean latency, in ms.
     pub mean_ms: f64,
-    /// Median.
+    /// Median latency, in ms.
     pub p50_ms: f64,
-    /// 99th percentile.
+    /// 99th percentile of the latency, in ms.
     pub p99_ms: f64,
 }
 
@@ -139,66 +141,72 @@ impl AllSummary {
     }
 }
 
-/// Reads of one site.
+/// Latencies and shares of the reads of one site.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReadSummary {
-    /// Reads answered.
+    /// Number of answered reads.
     pub count: u64,
-    /// Answered with an error.
+    /// Number of reads that were answered with an error.
     pub failed: u64,
-    /// Not answered in time.
+    /// Number of reads that were not answered in time.
     pub timed_out: u64,
-    /// Share answered by the local replica under its lease (`local` and `held`).
+    /// Share of reads that the local replica answered under its lease (`local` and `held`).
     pub local_fraction: f64,
-    /// Share answered so, but held back by a write in flight (`held` alone).
+    /// Share of reads that the local replica answered under its lease, but only after a write in
+    /// flight (`held` alone).
     pub held_fraction: f64,
-    /// Share that the policy of quorum leases would have reached with perfect bookkeeping.
+    /// Share of reads that would have been local under quorum leases with perfect bookkeeping;
+    /// `None` if that was not computed.
     pub bookkeeping_fraction: Option<f64>,
-    /// Share that took less than 10 ms, however served.
+    /// Share of reads that took less than 10 ms, by any path.
     pub under_10ms_fraction: f64,
-    /// Latency due to distance alone, where the strategy decides it: one value for each set of
-    /// holders. Empty where holders are learned.
+    /// Latencies in ms that distance alone allows, one for each set of holders that the strategy
+    /// fixes. Empty if holders are learned.
     pub bounds_ms: Vec<f64>,
-    /// Mean.
+    /// Mean latency, in ms.
     pub mean_ms: f64,
-    /// Median.
+    /// Median latency, in ms.
     pub p50_ms: f64,
-    /// 95th percentile.
+    /// 95th percentile of the latency, in ms.
     pub p95_ms: f64,
-    /// 99th percentile.
+    /// 99th percentile of the latency, in ms.
     pub p99_ms: f64,
-    /// Longest.
+    /// Longest latency, in ms.
     pub max_ms: f64,
-    /// Number of reads by the path that served them.
+    /// Number of reads by the path on which they were served.
     pub by_path: BTreeMap<&'static str, u64>,
 }
 
-/// Writes of one site.
+/// Latencies and shares of the writes of one site.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WriteSummary {
-    /// Writes answered.
+    /// Number of answered writes.
     pub count: u64,
-    /// Answered with an error.
+    /// Number of writes that were answered with an error.
     pub failed: u64,
-    /// Not answered in time.
+    /// Number of writes that were not answered in time.
     pub timed_out: u64,
-    /// Share at `bound_ms`, with the tolerance that the summary names.
+    /// Share of writes with a latency of at most `bound_ms` and the tolerance that the summary
+    /// states.
     pub min_latency_fraction: f64,
-    /// Share that perfect bookkeeping would have reached.
+    /// Share of writes at their minimum that perfect bookkeeping would have reached; `None` if that
+    /// was not computed.
     pub bookkeeping_fraction: Option<f64>,
-    /// The leader-lease bound: the least any strategy allows at this site.
+    /// Latency of a write under a leader lease, in ms: the least that any strategy allows at this
+    /// site.
     pub bound_ms: f64,
-    /// The bounds of this strategy's holders, as for reads.
+    /// Latencies in ms that distance alone allows, one for each set of holders that the strategy
+    /// fixes. Empty if holders are learned.
     pub bounds_ms: Vec<f64>,
-    /// Mean.
+    /// Mean latency, in ms.
     pub mean_ms: f64,
-    /// Median.
+    /// Median latency, in ms.
     pub p50_ms: f64,
-    /// 95th percentile.
+    /// 95th percentile of the latency, in ms.
     pub p95_ms: f64,
-    /// 99th percentile.
+    /// 99th percentile of the latency, in ms.
     pub p99_ms: f64,
-    /// Longest.
+    /// Longest latency, in ms.
     pub max_ms: f64,
 }
 
@@ -270,14 +278,15 @@ fn of_run(report: &ExperimentReport, run: &StrategyRun, digest: &Digest) -> RunS
     }
 }
 
-/// Mean of the sites' mean latencies in ms, over the sites that were answered at all.
+/// Returns the mean of the sites' mean latencies in ms. Sites without an answered operation are
+/// omitted.
 fn mean_by_site_ms(sites: &[SiteSummary]) -> f64 {
     let answered = || sites.iter().filter(|site| site.all.count > 0);
     let sum: f64 = answered().map(|site| site.all.mean_ms).sum();
     sum / answered().count().max(1) as f64
 }
 
-/// All sites together, each weighted by its operations.
+/// Figures over all sites. Each site is weighted by its number of operations.
 struct Totals {
     reads: u64,
     writes: u64,
@@ -371,7 +380,7 @@ fn writes(
     }
 }
 
-/// The sets of holders that a strategy fixes in advance; none if it learns them.
+/// Returns the sets of holders that a strategy fixes in advance; empty if it learns them.
 fn holder_sets(report: &ExperimentReport, run: &StrategyRun) -> Vec<SiteSet> {
     let topology = &report.topology;
     match run.strategy.as_str() {

@@ -1,9 +1,8 @@
-//! A drawing surface for plots: SVG with colours by role.
+//! A drawing surface for plots: SVG in which colours are chosen by purpose.
 //!
-//! The same drawing serves as a file, where colours are literal, and inside the
-//! report's page, where they are variables that follow light and dark mode. Lines differ
-//! by pattern as well as by colour. We know no plotting library that writes both, so
-//! this is our own.
+//! The same drawing can be a file or a part of the report's page. In a file colours are literal. In
+//! the page they are variables that follow light and dark mode. Lines differ by pattern as well as
+//! by colour. We know no plotting library that writes both forms, so we have our own.
 
 use std::fmt::{Display, Write};
 
@@ -15,18 +14,19 @@ pub(super) enum Ink {
     Grid,
     Surface,
     Series(usize),
-    /// A series' colour mixed with the ground's. A colour of its own, and no opacity: what
-    /// lies below does not show, and PDFs of the same drawing are the same.
+    /// A series' colour mixed with the background's. The mixture is an opaque colour: the lines
+    /// below do not show through, and PDFs of the same drawing are equal.
     Pale(usize),
-    /// The ground's colour, a little darker.
+    /// A colour slightly darker than the background.
     Shade,
 }
 
 /// Number of series that can be distinguished.
 pub(super) const SERIES: usize = 6;
 
-/// Colour-blind safe (after Okabe and Ito), darkened where text or a thin line
-/// on white needs it; on dark ground, lightened.
+/// Colours of the series, distinguishable by colour-blind readers (after Okabe and Ito). Some are
+/// darkened so that text or thin lines are legible on white. On dark background, the colours are
+/// lightened.
 pub(super) const SERIES_LIGHT: [&str; SERIES] = [
     "#0072b2", "#d55e00", "#00876c", "#b0508e", "#c98a00", "#5f6b7a",
 ];
@@ -34,10 +34,10 @@ pub(super) const SERIES_DARK: [&str; SERIES] = [
     "#5ab4f0", "#ff8a4c", "#35c9a3", "#e79acb", "#f0c04a", "#a7b0bd",
 ];
 
-/// Percentage of its series' colour in a pale one.
+/// Percentage of the series' colour in its pale colour.
 const PALE_PERCENT: u32 = 45;
 
-/// The pale form of a colour `#rrggbb` on white.
+/// Returns the pale form of a colour `#rrggbb` on white.
 fn on_white(colour: &str) -> String {
     let part = |at: usize| {
         let digits = colour.get(at..at + 2).unwrap_or("00");
@@ -47,7 +47,7 @@ fn on_white(colour: &str) -> String {
     format!("#{:02x}{:02x}{:02x}", part(1), part(3), part(5))
 }
 
-/// Line patterns, so that series differ without colour too.
+/// Line patterns, which distinguish series without colour.
 const DASHES: [&str; SERIES] = ["", "9 4", "2.5 3.5", "10 3 2 3", "14 4 2 3 2 4", "5 2"];
 
 impl Ink {
@@ -71,7 +71,7 @@ impl Ink {
     }
 }
 
-/// A line's look.
+/// Appearance of a line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stroke {
     pub ink: Ink,
@@ -89,13 +89,13 @@ impl Stroke {
         Stroke { ink, width, dash }
     }
 
-    /// The look of a series' line.
+    /// Returns the appearance of the line of series `i`.
     pub(super) fn series(i: usize) -> Stroke {
         Stroke::dashed(Ink::Series(i), 2.2, DASHES[i % SERIES])
     }
 }
 
-/// Point of a text that is put at its place.
+/// Point of a text that is placed at the given coordinates.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Anchor {
     Start,
@@ -103,7 +103,7 @@ pub(super) enum Anchor {
     End,
 }
 
-/// A text's look.
+/// Appearance of a text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lettering {
     pub ink: Ink,
@@ -132,17 +132,17 @@ impl Lettering {
     }
 }
 
-/// Steps of a line that are nearer to each other, in pixels, are one.
+/// Distance in pixels below which two steps of a line are drawn as one.
 const STAIR_PX: f64 = 0.3;
 
-/// A drawing in progress. Coordinates are pixels from the top left.
+/// A drawing in progress. Coordinates are in pixels from the top left.
 #[derive(Clone, Debug)]
 pub(super) struct Svg {
     width: f64,
     height: f64,
     title: String,
     body: String,
-    /// The path that is being drawn, and its style: what follows in the same style joins it.
+    /// Path that is being drawn, and its style. Further parts in the same style are added to it.
     path: String,
     style: String,
 }
@@ -159,7 +159,7 @@ impl Svg {
         }
     }
 
-    /// Sets the height, when it is known how much was drawn.
+    /// Sets the height, after everything is drawn.
     pub(super) fn end_at(&mut self, height: f64) {
         self.height = height;
     }
@@ -173,8 +173,8 @@ impl Svg {
         self.join(stroke_style(stroke), path);
     }
 
-    /// A line through `points`, which rise, going level before it goes up or down. Of
-    /// steps that nobody could tell apart it shows the last.
+    /// Draws a line through `points`, which are sorted, in horizontal and vertical steps. Of steps
+    /// that are too close to be distinguished, only the last is drawn.
     pub(super) fn stairs(&mut self, points: &[(f64, f64)], stroke: Stroke) {
         let Some((first, rest)) = points.split_first() else {
             return;
@@ -204,7 +204,7 @@ impl Svg {
         );
     }
 
-    /// Dots, round or square. Those that fall together within half a pixel are one.
+    /// Draws dots, round or square. Dots within half a pixel of each other are drawn as one.
     pub(super) fn dots(&mut self, points: &[(f64, f64)], ink: Ink, square: bool) {
         let half = |v: f64| (v * 2.0).round() as i64;
         let mut places: Vec<(i64, i64)> =
@@ -229,7 +229,7 @@ impl Svg {
         ));
     }
 
-    /// A small cross at each point.
+    /// Draws a small cross at each point.
     pub(super) fn crosses(&mut self, points: &[(f64, f64)], ink: Ink) {
         let mut path = String::new();
         for (x, y) in points {
@@ -245,7 +245,7 @@ impl Svg {
         }
     }
 
-    /// The title of a vertical axis, read from below, its middle at a point.
+    /// Writes the title of a vertical axis, rotated to be read upwards, with its middle at a point.
     pub(super) fn upright(&mut self, at: (f64, f64), text: &str) {
         let (x, y) = at;
         let (fill, text) = (Ink::Muted.token(), escape(text));
@@ -254,7 +254,7 @@ impl Svg {
         ));
     }
 
-    /// A text with a margin in the ground's colour, to be read over data.
+    /// Writes a text over data, with an outline in the background's colour.
     pub(super) fn text_over(&mut self, at: (f64, f64), text: &str, look: Lettering) {
         let margin = Ink::Surface.token();
         self.element(format_args!(
@@ -289,7 +289,7 @@ impl Svg {
         ));
     }
 
-    /// A file of its own, on white.
+    /// Returns the drawing as a file with a white background.
     pub(super) fn file(&self) -> String {
         let ground = "<rect width=\"100%\" height=\"100%\" style=\"fill:@surface@\"/>";
         let family = "font-family=\"DejaVu Sans, Verdana, Helvetica, Arial, sans-serif\"";
@@ -307,7 +307,7 @@ impl Svg {
         text
     }
 
-    /// Part of a page that defines the variables `--text`, `--s0` and so on.
+    /// Returns the drawing as part of a page that defines the variables `--text`, `--s0` and so on.
     pub(super) fn inline(&self) -> String {
         let mut text = self.element_with("role=\"img\"", "");
         for name in ["text", "muted", "grid", "surface"] {
@@ -338,8 +338,8 @@ impl Svg {
         let _ = writeln!(self.body, "{element}");
     }
 
-    /// Draws a part of a path, as one element with what was drawn before it in the same
-    /// style: time lines have thousands of them.
+    /// Draws a part of a path. It joins the previous parts in one element if the style is the same,
+    /// because time lines have thousands of parts.
     fn join(&mut self, style: String, part: std::fmt::Arguments<'_>) {
         if style != self.style {
             self.close_path();
@@ -372,8 +372,8 @@ fn stroke_style(stroke: Stroke) -> String {
     format!("style=\"fill:none;stroke:{ink};stroke-width:{width}{dash};stroke-linejoin:round\"")
 }
 
-/// Text as it must stand in SVG and HTML. `@` is written as a reference, so that
-/// no text is taken for a colour.
+/// Escapes a text for SVG and HTML. `@` is written as a character reference, so that no text is
+/// mistaken for a colour.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

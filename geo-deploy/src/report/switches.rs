@@ -1,5 +1,5 @@
-//! Changes of strategy, and what they cost clients; parts of the key space with strategies of
-//! their own.
+//! Changes of strategy and their cost to clients, and parts of the key space that have their own
+//! strategies.
 
 use leasehold_ycsb::sample::{OpOutcome, Sample};
 use serde::Serialize;
@@ -11,10 +11,11 @@ use super::tolerance::Tolerance;
 use super::{ExperimentReport, StrategyRun};
 use crate::experiment::StrategyPlan;
 
-/// A part's mean may differ by so much from that of its strategy alone, as a share.
+/// Largest relative difference between a part's mean and that of its strategy by itself at which
+/// they are considered equal.
 const AS_ALONE: f64 = 0.02;
 
-/// A line for each change; `None` if there was none.
+/// Returns a table with a line for each change of strategy; `None` if there was none.
 pub(super) fn table(report: &ExperimentReport) -> Option<Table> {
     let title =
         "Changes of strategy: operations that failed, and local reads that they interrupted";
@@ -70,21 +71,21 @@ pub(super) fn prose(report: &ExperimentReport) -> Option<String> {
 /// Figures of one part of the key space in one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PartSummary {
-    /// Number of its first key.
+    /// First key of the part.
     pub from: u64,
-    /// The strategy in force for it at the end.
+    /// Strategy that is in force for the part at the end of the run.
     pub strategy: String,
-    /// Operations answered.
+    /// Number of answered operations.
     pub ops: u64,
-    /// Mean latency by operation.
+    /// Mean latency over operations, in ms.
     pub mean_ms: f64,
     /// Share of reads that were local.
     pub local_fraction: f64,
-    /// Share of writes at their minimum.
+    /// Share of writes at their minimum latency.
     pub min_latency_fraction: f64,
 }
 
-/// Every part of a run; empty if the key space has only one.
+/// Returns all parts of a run; empty if the key space has only one part.
 pub(super) fn parts(report: &ExperimentReport, run: &StrategyRun) -> Vec<PartSummary> {
     let Some(plan) = report.plan(run).filter(|_| run.parts.len() > 1) else {
         return Vec::new();
@@ -101,7 +102,7 @@ pub(super) fn parts(report: &ExperimentReport, run: &StrategyRun) -> Vec<PartSum
     run.parts.iter().enumerate().map(part).collect()
 }
 
-/// The strategy that is in force at the end for the key `from`.
+/// Returns the strategy that is in force for the key `from` at the end of the run.
 fn strategy_of<'a>(report: &ExperimentReport, plan: &'a StrategyPlan, from: u64) -> &'a str {
     let keys = report.experiment.workload.keys;
     let concerns = |(first, after): (u64, u64)| (first..after).contains(&from);
@@ -149,7 +150,8 @@ fn figures<'a>(
     }
 }
 
-/// A line for each part and run, beside the same part where its strategy is that of all keys.
+/// Returns a table with a line for each part and run. Each part is shown next to the same part of a
+/// run in which its strategy is that of all keys.
 pub(super) fn parts_table(summary: &ExperimentSummary) -> Option<Table> {
     let title =
         "Parts of the key space, each beside the same keys in the run where its strategy is alone";

@@ -1,20 +1,20 @@
-//! One table, three renderings: terminal, Markdown and HTML.
+//! A table that can be rendered for a terminal, as Markdown and as HTML.
 
 use super::svg::escape;
 
-/// A table; the first column is text, the others are figures.
+/// A table. Its first column is text, and the others are figures, unless they are marked as text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Table {
     pub title: String,
     pub columns: Vec<String>,
     pub rows: Vec<Vec<String>>,
-    /// All columns are text, not figures.
+    /// Whether all columns are text.
     pub words: bool,
-    /// Number of first columns that are text.
+    /// Number of columns at the beginning that are text.
     pub words_first: usize,
 }
 
-/// Sign in place of a missing figure.
+/// Sign that replaces a missing figure.
 const DASH: &str = "–";
 
 impl Table {
@@ -28,7 +28,7 @@ impl Table {
         }
     }
 
-    /// Leaves out columns that hold no figure.
+    /// Omits columns without a figure.
     pub(super) fn without_empty_columns(mut self) -> Table {
         let empty = |rows: &[Vec<String>], column: usize| {
             let mut cells = rows.iter().filter_map(|row| row.get(column));
@@ -45,7 +45,7 @@ impl Table {
         self
     }
 
-    /// For a terminal: aligned, no colours.
+    /// Renders the table for a terminal: aligned, without colours.
     pub(super) fn text(&self) -> String {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
@@ -67,7 +67,7 @@ impl Table {
         format!("{}\n{}{rule}\n{rows}", self.title, line(&self.columns))
     }
 
-    /// For `report.md`.
+    /// Renders the table for `report.md`.
     pub(super) fn markdown(&self) -> String {
         let line = |cells: &[String]| {
             let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
@@ -86,7 +86,7 @@ impl Table {
         )
     }
 
-    /// For the page.
+    /// Renders the table for the page.
     pub(super) fn html(&self) -> String {
         let cell = |(column, cell): (usize, &String), tag: &str| {
             let class = if column > 0 && column < self.words_first {
@@ -113,7 +113,7 @@ impl Table {
     }
 }
 
-/// A count, its thousands set apart.
+/// Returns a count with separated thousands.
 pub(super) fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -126,7 +126,7 @@ pub(super) fn grouped(count: u64) -> String {
     text
 }
 
-/// Milliseconds: two decimals below ten, one above.
+/// Returns milliseconds with two decimals below ten, and one otherwise.
 pub(super) fn ms(value: f64) -> String {
     if value < 10.0 {
         format!("{value:.2}")
@@ -135,7 +135,7 @@ pub(super) fn ms(value: f64) -> String {
     }
 }
 
-/// Several bounds in ms; a dash where the strategy does not decide them.
+/// Returns several bounds in ms, or a dash if the strategy does not determine them.
 pub(super) fn bounds(values: &[f64]) -> String {
     let shown = |value: &f64| format!("{}", (value * 10.0).round() / 10.0);
     match values {
@@ -144,12 +144,12 @@ pub(super) fn bounds(values: &[f64]) -> String {
     }
 }
 
-/// A share as a percentage.
+/// Returns a share as a percentage.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
-/// A share as a percentage, or a dash.
+/// Returns a share as a percentage, or a dash if there is none.
 pub(super) fn percent_or_dash(share: Option<f64>) -> String {
     share.map_or_else(|| DASH.to_owned(), percent)
 }

@@ -1,4 +1,4 @@
-//! The tables of a report, and their contents.
+//! The tables of a report.
 
 use super::paper;
 use super::summary::{ExperimentSummary, RunSummary, SiteSummary};
@@ -6,10 +6,10 @@ use super::table::{Table, bounds, grouped, ms, percent, percent_or_dash};
 use super::{ExperimentReport, MeasuredInterval, RunEvent, StrategyRun};
 use crate::wan::{NetworkReport, PairReport};
 
-/// Most events that a page lists.
+/// Maximum number of events that a page lists.
 const EVENTS_MAX: usize = 60;
 
-/// One line per strategy.
+/// Returns a table with one line for each strategy.
 pub(super) fn overview(report: &ExperimentReport, summary: &ExperimentSummary) -> Table {
     let title = format!(
         "{} on {}, seed {}",
@@ -55,7 +55,8 @@ pub(super) fn overview(report: &ExperimentReport, summary: &ExperimentSummary) -
     table
 }
 
-/// One table per strategy, one line per site: measurement beside bound.
+/// Returns a table for each strategy, with one line for each site: the measurement next to its
+/// bound.
 pub(super) fn per_run(report: &ExperimentReport, summary: &ExperimentSummary) -> Vec<Table> {
     let runs = report.runs.iter().zip(&summary.runs);
     runs.map(|(run, figures)| sites(run, figures)).collect()
@@ -114,7 +115,7 @@ fn site(figures: &SiteSummary) -> Vec<String> {
     ]
 }
 
-/// Means, tails and paths: what the per-site tables have no room for.
+/// Returns tables of means, percentiles and paths, for which the per-site tables have no room.
 pub(super) fn details(summary: &ExperimentSummary) -> Vec<Table> {
     let columns = [
         "site",
@@ -154,8 +155,8 @@ pub(super) fn details(summary: &ExperimentSummary) -> Vec<Table> {
     summary.runs.iter().map(table).collect()
 }
 
-/// Local reads beside perfect bookkeeping and what the paper reports, for the
-/// strategies that learn; `None` if there is no such run.
+/// Returns a table of local reads next to perfect bookkeeping and the paper's figures, for the
+/// strategies that learn holders; `None` if there is no such run.
 pub(super) fn learning(report: &ExperimentReport, summary: &ExperimentSummary) -> Option<Table> {
     let columns = [
         "site",
@@ -186,7 +187,7 @@ pub(super) fn learning(report: &ExperimentReport, summary: &ExperimentSummary) -
     (!table.rows.is_empty()).then(|| table.without_empty_columns())
 }
 
-/// Writes at their minimum, sites across.
+/// Returns a table of the share of writes at their minimum latency, with a column for each site.
 pub(super) fn minimum(report: &ExperimentReport, summary: &ExperimentSummary) -> Table {
     let mut columns = vec!["strategy"];
     columns.extend(report.topology.names());
@@ -218,7 +219,8 @@ pub(super) fn minimum(report: &ExperimentReport, summary: &ExperimentSummary) ->
     table.without_empty_columns()
 }
 
-/// Returns the share of writes that bookkeeping would have left at the minimum, over all sites.
+/// Returns the share of writes over all sites that would have been at their minimum with perfect
+/// bookkeeping.
 pub(super) fn bookkeeping_minimum(run: &RunSummary) -> Option<f64> {
     let mut sum = 0.0;
     let mut count = 0;
@@ -229,8 +231,8 @@ pub(super) fn bookkeeping_minimum(run: &RunSummary) -> Option<f64> {
     (count > 0).then(|| sum / count as f64)
 }
 
-/// The part of each run in which operations were counted, and the operations of each
-/// site in it, failed ones included.
+/// Returns a table of the measured interval of each run, and of the number of operations of each
+/// site in it, including failed ones.
 pub(super) fn measured(report: &ExperimentReport, summary: &ExperimentSummary) -> Table {
     let mut columns = vec!["strategy", "from s", "to s"];
     columns.extend(report.topology.names());
@@ -258,8 +260,8 @@ fn dash() -> String {
     "–".to_owned()
 }
 
-/// The round trips asked for; where they were measured, every pair beside what probes
-/// found in each run.
+/// Returns a table of the requested round trips. If round trips were measured, it has every pair of
+/// sites next to the results of the probes in each run.
 pub(super) fn network(report: &ExperimentReport) -> Table {
     let networks = report
         .runs
@@ -272,7 +274,7 @@ pub(super) fn network(report: &ExperimentReport) -> Table {
     }
 }
 
-/// Whether any run measured its network.
+/// Returns true if the network was measured in any run.
 pub(super) fn has_measured(report: &ExperimentReport) -> bool {
     report.runs.iter().any(|run| run.network.is_some())
 }
@@ -325,7 +327,8 @@ fn probed_rtts(
     table
 }
 
-/// Returns the events in order, without configurations; only the first ones if there are many.
+/// Returns the events in order, without configurations. If there are many, only the first ones are
+/// returned.
 pub(super) fn events(report: &ExperimentReport) -> Table {
     let mut events = report.all_events();
     events.retain(|event| event.kind != RunEvent::CONFIGURATION);
@@ -357,7 +360,7 @@ pub(super) fn events(report: &ExperimentReport) -> Table {
     table
 }
 
-/// Counters of the replicas, runs across.
+/// Returns a table of the replicas' counters, with a column for each run.
 pub(super) fn counters(summary: &ExperimentSummary) -> Option<Table> {
     let mut columns = vec!["counter"];
     columns.extend(summary.runs.iter().map(|run| run.label.as_str()));

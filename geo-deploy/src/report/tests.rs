@@ -27,11 +27,12 @@ fn manifest() -> Manifest {
 fn experiment(keys: u64) -> Experiment {
     let sets = ["requests=100", "warmup=50", &format!("keys={keys}")];
     let sets = sets.map(str::to_owned);
-    // The paper's figures belong to its own key space.
+    // The paper's figures are only comparable with the key space of the paper.
     Experiment::find("fig6").unwrap().with(&sets).unwrap()
 }
 
-/// An ideal cluster: every operation takes its bound and the way within its site.
+/// Returns a run of an ideal cluster: every operation takes its bound and the round trip within its
+/// site.
 fn ideal_run(e: &Experiment, plan: &StrategyPlan) -> StrategyRun {
     let topology = &e.topology;
     let bounds = Bounds::new(topology, CA);
@@ -163,7 +164,7 @@ fn sample(kind: OpKind, path: Served, end: OpOutcome, latency_ms: f64) -> Sample
     }
 }
 
-/// One run with exactly these samples.
+/// Returns a report with a single run that has exactly these samples.
 fn with_samples(samples: Vec<Sample>) -> ExperimentReport {
     let mut report = ideal(1_000);
     report.runs.truncate(1);
@@ -192,7 +193,7 @@ fn figures_of_an_ideal_run_are_its_bounds() {
     assert_eq!(run("QL-uniform").sites[0].writes.bounds_ms, [130.0, 270.0]);
     assert_eq!(run("QL").sites[0].writes.bounds_ms, [] as [f64; 0]);
     for site in &run("QL").sites {
-        // The ideal cluster keeps the same books as `bookkeeping`.
+        // The ideal cluster does the same bookkeeping as `bookkeeping`.
         assert_eq!(
             Some(site.reads.local_fraction),
             site.reads.bookkeeping_fraction
@@ -344,8 +345,9 @@ fn configurations_alone_make_no_timeline() {
     assert!(!markdown.contains("3 keys") && !markdown.contains("timeline"));
 }
 
-/// Two clients at each site, once a second each for 60 s; OR dies at 10 s and does not come
-/// back. Writes of keys leased to it wait until 18.5 s, everything asked at OR fails.
+/// A run with two clients at each site, each of which sends a request once a second for 60 s. OR
+/// fails at 10 s and does not recover. Writes of keys that are leased to OR wait until 18.5 s. All
+/// requests to OR fail.
 fn faulty() -> ExperimentReport {
     let mut report = ideal(1_000);
     report.runs.truncate(1);
@@ -411,7 +413,7 @@ fn outages_are_told_apart_by_site_operation_and_lease_and_put_beside_their_bound
         found.expect("such operations were due").clone()
     };
     let stalled = seen("JP", "writes", true);
-    // The first write of such a key at JP is due at 11.007 s.
+    // The first write at JP of a key leased to OR is due at 11.007 s.
     assert_eq!(stalled.outage_s, 18.5 - 11.007);
     assert_eq!(
         (stalled.bound_s, stalled.within_bound()),
@@ -480,7 +482,7 @@ fn faults_make_a_timeline() {
     assert_eq!(kinds, expected);
     assert_eq!(events[0].sites, ["OR"]);
     let timeline = text("timeline.csv");
-    // Two writes started at 11.0 s, one of which took until 18.5 s, when four others ended too.
+    // Two writes started at 11.0 s. One of them took until 18.5 s, when four others ended too.
     assert!(
         timeline.contains("QL,JP,writes,11.0,2,0,0,130.000,7493.000,7493.000,0\n"),
         "{timeline}"
@@ -712,8 +714,8 @@ fn terminal_tables_line_up() {
     }
 }
 
-/// A run of 40 s in which a site reads once a second: in 1 ms, and in 100 ms for the 10 s
-/// after something was changed at 20 s.
+/// A run of 40 s in which a site reads once a second. Reads take 1 ms, and 100 ms for the 10 s
+/// after a change at 20 s.
 fn changed(kind: &str, text: &str) -> ExperimentReport {
     let slow = |at_s: u64| (20..30).contains(&at_s);
     let read = |at_s: u64| Sample {
@@ -815,7 +817,7 @@ fn parts_of_the_key_space_stand_beside_their_strategy_alone() {
     assert_eq!(strategies, ["quorum", "all"]);
     assert_eq!(parts[0].ops + parts[1].ops, summary.runs[0].ops);
     let table = switches::parts_table(&summary).unwrap().markdown();
-    // The ideal run knows nothing of the change: its second part is far from Megastore's.
+    // The ideal run ignores the change, so its second part is far from Megastore's.
     assert!(
         table.contains("| 500 | QL | all |") && table.contains("| NO |"),
         "{table}"

@@ -1,5 +1,5 @@
-//! The files of a throughput experiment: bars of reads and writes a second, and what each
-//! takes of the servers' processors.
+//! The files of a throughput experiment: bars of reads and writes a second, and of the servers'
+//! processor time for each operation.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use super::table::{Table, grouped, percent};
 use super::{page, render};
 use crate::throughput::{Case, CaseThroughput, OperationThroughput, ThroughputExperiment};
 
-/// Figures that the paper reports (Fig. 8): reads and writes a second, in thousands.
+/// Figures of the paper (Fig. 8): reads and writes a second, in thousands.
 const PAPER: [(&str, bool, f64, Option<f64>); 4] = [
     ("leader", true, 149.0, Some(132.0)),
     ("all", true, 617.0, Some(125.0)),
@@ -28,7 +28,7 @@ const TOP: f64 = 64.0;
 const PLOT_HEIGHT: f64 = 220.0;
 const HEIGHT: f64 = TOP + PLOT_HEIGHT + 60.0;
 
-/// A case and the medians of its runs.
+/// A case, with the medians of its runs.
 #[derive(Clone, Debug, Serialize)]
 struct CaseRow {
     label: String,
@@ -39,7 +39,7 @@ struct CaseRow {
     runs: Vec<CaseThroughput>,
 }
 
-/// Measurements of a throughput experiment.
+/// Report of a throughput experiment.
 #[derive(Clone, Debug)]
 pub struct ThroughputReport {
     experiment: ThroughputExperiment,
@@ -47,7 +47,7 @@ pub struct ThroughputReport {
     rows: Vec<CaseRow>,
 }
 
-/// A figure of a rate, to be compared.
+/// Function that returns a figure to be compared.
 type Value = fn(&OperationThroughput) -> f64;
 
 fn median(
@@ -76,7 +76,7 @@ fn median(
 }
 
 impl ThroughputReport {
-    /// Creates the report from the cases and the measurements of each of their runs.
+    /// Creates the report from the cases, each with the measurements of its runs.
     pub fn new(
         experiment: ThroughputExperiment,
         manifest: Manifest,
@@ -97,7 +97,7 @@ impl ThroughputReport {
         }
     }
 
-    /// The tables, for a terminal.
+    /// Returns the tables, for a terminal.
     pub fn terminal(&self) -> String {
         let tables = self.tables().into_iter().map(|table| table.text());
         let tables: Vec<String> = tables.collect();
@@ -108,7 +108,7 @@ impl ThroughputReport {
     /// Writes all files into `dir`.
     ///
     /// # Errors
-    /// If a file cannot be written; the error names it.
+    /// Returns an error if a file cannot be written; the error names it.
     pub fn write(&self, dir: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
         let put = |name: &str, bytes: &[u8]| {
@@ -133,7 +133,7 @@ impl ThroughputReport {
         put("report.html", self.html(&figures).as_bytes())
     }
 
-    /// Warnings first, then how the strategies compare.
+    /// Returns warnings, followed by a comparison of the strategies.
     fn findings(&self) -> Vec<String> {
         let mut findings = Vec::new();
         for row in &self.rows {
@@ -339,7 +339,7 @@ impl ThroughputReport {
     }
 }
 
-/// Compares two cases: as measured, and by the processor time of the busiest replica.
+/// Compares two cases by their measured rates, and by the processor time of the busiest replica.
 fn compared(
     what: &str,
     row: &CaseRow,
@@ -366,7 +366,7 @@ fn compared(
     )
 }
 
-/// The colour that a strategy has in every report.
+/// Returns the colour of a strategy, which is the same in every report.
 fn look(strategy: &str) -> usize {
     match strategy {
         "quorum" => 0,
@@ -408,7 +408,7 @@ fn cells(row: &CaseRow, reads: bool) -> Vec<String> {
     ]
 }
 
-/// With as many digits as matter.
+/// Writes a value with its significant digits.
 fn short(value: f64) -> String {
     match value {
         value if value < 10.0 => format!("{value:.2}"),

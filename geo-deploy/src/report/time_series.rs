@@ -1,5 +1,5 @@
-//! Course of a run over time: means of stretches of a few seconds, and the time until a strategy is
-//! as good as before when the requests of clients change.
+//! Course of a run over time: means over stretches of a few seconds. When the clients' requests
+//! change, the time until a strategy is as good as before.
 
 use std::fmt::Write;
 
@@ -11,26 +11,26 @@ use super::summary::{ExperimentSummary, is_local};
 use super::table::{Table, ms};
 use super::{ExperimentReport, MeasuredInterval, RunEvent, StrategyRun};
 
-/// Longest stretch of time of which a mean is shown, in s.
+/// Maximum length of a stretch of time for which a mean is shown, in s.
 const STRETCH_S: f64 = 5.0;
-/// A mean at most so much above the steady one is as good as before.
+/// Ratio to the steady mean up to which a mean is as good as before.
 const AS_BEFORE: f64 = 1.1;
-/// In how many reconfiguration periods `cost` must be as good as before.
+/// Number of reconfiguration periods within which `cost` must be as good as before.
 const PERIODS_MAX: f64 = 2.0;
 
-/// Something that clients or operators did on purpose, and that is no fault.
+/// A deliberate change by clients or operators, which is not a fault.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ChangeMark {
-    /// In s since the measured interval began.
+    /// Time of the change, in s since the measured interval began.
     pub at_s: f64,
-    /// Text that a picture writes next to it.
+    /// Text that a figure shows next to the mark.
     pub text: String,
 }
 
-/// The answered operations that started in a stretch of time.
+/// Answered operations that started in a stretch of time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct TimeSlice {
-    /// Beginning and end, in s since the measured interval began.
+    /// Beginning of the stretch, in s since the measured interval began.
     pub from_s: f64,
     pub to_s: f64,
     pub operations: u64,
@@ -44,7 +44,7 @@ impl TimeSlice {
         self.sum_ms / self.operations.max(1) as f64
     }
 
-    /// Share of reads that were local; `None` if nothing was read.
+    /// Returns the share of reads that were local; `None` if there were no reads.
     pub(super) fn local(&self) -> Option<f64> {
         (self.reads > 0).then(|| share(self.local, self.reads))
     }
@@ -62,22 +62,22 @@ impl TimeSlice {
 /// Time until a strategy was as good as before a change of the clients' requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Adaptation {
-    /// When it changed, in s since the measured interval began.
+    /// Time of the change, in s since the measured interval began.
     pub at_s: f64,
-    /// Mean latency of the last two reconfiguration periods before.
+    /// Mean latency of the last two reconfiguration periods before the change, in ms.
     pub steady_ms: f64,
-    /// Greatest mean of a stretch after it.
+    /// Greatest mean latency of a stretch after the change, in ms.
     pub worst_ms: f64,
-    /// From the change until the mean of a stretch, and of all that follow up to the next
-    /// change, is within a tenth of the steady one; `None`: not before that.
+    /// Time in s from the change to the first stretch from which on all means, up to the next
+    /// change, are at most a tenth above the steady one; `None` if there is no such stretch.
     pub back_after_s: Option<f64>,
-    /// The same in reconfiguration periods.
+    /// `back_after_s` in reconfiguration periods.
     pub back_after_periods: Option<f64>,
-    /// Whether that was soon enough, if anything is demanded of the strategy.
+    /// Whether the strategy was as good as before soon enough; `None` if nothing is required of it.
     pub kept: Option<bool>,
 }
 
-/// Whether a report has anything to show over time.
+/// Whether a report has something to show over time.
 pub(super) fn is_shown(report: &ExperimentReport) -> bool {
     report.runs.iter().any(|run| !marks(report, run).is_empty())
 }
@@ -114,8 +114,8 @@ fn period_s(report: &ExperimentReport) -> f64 {
     report.experiment.lease.reconfigure().as_secs_f64()
 }
 
-/// Stretches from the beginning of the measured interval to its end; the last one may be
-/// shorter, and is left out if it is much shorter.
+/// Divides the measured interval into stretches of time. The last stretch may be shorter, and is
+/// omitted if it is much shorter.
 pub(super) fn time_slices(report: &ExperimentReport, run: &StrategyRun) -> Vec<TimeSlice> {
     let width_s = STRETCH_S.min(period_s(report) / 2.0);
     let start_s = run.measured.unwrap_or_default().start_s;
@@ -169,7 +169,7 @@ pub(super) fn adaptations(report: &ExperimentReport, run: &StrategyRun) -> Vec<A
         .collect()
 }
 
-/// `None` if nothing was asked before or after.
+/// Returns the adaptation to one change; `None` if there were no requests before or after it.
 fn of_change(before: &[&TimeSlice], after: &[&TimeSlice]) -> Option<Adaptation> {
     let at_s = after.first()?.from_s;
     let steady_ms = mean_ms(before)?;
@@ -189,14 +189,15 @@ fn of_change(before: &[&TimeSlice], after: &[&TimeSlice]) -> Option<Adaptation> 
     })
 }
 
-/// Mean latency of all operations of several stretches, in ms.
+/// Returns the mean latency of all operations in several stretches, in ms.
 fn mean_ms(stretches: &[&TimeSlice]) -> Option<f64> {
     let operations: u64 = stretches.iter().map(|s| s.operations).sum();
     let sum: f64 = stretches.iter().map(|s| s.sum_ms).sum();
     (operations > 0).then(|| sum / operations as f64)
 }
 
-/// A line for each strategy and change; `None` if what clients ask for never changed.
+/// Returns a table with a line for each strategy and change; `None` if the clients' requests never
+/// changed.
 pub(super) fn table(summary: &ExperimentSummary) -> Option<Table> {
     let title = "How soon each strategy was as good as before, after what clients ask for changed";
     let columns = [
@@ -231,8 +232,9 @@ pub(super) fn table(summary: &ExperimentSummary) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// One line per strategy and stretch: `strategy,start_s,end_s,operations,mean_ms,local`.
-/// Times count from the beginning of the measured interval.
+/// Returns one line for each strategy and stretch:
+/// `strategy,start_s,end_s,operations,mean_ms,local`. Times are since the beginning of the measured
+/// interval.
 pub(super) fn csv(report: &ExperimentReport) -> String {
     let mut csv = String::from("strategy,start_s,end_s,operations,mean_ms,local\n");
     for run in &report.runs {
@@ -249,7 +251,7 @@ pub(super) fn csv(report: &ExperimentReport) -> String {
     csv
 }
 
-/// Returns an explanation of the picture and the table.
+/// Returns an explanation of the figure and the table.
 pub(super) fn prose(report: &ExperimentReport) -> Vec<String> {
     let width_s = STRETCH_S.min(period_s(report) / 2.0);
     let picture = format!(
@@ -303,7 +305,7 @@ mod tests {
         let found = of(&[90.0, 110.0], &[150.0, 130.0, 109.0, 105.0]);
         assert_eq!((found.steady_ms, found.worst_ms), (100.0, 150.0));
         assert_eq!(found.back_after_s, Some(10.0));
-        // One good stretch does not count if the time after it is not as good.
+        // A good stretch is ignored if later stretches are worse.
         let found = of(&[100.0], &[150.0, 105.0, 140.0, 130.0, 100.0]);
         assert_eq!(found.back_after_s, Some(20.0));
         assert_eq!(of(&[100.0], &[101.0, 99.0]).back_after_s, Some(0.0));

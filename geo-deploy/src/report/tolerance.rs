@@ -1,8 +1,9 @@
-//! When a write counts as being at its minimum.
+//! Tolerance within which a write is at its minimum latency.
 
 use super::ExperimentReport;
 
-/// Largest excess of a write over its bound: the greater of the two.
+/// Largest excess of a write's latency over its bound: the greater of an absolute and a relative
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tolerance {
     ms: f64,
@@ -10,8 +11,9 @@ pub(super) struct Tolerance {
 }
 
 impl Tolerance {
-    /// In virtual time only the way within a site and a sync are added to the bound. Real
-    /// processes that share a machine add their scheduling, their timers and its disk.
+    /// Returns the tolerance for a report. In virtual time, only the round trip within a site and a
+    /// sync are added to the bound. Real processes on one machine also add the delays of its
+    /// scheduler, timers and disk.
     pub(super) fn of(report: &ExperimentReport) -> Tolerance {
         match report.backend.as_str() {
             "sim" => Tolerance {
@@ -25,12 +27,12 @@ impl Tolerance {
         }
     }
 
-    /// The greatest latency that counts.
+    /// Returns the greatest latency that is within the tolerance.
     pub(super) fn limit_ms(self, bound_ms: f64) -> f64 {
         bound_ms + self.ms.max(bound_ms * self.share)
     }
 
-    /// As in "within 3 ms or 3%".
+    /// Describes the tolerance, for example "within 3 ms or 3%".
     pub(super) fn words(self) -> String {
         if self.share > 0.0 {
             format!("{} ms or {}%", self.ms, self.share * 100.0)

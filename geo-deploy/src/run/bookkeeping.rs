@@ -1,16 +1,16 @@
 //! Shares that one policy reaches with perfect bookkeeping: the share of reads that it would have
-//! served locally, and of writes that it would have left at their minimum.
+//! served locally, and the share of writes that it would have left at their minimum latency.
 //!
-//! No strategy knows reads that have not happened yet. So even one that learns of every
-//! read at once, and changes holders without delay, misses the first reads of a key.
-//! This computes the shares that such a strategy would reach on the operations of one
-//! run, in their order. It follows the policy of `quorum`: a key is held by the leader
-//! and the N/2 others that have read it most. Replicas near the leader come first where
-//! reads do not decide, and hold the keys that nobody has read. The shares depend on the
-//! number of requests, so every run is compared with its own.
+//! No strategy knows reads that have not happened yet. So even a strategy that learns of every read
+//! immediately, and changes holders without delay, misses the first reads of a key. This module
+//! computes the shares that such a strategy would reach on the operations of one run, in their
+//! order. It follows the policy of `quorum`: a key is held by the leader and by the N/2 other sites
+//! that have read it most often. Among sites with equally many reads, those nearer to the leader
+//! are preferred, so they hold the keys that no site has read. The shares depend on the number of
+//! requests, so every run is compared with its own shares.
 //!
-//! It is a yardstick for `quorum`, not a ceiling. Holders that were chosen earlier, or by
-//! another policy, can suit later requests better, so a run may exceed it.
+//! The shares are a yardstick for `quorum`, not an upper bound. Holders that were chosen earlier,
+//! or by another policy, can suit later requests better, so a run may exceed the shares.
 
 use std::collections::HashMap;
 
@@ -22,27 +22,30 @@ use crate::topology::Topology;
 /// One operation, in order of issue over all sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IssuedOperation {
-    /// Where it was issued: a site's index in the topology.
+    /// Site at which it was issued, by index in the topology.
     pub site: usize,
-    /// A read, or else a write.
+    /// Whether it is a read; otherwise it is a write.
     pub is_read: bool,
-    /// Its key's number.
+    /// Number of the key.
     pub key: u64,
-    /// Whether it belongs to the measured phase. Earlier ones only teach.
+    /// Whether it belongs to the measured phase. Earlier operations are not measured, but their
+    /// reads are part of the bookkeeping.
     pub measured: bool,
 }
 
-/// Shares that perfect bookkeeping would have reached, from 0 to 1, per site; 0 where nothing was
-/// measured.
+/// Shares from 0 to 1 that perfect bookkeeping would have reached, one for each site; 0 if no
+/// operation of the site was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bookkeeping {
-    /// Share of the site's reads that it would have served itself.
+    /// Share of the site's reads that its own replica would have served.
     pub local_reads: Vec<f64>,
-    /// Share of the site's writes within 1 ms of their leader-lease bound.
+    /// Share of the site's writes with a latency bound within [`AT_MINIMUM_SLACK_MS`] of the bound
+    /// under a leader lease alone.
     pub writes_at_minimum: Vec<f64>,
 }
 
-/// Writes this much above their leader-lease bound, in ms, still count as at it.
+/// Distance, in ms, above its leader-lease bound up to which a write is still regarded as at its
+/// minimum.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
 #[derive(Clone, Copy, Default)]
@@ -65,7 +68,7 @@ impl Share {
     }
 }
 
-/// The shares for a run of the operations `stream`, led from site `leader`.
+/// Computes the shares for a run with the operations `stream` and a leader at site `leader`.
 ///
 /// # Panics
 /// If `leader` or an operation's site is not in the topology.
@@ -96,17 +99,18 @@ pub fn bookkeeping(
     }
 }
 
-/// Every read so far, and the holders that follow from it.
+/// Counts of all reads so far, from which the holders of each key follow.
 struct Ledger {
     bounds: Bounds,
     n: usize,
     leader: usize,
-    /// The other sites, nearest to the leader first: fills, and breaks ties.
+    /// Sites other than the leader's, the nearest to the leader first. Their order decides between
+    /// sites with equally many reads.
     nearest: Vec<usize>,
-    /// Where each key's counts begin in `counts`.
+    /// Index in `counts` at which the counts of each key begin.
     rows: HashMap<u64, usize, FixedState>,
     counts: Vec<u32>,
-    /// By site and holders, whether writes at the site stay at their minimum.
+    /// Whether writes stay at their minimum, by the site that writes and the holders of the key.
     minimum: HashMap<(usize, SiteSet), bool, FixedState>,
 }
 
@@ -126,7 +130,8 @@ impl Ledger {
     fn holders(&self, key: u64) -> SiteSet {
         let mut ranked = self.nearest.clone();
         if let Some(&row) = self.rows.get(&key) {
-            // Stable: among equals, and so among those that never read, the nearest first.
+            // The sort is stable: sites with equally many reads, also with none, stay in order of
+            // distance.
             ranked.sort_by_key(|&site| std::cmp::Reverse(self.counts[row + site]));
         }
         ranked
@@ -174,7 +179,7 @@ mod tests {
     #[test]
     fn unread_keys_are_held_near_the_leader() {
         let paper = Topology::paper();
-        // One first read each, of different keys.
+        // Each site reads a key of its own, once.
         let found = bookkeeping(&paper, CA, (0..5).map(|site| read(site, site as u64)));
         assert_eq!(found.local_reads, [0.0, 1.0, 1.0, 1.0, 0.0]);
     }
@@ -202,7 +207,8 @@ mod tests {
             ..read(site, 7)
         };
         let found = bookkeeping(&paper, CA, [write(3), read(4, 7), write(3), write(0)]);
-        // VA: at the minimum while near holders have the key, not once IRL has it.
+        // The writes at VA are at their minimum while only near sites hold the key, but not after
+        // IRL holds it, too.
         assert_eq!(found.writes_at_minimum, [0.0, 0.0, 0.0, 0.5, 0.0]);
     }
 
@@ -217,8 +223,8 @@ mod tests {
         assert_eq!(found.local_reads[0], 1.0);
     }
 
-    /// The paper's workload: Zipf 0.99 over 100,000 keys, another permutation at
-    /// each site, ten clients a site taking turns.
+    /// Returns the paper's workload: keys drawn by Zipf 0.99 from 100,000, ranked differently at
+    /// each site, and ten clients at each site that take turns.
     fn paper_stream(
         reads: f64,
         requests: u64,

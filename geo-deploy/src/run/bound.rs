@@ -1,7 +1,7 @@
 //! Lower bounds: the latency that distance alone costs any implementation.
 //!
-//! The formulas are those of [`leasehold_leases::latency`], by which replicas choose holders; here
-//! they are asked with the round trips of a topology.
+//! The formulas are those of [`leasehold_leases::latency`], by which replicas choose holders. This
+//! module applies them to the round trips of a topology.
 
 use leasehold_leases::latency::{Distance, RoundTrips};
 use leasehold_leases::{ReplicaId, ReplicaSet};
@@ -16,15 +16,15 @@ use crate::topology::Topology;
 pub struct SiteSet(pub u64);
 
 impl SiteSet {
-    /// No site.
+    /// The empty set.
     pub const EMPTY: SiteSet = SiteSet(0);
 
-    /// One site.
+    /// Returns the set with only this site.
     pub fn one(site: usize) -> SiteSet {
         SiteSet(1 << site)
     }
 
-    /// The first `n` sites, `n` at most 64.
+    /// Returns the set of the first `n` sites, `n` at most 64.
     pub fn all(n: usize) -> SiteSet {
         SiteSet(u64::MAX.checked_shr(64 - n as u32).unwrap_or(0))
     }
@@ -34,17 +34,17 @@ impl SiteSet {
         self.0 >> site & 1 == 1
     }
 
-    /// Whether a site is in both.
+    /// Whether any site is in both sets.
     pub fn intersects(self, other: SiteSet) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// The sites of both.
+    /// Returns the set of the sites that are in either set.
     pub fn union(self, other: SiteSet) -> SiteSet {
         SiteSet(self.0 | other.0)
     }
 
-    /// The sites, rising.
+    /// Returns the sites in ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..64).filter(move |&site| self.contains(site))
     }
@@ -58,12 +58,12 @@ impl FromIterator<usize> for SiteSet {
 
 pub use leasehold_leases::latency::Replies;
 
-/// The bounds of one topology under one leader.
+/// Latency bounds of one topology under one leader.
 #[derive(Clone, Debug)]
 pub struct Bounds(Distance);
 
 impl Bounds {
-    /// Bounds with the replica at site `leader` leading.
+    /// Creates the bounds for a leader at site `leader`.
     ///
     /// # Panics
     /// If the topology has no such site.
@@ -73,32 +73,35 @@ impl Bounds {
         Bounds(Distance::new(rtts, replica(leader)))
     }
 
-    /// Least latency in ms of a write of a key held by `holders`, by a client at `origin`.
+    /// Returns the least latency, in ms, of a write by a client at `origin` to a key that `holders`
+    /// hold.
     pub fn write_ms(&self, origin: usize, holders: SiteSet, replies: Replies) -> f64 {
         let Bounds(distance) = self;
         distance.write_ms(replica(origin), ReplicaSet(holders.0), replies)
     }
 
-    /// The least any strategy allows a write at `origin`: the leader alone holds the key.
+    /// Returns the least latency, in ms, that any strategy allows for a write at `origin`: that of
+    /// a key that the leader alone holds.
     pub fn write_min_ms(&self, origin: usize) -> f64 {
         let alone = SiteSet::one(self.0.leader().index());
         self.write_ms(origin, alone, Replies::LeaderAndOrigin)
     }
 
-    /// Least latency in ms of a read at `origin`: 0 at a holder, else the round
-    /// trip to the nearest one; `None` if nobody holds the key.
+    /// Returns the least latency, in ms, of a read at `origin`: 0 at a holder, otherwise the round
+    /// trip to the nearest holder; `None` if no site holds the key.
     pub fn read_ms(&self, origin: usize, holders: SiteSet) -> Option<f64> {
         let held = holders != SiteSet::EMPTY;
         held.then(|| self.any_read_ms(origin, holders))
     }
 
-    /// The same, and if nobody holds the key the way to the leader, which asks a majority.
+    /// Returns the least latency, in ms, of a read at `origin`. Unlike [`Bounds::read_ms`] it also
+    /// covers a key without holders: then the leader serves the read after it has asked a majority.
     pub fn any_read_ms(&self, origin: usize, holders: SiteSet) -> f64 {
         self.0.read_ms(replica(origin), ReplicaSet(holders.0))
     }
 }
 
-/// The replica at a site: a topology has at most 64.
+/// Returns the identifier of the replica at a site. A topology has at most 64 sites.
 fn replica(site: usize) -> ReplicaId {
     ReplicaId(site as u8)
 }
@@ -168,7 +171,8 @@ mod tests {
     }
 
     proptest! {
-        /// The formula against its definition: all majorities, one by one.
+        /// Compares the formula with its definition: the minimum over all majorities, computed one
+        /// by one.
         #[test]
         fn best_majority_is_the_best_of_all(t in matrices(), leader in 0usize..8, origin in 0usize..8, holders: u64) {
             let n = t.len();
@@ -192,7 +196,7 @@ mod tests {
             prop_assert!((bounds.write_ms(origin, holders, Replies::LeaderAndOrigin) - castro).abs() < 1e-9);
         }
 
-        /// More holders never make a write faster, nor a read slower.
+        /// Checks that more holders never make a write faster, nor a read slower.
         #[test]
         fn holders_trade_writes_for_reads(t in matrices(), origin in 0usize..8, few: u64, more: u64) {
             let (n, origin) = (t.len(), origin % t.len());

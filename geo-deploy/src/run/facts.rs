@@ -1,6 +1,6 @@
-//! Facts that a backend reports of one run: operations, events, faults.
+//! Facts that a backend reports about one run: its operations, events and faults.
 //!
-//! All times of a run count from the same moment, *the beginning of the run*: starts of
+//! All times of a run are measured from the same moment, *the beginning of the run*: the starts of
 //! samples, events, faults and the measured interval.
 
 use std::collections::BTreeMap;
@@ -14,16 +14,16 @@ use crate::wan::NetworkReport;
 /// Verdict on whether a run's history was linearizable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HistoryVerdict {
-    /// Checked, and it is; with what was checked.
+    /// The history was checked and is linearizable. The text says what was checked.
     Yes(String),
-    /// Checked, and it is not; with the counterexample.
+    /// The history was checked and is not linearizable. The text is the counterexample.
     No(String),
-    /// Not checked; with the reason.
+    /// The history was not checked. The text is the reason.
     Unchecked(String),
 }
 
 impl HistoryVerdict {
-    /// `yes`, `no` or `unchecked`.
+    /// Returns the verdict as one word: `yes`, `no` or `unchecked`.
     pub fn word(&self) -> &'static str {
         match self {
             HistoryVerdict::Yes(_) => "yes",
@@ -32,8 +32,8 @@ impl HistoryVerdict {
         }
     }
 
-    /// Returns the result of the check: its extent and its findings, or the reason why there was
-    /// none.
+    /// Returns the text of the verdict: what was checked, the counterexample, or the reason why the
+    /// history was not checked.
     pub fn text(&self) -> &str {
         match self {
             HistoryVerdict::Yes(text)
@@ -43,33 +43,33 @@ impl HistoryVerdict {
     }
 }
 
-/// Something that happened during a run: an election, a configuration, the end of a
-/// lease. Faults are in [`StrategyRun::faults`], and become events from there.
+/// Event during a run: an election, a new configuration, the end of a lease. Faults are stored in
+/// [`StrategyRun::faults`]; [`StrategyRun::fault_events`] turns them into events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunEvent {
-    /// The run's label; `None` if it concerns all.
+    /// Label of the run; `None` if the event concerns all runs.
     pub run: Option<String>,
     /// Seconds since the run began (virtual time in the simulator).
     pub at_s: f64,
-    /// One of the constants below, or another word.
+    /// Kind of the event: one of the constants of this type, or another word.
     pub kind: String,
-    /// The sites concerned; none if it concerns all.
+    /// Names of the sites concerned; empty if the event concerns all sites.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sites: Vec<String>,
-    /// In words.
+    /// Description of the event.
     pub text: String,
 }
 
 impl RunEvent {
-    /// A fault begins. Made by [`StrategyRun::fault_events`].
+    /// A fault begins. [`StrategyRun::fault_events`] makes these events.
     pub const FAULT: &str = "fault";
-    /// A fault ends. Made by [`StrategyRun::fault_events`].
+    /// A fault ends. [`StrategyRun::fault_events`] makes these events.
     pub const FAULT_END: &str = "fault-end";
-    /// A replica campaigns or leads.
+    /// A replica begins to campaign or to lead.
     pub const ELECTION: &str = "election";
-    /// A new lease configuration: frequent, and no disturbance.
+    /// A new lease configuration is in force. This happens often, and disturbs nothing.
     pub const CONFIGURATION: &str = "configuration";
-    /// The leases of a replica that failed have run out, or it gave them up.
+    /// The leases of a failed replica have expired, or the replica has released them.
     pub const LEASE_END: &str = "lease-end";
     /// Two sites exchange their popular keys.
     pub const SWAP: &str = "swap";
@@ -79,106 +79,116 @@ impl RunEvent {
     pub const READY: &str = "ready";
 }
 
-/// The part of a run in which operations count, the same for all sites, in seconds since
-/// the run began.
+/// Part of a run in which operations are measured, the same for all sites. Times are in seconds
+/// since the run began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredInterval {
-    /// Its beginning: operations that start earlier warm up.
+    /// Beginning of the interval. Operations that start earlier are warm-up.
     pub start_s: f64,
-    /// Its end: operations that start later are not counted.
+    /// End of the interval. Operations that start later are not measured.
     pub end_s: f64,
 }
 
-/// A fault of a run, as it came to pass.
+/// Fault of a run, with the times at which it really began and ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FaultSpan {
-    /// When it began, in seconds since the run began.
+    /// Time at which the fault began, in seconds since the run began.
     pub at_s: f64,
-    /// When it ended, likewise; `None` if it lasted to the end of the run.
+    /// Time at which the fault ended, in seconds since the run began; `None` if it lasted to the
+    /// end of the run.
     pub until_s: Option<f64>,
     /// The sites at which replicas or links failed, by index in the topology.
     pub sites: SiteSet,
-    /// The action and its targets, as "kill OR". Faults of the same text are counted together.
+    /// Action of the fault and its targets, for example "kill OR". Reports treat faults with the
+    /// same text as repetitions of one fault.
     pub text: String,
-    /// Bounds promised to clients at each site, by the site's index; empty if there are none.
+    /// Bounds promised to clients, one entry for each site, by the site's index in the topology;
+    /// empty if nothing is promised.
     pub bounds: Vec<OutageBound>,
 }
 
-/// The longest outage, in seconds, that clients of one site may see because of a fault;
-/// `None` where nothing is promised.
+/// Longest outage, in seconds, that clients of one site may see because of a fault. A field is
+/// `None` if nothing is promised for its operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OutageBound {
-    /// Reads of keys that a replica of a failed site held a lease on.
+    /// Bound for reads of keys on which a replica of a failed site held a lease.
     pub leased_reads_s: Option<f64>,
-    /// Writes of such keys.
+    /// Bound for writes of keys on which a replica of a failed site held a lease.
     pub leased_writes_s: Option<f64>,
-    /// Reads of other keys.
+    /// Bound for reads of all other keys.
     pub other_reads_s: Option<f64>,
-    /// Writes of other keys.
+    /// Bound for writes of all other keys.
     pub other_writes_s: Option<f64>,
 }
 
-/// One strategy, measured.
+/// Measurements of one strategy, from one run or from several runs joined into one.
 #[derive(Clone, Debug)]
 pub struct StrategyRun {
-    /// Label in tables and plots.
+    /// Label of the run in tables and plots.
     pub label: String,
     /// The strategy's name.
     pub strategy: String,
-    /// The workload in words.
+    /// Description of the workload.
     pub workload: String,
-    /// Operations of the whole run, warm-up included: what `counters` are of.
+    /// Number of operations of the whole run, warm-up included. `counters` cover the same
+    /// operations.
     pub issued: u64,
     /// Every operation that started in the measured interval, failed ones included.
     pub samples: Vec<Sample>,
-    /// For each sample, the sites that held a lease on its key when the last fault before
-    /// its end began, or the first fault after. Empty if that is not known.
+    /// Sites that held a lease on the key of each sample. They are the holders at the time of the
+    /// last fault that began before the operation ended, or else of the first fault after that.
+    /// Empty if they are not known.
     pub leased_to: Vec<SiteSet>,
-    /// First keys of the parts of the key space that some strategy of the experiment treats
-    /// apart; fewer than two if there are none.
+    /// First key of each part of the key space that some strategy of the experiment treats
+    /// separately. Fewer than two entries mean that the key space has no parts.
     pub parts: Vec<u64>,
-    /// For each sample, its key's part. Empty if there is only one.
+    /// Index in `parts` of the part that has the key of each sample. Empty if there is only one
+    /// part.
     pub part_of: Vec<u8>,
-    /// Local reads that changes of strategy should not have touched, in order of time.
+    /// Local reads that each change of strategy should not have affected, in order of time.
     pub switches: Vec<SwitchReads>,
-    /// The interval in which operations are counted; `None` if the backend has none.
+    /// Interval in which operations are measured; `None` if the backend has none.
     pub measured: Option<MeasuredInterval>,
-    /// If it was run several times: the measured interval of each run, as they follow each
-    /// other. Empty if it was run once.
+    /// Measured intervals of repeated runs, placed one after the other. Empty if the strategy was
+    /// run once.
     pub repeats: Vec<MeasuredInterval>,
     /// Faults that were injected into the cluster, in order of time.
     pub faults: Vec<FaultSpan>,
-    /// Duration of the run, in s, warm-up included.
+    /// Duration of the run on the real clock, in s, warm-up included.
     pub wall_s: f64,
-    /// Duration of the run in virtual time, in s.
+    /// Duration of the run in virtual time, in s; `None` for a backend on the real clock.
     pub virtual_s: Option<f64>,
-    /// Verdict on whether its history was linearizable.
+    /// Verdict on whether the history of the run was linearizable.
     pub linearizable: HistoryVerdict,
-    /// Per site, the share of reads (0 to 1) that perfect bookkeeping would have served locally.
+    /// Share of reads (0 to 1) that perfect bookkeeping would have served locally, for each site.
     pub bookkeeping_local: Option<Vec<f64>>,
-    /// Per site, the share of writes (0 to 1) that the same bookkeeping leaves at their minimum.
+    /// Share of writes (0 to 1) that perfect bookkeeping would have left at their minimum latency,
+    /// for each site.
     pub bookkeeping_minimum: Option<Vec<f64>>,
-    /// Notes for the reader of this run.
+    /// Notes about this run for the reader of a report.
     pub notes: Vec<String>,
-    /// Counters of the replicas, summed.
+    /// Counters of the replicas by name, summed over all replicas.
     pub counters: BTreeMap<String, u64>,
-    /// Median round trips as probes found them in the measured interval, in ms.
+    /// Median round trips in ms between each pair of sites, measured by probes in the measured
+    /// interval.
     pub measured_rtt_ms: Option<Vec<Vec<f64>>>,
-    /// Network as probes found it, compared with the one asked for.
+    /// Comparison of the network that probes measured with the configured one.
     pub network: Option<NetworkReport>,
 }
 
 impl StrategyRun {
-    /// The number, from 1, of the run to which this time belongs, if there are several.
+    /// Returns the number, from 1, of the repeated run to which the time `at_s` belongs; `None` if
+    /// the strategy was run once, or the time is before the first run.
     pub fn repeat_at(&self, at_s: f64) -> Option<usize> {
         let begun = self.repeats.partition_point(|one| one.start_s <= at_s);
         (begun > 0).then_some(begun)
     }
 
-    /// Returns the run with this number alone, from 1, of several runs; its times stay as they are.
+    /// Returns the part of this result that belongs to the repeated run `number`, counted from 1.
+    /// Times in the result are unchanged.
     ///
     /// # Panics
-    /// If there is no such run.
+    /// If there is no run with this number.
     pub(crate) fn only(&self, number: usize) -> StrategyRun {
         let at = |sample: &Sample| self.repeat_at(sample.start_ns as f64 / 1e9);
         let of_run = |index: &usize| at(&self.samples[*index]) == Some(number);
@@ -202,7 +212,8 @@ impl StrategyRun {
         }
     }
 
-    /// Beginnings and ends of faults, as events. `names` are the sites' names.
+    /// Returns an event for the beginning and one for the end of each fault. `names` are the sites'
+    /// names in the order of the topology.
     pub fn fault_events(&self, names: &[&str]) -> Vec<RunEvent> {
         let event = |fault: &FaultSpan, kind: &str, at_s: f64, text: String| RunEvent {
             run: Some(self.label.clone()),
@@ -232,9 +243,9 @@ impl StrategyRun {
     }
 }
 
-/// The one order of strategies in every table and drawing: those with fixed holders, from
-/// the fewest to the most, then those that choose them. Runs of the same strategy stay in
-/// order.
+/// Sorts runs into the order that every table and drawing uses: first the strategies with fixed
+/// holders, from the fewest holders to the most, then those that choose their holders. Runs of the
+/// same strategy keep their order.
 pub fn in_order(mut runs: Vec<StrategyRun>) -> Vec<StrategyRun> {
     let order = ["none", "leader", "all", "fixed", "quorum", "cost"];
     let place = |run: &StrategyRun| order.iter().position(|name| *name == run.strategy);
@@ -242,15 +253,15 @@ pub fn in_order(mut runs: Vec<StrategyRun>) -> Vec<StrategyRun> {
     runs
 }
 
-/// Reads that a change of strategy should not have touched: of keys that the site held
-/// before it and after it.
+/// Reads that a change of strategy should not have affected: reads of keys that the site held both
+/// before and after the change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SwitchReads {
-    /// When it was changed, in s since the measured interval began.
+    /// Time of the change, in s since the measured interval began.
     pub at_s: f64,
-    /// To what.
+    /// Strategy after the change.
     pub to: String,
-    /// Reads of such keys in the settling time.
+    /// Number of reads of such keys in the settling time.
     pub reads: u64,
     /// Number of these reads that were not local.
     pub lost: u64,

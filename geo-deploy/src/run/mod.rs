@@ -1,4 +1,5 @@
-//! Facts of a run, which backends make and reports read, and the bounds that they are compared with.
+//! Facts about a run, which backends produce and reports read, and the latency bounds with which
+//! they are compared.
 
 pub mod bookkeeping;
 pub mod bound;

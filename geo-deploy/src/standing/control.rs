@@ -1,5 +1,6 @@
-//! Requests to a supervisor: one line of JSON on a port of this machine, and one line back. A
-//! client must know the token. Only the user that started the cluster can read it.
+//! Requests to a supervisor. A request is one line of JSON sent to a port of this machine, and the
+//! response is another line. The request must contain the token. Only the user that started the
+//! cluster can read the token.
 
 use std::io::{self, BufRead as _, Write as _};
 use std::net::SocketAddr;
@@ -15,12 +16,13 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::fault::{FaultSpec, FaultTarget};
 
-/// Timeout for the line of either side. The supervisor does not listen while it starts replicas.
+/// Timeout for reading or writing a line, on either side. The supervisor does not answer while it
+/// starts replicas.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum number of connections that are served at a time; others wait. The descriptors are needed
-/// for the WAN.
+/// Maximum number of connections that are served at a time; others wait. The WAN needs the
+/// remaining file descriptors.
 const CONNECTIONS_MAX: usize = 64;
-/// The longest line: a fault that names every site of the largest cluster fits.
+/// Maximum length of a request in bytes. A fault that names every site of the largest cluster fits.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -28,24 +30,24 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ControlRequest {
-    /// To confirm that it is there.
+    /// Confirm that the supervisor is there.
     Here,
-    /// To end the replicas, and itself.
+    /// End the replicas and the supervisor.
     Down,
-    /// To report the state of its replicas, and the current faults.
+    /// Report the state of the replicas, and the current faults.
     Status,
-    /// To begin with a fault now. It ends by itself at `until_s`, counted from now.
+    /// Begin a fault now. It ends by itself at `until_s`, in seconds from now.
     Begin {
-        /// The fault to begin.
+        /// Fault that is to begin.
         fault: FaultSpec,
-        /// Key with the holder that `holder` means; the hottest key, if there is none.
+        /// Key with the holders that the role `holder` refers to; `None` for the hottest key.
         key: Option<String>,
     },
-    /// To start replicas that are down.
+    /// Start replicas that are down.
     Start(Vec<FaultTarget>),
-    /// To let paused replicas go on.
+    /// Resume paused replicas.
     Resume(Vec<FaultTarget>),
-    /// To end the faults with these numbers; all, if there are none.
+    /// End the faults with these numbers; all faults if the list is empty.
     Heal(Vec<u64>),
 }
 
@@ -53,48 +55,48 @@ pub enum ControlRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ControlResponse {
-    /// It is done. Each line says something of it.
+    /// The request was carried out. Each line describes a result.
     Done(Vec<String>),
     /// State of the cluster.
     Status(Overview),
-    /// It is not done, and why.
+    /// The request was refused. The text is the reason.
     Refused(String),
 }
 
 /// State of a standing cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overview {
-    /// In the topology's order.
+    /// States of the replicas' processes, in the topology's order.
     pub nodes: Vec<NodeReport>,
-    /// In the order in which they began.
+    /// Current faults, in the order in which they began.
     pub faults: Vec<FaultReport>,
 }
 
 /// State of a replica's process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// The site.
+    /// Name of the site.
     pub site: String,
-    /// `up`, `paused`, `ending` or `down`.
+    /// State of the process: `up`, `paused`, `ending` or `down`.
     pub state: String,
-    /// For how long, in s.
+    /// Time since the process entered this state, in s.
     pub for_s: f64,
-    /// If it is down: why, and what comes of it.
+    /// Reason why the process is down, and whether it is started again; `None` if it is not down.
     pub why: Option<String>,
-    /// The process.
+    /// Identifier of the process; `None` if it is down.
     pub process: Option<u32>,
 }
 
-/// A fault that holds.
+/// Fault that is active.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FaultReport {
-    /// To name it by.
+    /// Number of the fault, by which a request to heal it names it.
     pub number: u64,
-    /// The action and its targets; roles that were asked for in brackets.
+    /// Action of the fault and its targets, with the roles that were asked for in brackets.
     pub text: String,
-    /// For how long it has held, in s.
+    /// Time since the fault began, in s.
     pub for_s: f64,
-    /// When it ends by itself, in s from now.
+    /// Time until the fault ends by itself, in s; `None` if it does not.
     pub ends_in_s: Option<f64>,
 }
 
@@ -105,10 +107,10 @@ struct Envelope {
     request: ControlRequest,
 }
 
-/// Asks the supervisor at this address.
+/// Sends a request to the supervisor at this address.
 ///
 /// # Errors
-/// If it does not answer in time.
+/// If the supervisor does not answer in time.
 pub(super) fn ask(
     control: SocketAddr,
     token: &str,
@@ -130,17 +132,17 @@ pub(super) fn ask(
     Ok(serde_json::from_str(&answer)?)
 }
 
-/// Request of a client that knows the token.
+/// Request of a client that sent the token, and the sender for its response.
 pub(super) struct PendingRequest {
     pub request: ControlRequest,
     pub reply: ReplySender,
 }
 
-/// Where an answer goes.
+/// Sender for the response to one request.
 pub(super) struct ReplySender(OwnedWriteHalf);
 
 impl ReplySender {
-    /// Sends the answer. It is no error if the client has disconnected.
+    /// Sends the response. It is no error if the client has disconnected.
     pub async fn send(mut self, response: &ControlResponse) {
         let mut line = serde_json::to_vec(response).unwrap_or_default();
         line.push(b'\n');
@@ -148,7 +150,7 @@ impl ReplySender {
     }
 }
 
-/// Accepts every connection, for ever. A client without the token gets no answer.
+/// Accepts connections for ever. A client without the token gets no response.
 pub(super) async fn listen(
     control: TcpListener,
     token: String,
@@ -160,7 +162,7 @@ pub(super) async fn listen(
             return; // it is never closed
         };
         let Ok((stream, _)) = control.accept().await else {
-            // Too many open files: not again at once.
+            // There may be too many open files, so an immediate retry would fail, too.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
@@ -182,7 +184,7 @@ async fn read_request(stream: TcpStream, token: &str) -> anyhow::Result<PendingR
     let mut line = String::new();
     let mut from = tokio::io::BufReader::new(from.take(LINE_BYTES_MAX));
     from.read_line(&mut line).await?;
-    // The token first: without it, nobody learns what this program understands.
+    // The token is checked first. A client without it must not learn which requests are understood.
     #[derive(Deserialize)]
     struct Head {
         token: String,

@@ -1,7 +1,7 @@
-//! Checks a cluster's settings against those that its data was first started with. The
-//! sites, the strategy and the lease durations are part of the data from then on. If others
-//! were asked for, the replicas would keep the old ones, or start a second, empty cluster
-//! beside the first. What `lease set` changed since is not asked about: it stays.
+//! Comparison of a cluster's settings with those at the first start of its data. The sites, the
+//! strategy and the lease durations are part of the data. With other settings, the replicas would
+//! keep the old ones, or start a second, empty cluster beside the first. Later changes by `lease
+//! set` are not compared: they stay in force.
 
 use std::path::Path;
 
@@ -13,11 +13,12 @@ use crate::backend::RunPlan;
 use crate::backend::local::DataState;
 use crate::cluster_file::ClusterFile;
 
-/// Refuses a plan with other sites, another strategy or other durations than those
-/// of the data in `dir`, if there is any. Says whether there is.
+/// Refuses a plan if its sites, strategy or durations differ from those of the data in `dir`.
+/// Returns whether there is data.
 ///
 /// # Errors
-/// The differences and how to fix them; or the configuration cannot be read.
+/// If there are differences; the error says how to fix them. Or if the configuration cannot be
+/// read.
 pub(super) fn check(plan: &RunPlan<'_>, dir: &Path) -> anyhow::Result<DataState> {
     let path = dir.join("cluster.toml");
     if !dir.join("data").exists() || !path.exists() {
@@ -84,7 +85,7 @@ fn check_settings(
     )
 }
 
-/// Those settings that are part of a cluster's data, by the names under which they are set.
+/// Returns the settings that are part of a cluster's data, by the names under which they are set.
 fn settings(lease: &LeaseSection) -> anyhow::Result<Table> {
     let mut lease = lease.clone();
     if lease.strategy.as_deref() == Some("quorum") {
@@ -94,8 +95,8 @@ fn settings(lease: &LeaseSection) -> anyhow::Result<Table> {
         lease.cost.get_or_insert_default();
     }
     let mut settings = Table::try_from(lease)?;
-    // Strategy and ranges are no fields of an experiment's [lease]; how often holders are
-    // chosen is each replica's own, and not of the data.
+    // Strategy and ranges are not fields of an experiment's `[lease]`. The period of
+    // reconfiguration is a setting of each replica, and not part of the data.
     for other in ["strategy", "range", "reconfigure_ms"] {
         settings.remove(other);
     }
@@ -111,7 +112,7 @@ mod tests {
                        t_lease_ms = 1000\nt_guard_ms = 750\nrenew_ms = 150\n\
                        reconfigure_ms = 10000\ngrace_ms = 2000\nrho = 0.001\n";
 
-    /// A directory of a cluster with these sites.
+    /// Returns the directory of a cluster with these sites that has been started before.
     fn begun(sites: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let nodes = sites.iter();

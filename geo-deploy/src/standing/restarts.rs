@@ -1,31 +1,32 @@
-//! When a replica that died is started again.
+//! Decides when a replica that died is started again.
 //!
-//! Only after a death that nobody asked for. It waits longer after each death in a row, so
-//! that a replica which cannot run does not keep the machine busy, and gives up in the end.
+//! A replica is started again only if its death was not requested. The wait grows with each death
+//! in a row, so that a replica which cannot run does not keep the machine busy. After some deaths
+//! the replica is not started any more.
 
 use std::time::{Duration, Instant};
 
-/// The wait after the first death; it doubles with each further one.
+/// Wait after the first death. It doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// Deaths in a row after which a replica is left alone.
+/// Number of deaths in a row after which a replica is not started any more.
 const DEATHS_MAX: u32 = 5;
-/// A replica that ran for so long has recovered: its next death is a first one.
+/// Running time after which a replica has recovered: its next death is treated as the first one.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
-/// The life of one replica, as far as it decides about restarts.
+/// Restart policy of one replica, and the events of its life that the policy depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RestartPolicy {
     enabled: bool,
     started: Instant,
     deaths: u32,
-    /// It said that it cannot run before something is mended.
+    /// Whether the replica reported that it cannot run before a problem is solved.
     refused: bool,
     due: Option<Instant>,
 }
 
 impl RestartPolicy {
-    /// Creates the policy of a replica that starts now. Without `enabled` it is never started
-    /// again.
+    /// Creates the policy of a replica that starts now. If `enabled` is false, the replica is never
+    /// started again.
     pub fn new(enabled: bool, now: Instant) -> RestartPolicy {
         RestartPolicy {
             enabled,
@@ -36,12 +37,13 @@ impl RestartPolicy {
         }
     }
 
-    /// It was started by somebody, or ended on demand: what was is forgotten.
+    /// Resets the policy after the replica was started by a request, or ended on request: earlier
+    /// deaths are forgotten.
     pub fn reset(&mut self, now: Instant) {
         *self = RestartPolicy::new(self.enabled, now);
     }
 
-    /// It died, and nobody had asked for it.
+    /// Notes that the replica died without a request.
     pub fn died(&mut self, now: Instant) {
         if now.duration_since(self.started) >= RECOVERED_AFTER {
             self.deaths = 0;
@@ -51,13 +53,14 @@ impl RestartPolicy {
         self.due = (self.enabled && self.deaths < DEATHS_MAX).then(|| now + wait);
     }
 
-    /// It says that it cannot run: starting it again would end in the same way.
+    /// Notes that the replica reported that it cannot run. Starting it again would end in the same
+    /// way.
     pub fn refused(&mut self, now: Instant) {
         self.reset(now);
         self.refused = true;
     }
 
-    /// Whether it is to start now; says so once.
+    /// Returns true once when the replica is to be started.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let due = self.due.is_some_and(|due| due <= now);
         if due {
@@ -67,7 +70,7 @@ impl RestartPolicy {
         due
     }
 
-    /// Returns the plan for a replica that has died, in words for people.
+    /// Describes, for people, what happens next to a replica that has died.
     pub fn words(&self, now: Instant, site: &str) -> String {
         match self.due {
             Some(due) => {

@@ -1,4 +1,4 @@
-//! `state.json` of a cluster that is up, and the lock of its directory.
+//! The file `state.json` of a cluster that is up, and the lock of its directory.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -17,41 +17,41 @@ use super::control::{self, ANSWER_WITHIN, ControlRequest, ControlResponse};
 use crate::backend::RunPlan;
 use crate::backend::local::LocalCluster;
 
-/// Longest time after which replicas end if their supervisor has died: a planned end takes 2 s at
-/// most, and then the storage is closed.
+/// Longest time that replicas take to end after their supervisor has died: a planned end takes at
+/// most 2 s, and then the storage is closed.
 const ORPHANS_END_WITHIN: Duration = Duration::from_secs(4);
 
-/// Where the clients of a site connect.
+/// Address at which the clients of a site connect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientPort {
-    /// The site's name, which is its replica's.
+    /// Name of the site and of its replica.
     pub site: String,
-    /// Its replica's port for clients.
+    /// Address of the replica's port for clients.
     pub address: SocketAddr,
 }
 
-/// Description that a running cluster publishes of itself.
+/// Description of a running cluster, as stored in `state.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClusterState {
     /// The cluster's name.
     pub cluster: String,
-    /// The strategy it was started with.
+    /// Strategy with which the cluster was started.
     pub strategy: String,
-    /// The site that should lead.
+    /// Site that is configured as the leader.
     pub leader: String,
-    /// Where clients connect: the sites in the topology's order.
+    /// Addresses for clients, in the topology's order.
     pub clients: Vec<ClientPort>,
-    /// The certificate of the cluster's authority; none if replicas speak no TLS.
+    /// Path of the certificate of the cluster's authority; `None` if replicas use no TLS.
     #[serde(default)]
     pub ca: Option<PathBuf>,
-    /// Where the supervisor listens.
+    /// Address at which the supervisor accepts requests.
     pub control: SocketAddr,
     /// Token that a client must send with each request to the supervisor.
     pub token: String,
 }
 
 impl ClusterState {
-    /// Describes a cluster with a supervisor that listens at `control`.
+    /// Creates the description of a cluster with a supervisor that listens at `control`.
     pub(super) fn of(
         cluster: &LocalCluster,
         plan: &RunPlan<'_>,
@@ -76,7 +76,7 @@ impl ClusterState {
         }
     }
 
-    /// For a client of these addresses.
+    /// Returns the options of a client that connects to these addresses.
     ///
     /// # Errors
     /// If the certificate of the cluster's authority cannot be read.
@@ -98,7 +98,7 @@ impl ClusterState {
     /// Loads the description of the cluster in `dir`.
     ///
     /// # Errors
-    /// If none is up there, or another user's is.
+    /// If no cluster is up in `dir`, or the cluster belongs to another user.
     pub fn load(dir: &Path) -> anyhow::Result<ClusterState> {
         let path = ClusterState::path(dir);
         let text = std::fs::read_to_string(&path).map_err(|error| read_error(error, dir, &path))?;
@@ -113,8 +113,8 @@ impl ClusterState {
         })
     }
 
-    /// Replaces the file at once: a reader finds all of it, the old one, or none. Other
-    /// users cannot read it, for it has the token.
+    /// Replaces the file in one step: a reader finds the whole new file, the whole old one, or
+    /// none. Other users cannot read the file, because it contains the token.
     pub(super) fn save(&self, dir: &Path) -> anyhow::Result<()> {
         let (path, new) = (ClusterState::path(dir), dir.join("state.json.new"));
         let write = || {
@@ -131,7 +131,7 @@ impl ClusterState {
         write().with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Removes the file. Another command may have done so: no error.
+    /// Removes the file. It is no error if another command has already removed it.
     pub(super) fn remove(dir: &Path) -> io::Result<()> {
         match std::fs::remove_file(ClusterState::path(dir)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -139,7 +139,7 @@ impl ClusterState {
         }
     }
 
-    /// Whether its supervisor still answers. An open port alone would prove nothing:
+    /// Whether the supervisor still answers. An open port alone would prove nothing, because
     /// another program may have it by now.
     pub fn is_alive(&self) -> bool {
         self.request(ControlRequest::Here, ANSWER_WITHIN).is_ok()
@@ -153,8 +153,8 @@ impl ClusterState {
         control::ask(self.control, &self.token, request, within)
     }
 
-    /// Replicas that go on without their supervisor: those that were started by hand. The
-    /// others end by themselves, and are waited for.
+    /// Waits for the replicas to end after their supervisor has died. Returns those that still run,
+    /// because they were started by hand.
     pub(super) fn orphans(&self) -> Vec<ClientPort> {
         let deadline = Instant::now() + ORPHANS_END_WITHIN;
         loop {
@@ -166,7 +166,7 @@ impl ClusterState {
         }
     }
 
-    /// Replicas with ports that are still open, though no supervisor holds them.
+    /// Returns the ports for clients at which a program still listens.
     pub(super) fn still_open(&self) -> Vec<ClientPort> {
         let open = |port: &&ClientPort| {
             TcpStream::connect_timeout(&port.address, Duration::from_secs(1)).is_ok()
@@ -192,13 +192,13 @@ fn read_error(error: io::Error, dir: &Path, path: &Path) -> anyhow::Error {
     }
 }
 
-/// Lock of the process that starts or holds the cluster of a directory.
+/// Lock of the process that starts or runs the cluster of a directory.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "the lock is held while the file is open")] File);
 
 impl Lock {
     /// # Errors
-    /// If another process has it; the error names that process.
+    /// If another process has the lock; the error names that process.
     pub fn take(dir: &Path) -> anyhow::Result<Lock> {
         let path = dir.join("lock");
         let mut options = OpenOptions::new();
@@ -226,10 +226,10 @@ impl Lock {
         Ok(Lock(file))
     }
 
-    /// For a run that is alone in `dir`, and leaves no file of the lock there.
+    /// Takes the lock of a run that uses `dir` alone. It creates no lock file in `dir`.
     ///
     /// # Errors
-    /// If another run has it.
+    /// If another run has the lock.
     pub fn take_for_run(dir: &Path) -> anyhow::Result<Lock> {
         let file = File::open(dir).with_context(|| format!("opening {}", dir.display()))?;
         if !is_locked(&file) {
@@ -242,7 +242,8 @@ impl Lock {
     }
 }
 
-/// Tries for a while: another command may just be looking whether somebody has the lock.
+/// Tries several times to lock the file, and returns true on success. Another command may hold the
+/// lock just briefly, to test it.
 fn is_locked(file: &File) -> bool {
     (0..10).any(|attempt| {
         if attempt > 0 {

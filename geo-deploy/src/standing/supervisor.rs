@@ -1,5 +1,5 @@
-//! Looks after a standing cluster: what died starts again, what somebody asks for happens,
-//! and faults end when their time is over.
+//! Supervisor of a standing cluster: it restarts replicas that died, carries out requests, and ends
+//! faults at their time.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,31 +17,31 @@ use crate::backend::local::{DownReason, LocalCluster, ProcessEvent, ProcessState
 use crate::fault::{self, Effect, FaultAction, FaultSpec, FaultTarget};
 use crate::topology::Topology;
 
-/// Time between two looks after processes and faults.
+/// Time between two checks of processes and faults.
 const TICK: Duration = Duration::from_millis(50);
 
-/// A fault that holds, and what undoes it.
+/// Fault that is active, with its number and its effects, which are undone at its end.
 struct NumberedFault {
     number: u64,
-    /// The action, its targets, and the role by which they were meant.
+    /// Action of the fault, its targets, and the roles that were asked for.
     text: String,
     effects: Vec<Effect>,
     began: Instant,
     ends: Option<Instant>,
 }
 
-/// A cluster and what it is subjected to.
+/// Cluster, with its restart policies and active faults.
 pub(super) struct Supervisor<'a> {
     cluster: LocalCluster,
     topology: &'a Topology,
     restarts: Vec<RestartPolicy>,
     faults: Vec<NumberedFault>,
-    /// The newest fault's number.
+    /// Number of the newest fault.
     numbered: u64,
     rng: Pcg64Mcg,
 }
 
-/// Lines for the client that asked, or the reason for a refusal.
+/// Result of a request: lines for the client, or the reason for a refusal.
 type ActionResult = Result<Vec<String>, String>;
 
 impl<'a> Supervisor<'a> {
@@ -61,7 +61,8 @@ impl<'a> Supervisor<'a> {
         &self.cluster
     }
 
-    /// Until the end is asked for; returns where to say that it has come.
+    /// Serves requests until one asks to end the cluster. Returns the sender for the response to
+    /// it.
     pub async fn run(&mut self, mut requests: Receiver<PendingRequest>) -> Option<ReplySender> {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -79,7 +80,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Ends the replicas, whatever state they are in.
+    /// Ends the replicas in any state, also paused ones.
     pub fn end(&mut self) {
         self.cluster.stop();
     }
@@ -100,7 +101,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Looks after processes and faults.
+    /// Handles events of processes, starts replicas that are due, and ends faults that are over.
     fn poll(&mut self, now: Instant) {
         for (site, happened) in self.cluster.poll() {
             let name = self.name(site);
@@ -138,7 +139,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Starts a replica that died. One that cannot be started counts as dead once more.
+    /// Starts a replica that died. If that fails, it is treated as another death.
     fn start_again(&mut self, site: usize, now: Instant) {
         let name = self.name(site);
         match self.cluster.perform(Effect::Start(site)) {
@@ -186,13 +187,13 @@ impl<'a> Supervisor<'a> {
         Ok(lines)
     }
 
-    /// Notes what is to be undone some day. Returns what to say of it.
+    /// Stores the effects that are to be undone later. Returns the lines for the client.
     fn remember(&mut self, fault: &FaultSpec, text: String, effects: Vec<Effect>) -> Vec<String> {
         let of_process = !fault.action.affects_links() && fault.action != FaultAction::FillDisk;
         let sites = self.names_of(&effects);
         tracing::info!("{text}: {sites}");
         if of_process && (fault.until_s.is_none() || fault.action == FaultAction::Restart) {
-            // What its processes do shows in their status.
+            // Nothing is stored, because the status of the processes shows their state.
             return vec![format!(
                 "{}: {sites}{}",
                 fault.action.name(),
@@ -217,7 +218,7 @@ impl<'a> Supervisor<'a> {
         vec![line]
     }
 
-    /// Starts or resumes replicas.
+    /// Starts or resumes the replicas that the targets stand for.
     async fn start_or_resume(
         &mut self,
         targets: &[FaultTarget],
@@ -251,7 +252,8 @@ impl<'a> Supervisor<'a> {
         Ok(lines)
     }
 
-    /// Forgets an effect that was undone by hand: it is not undone again at its fault's end.
+    /// Removes an effect that was undone by hand, so that it is not undone again at its fault's
+    /// end.
     fn forget(&mut self, inverse: Effect) {
         for active in &mut self.faults {
             active
@@ -290,7 +292,7 @@ impl<'a> Supervisor<'a> {
         Ok(lines)
     }
 
-    /// Ends a fault; returns what to say of it.
+    /// Ends the fault at this index of the list. Returns the lines for the client.
     fn undo(&mut self, place: usize) -> Vec<String> {
         let NumberedFault {
             number,
@@ -308,7 +310,7 @@ impl<'a> Supervisor<'a> {
         lines
     }
 
-    /// Returns the message if there is no majority any more.
+    /// Returns the warning that no majority of the replicas is left; `None` if there is one.
     fn majority_lost(&self) -> Option<String> {
         let statuses = self.cluster.process_statuses();
         let n = statuses.len();
@@ -398,7 +400,8 @@ fn undo_hint(action: FaultAction, sites: &str) -> String {
     }
 }
 
-/// Refuses a fault that makes no sense by itself, in the words of the command's options.
+/// Refuses a fault that makes no sense by itself. The message uses the names of the command's
+/// options.
 fn check(fault: &FaultSpec, topology: &Topology) -> Result<(), String> {
     if let Some(s) = fault.until_s
         && !(s > 0.0 && s <= fault::TIME_S_MAX)
@@ -408,7 +411,8 @@ fn check(fault: &FaultSpec, topology: &Topology) -> Result<(), String> {
         ));
     }
     let mut alone = fault.clone();
-    // The client can undo it at any time, so a fault without an end is no lost majority.
+    // The check refuses a fault without an end as a lost majority. Here the client can undo it at
+    // any time.
     if alone.action != FaultAction::Restart && alone.until_s.is_none() {
         alone.until_s = Some(1.0);
     }

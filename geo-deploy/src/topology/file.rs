@@ -1,4 +1,4 @@
-//! A topology as it is written in a file, and the checks when it is read.
+//! The form of a topology in a file, and the checks when it is read.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{RTT_MS_MAX, SITES_MAX, Site, Topology, TopologyError, is_plain_name};
 
-/// The file's form: every pair under either of its sites.
+/// Contents of the file, in which a pair of sites may be given under either of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TopologyFile {
@@ -69,7 +69,7 @@ fn check_names(names: &[String]) -> Result<(), TopologyError> {
 }
 
 fn check_round_trip(field: &str, value: f64) -> Result<(), TopologyError> {
-    // NaN is in no range, so it is refused here too.
+    // NaN is in no range, so it is refused too.
     if (0.0..=RTT_MS_MAX).contains(&value) {
         return Ok(());
     }
@@ -96,7 +96,7 @@ fn place(
     Ok((*a, *b))
 }
 
-/// The full matrix, from pairs that may be given once or twice.
+/// Returns the full matrix, from pairs that may be given once or twice.
 fn complete(
     file: &TopologyFile,
     found: &[Vec<Option<f64>>],
@@ -142,7 +142,7 @@ fn check_diagonal(
     }
 }
 
-/// The value of a pair, wherever it stands.
+/// Returns the value of a pair, which may be given under either site.
 fn one_of(
     sites: &[String],
     found: &[Vec<Option<f64>>],
@@ -161,7 +161,7 @@ fn one_of(
 }
 
 impl From<Topology> for TopologyFile {
-    /// Every pair once, under the site that comes first.
+    /// Writes every pair once, under the site that comes first.
     fn from(topology: Topology) -> TopologyFile {
         let names: Vec<String> = topology.sites.into_iter().map(|site| site.name).collect();
         let mut rows: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();

@@ -4,7 +4,7 @@ fn parse(text: &str) -> Result<Topology, String> {
     toml::from_str(text).map_err(|error: toml::de::Error| error.to_string())
 }
 
-/// The error's text must hold every part: field, values and the mend.
+/// Asserts that the error's text contains every part: field, values and the correction.
 fn refused(text: &str, parts: &[&str]) {
     let error = parse(text).expect_err(text);
     for part in parts {

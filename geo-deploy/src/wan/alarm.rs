@@ -1,8 +1,8 @@
-//! One timer for everything that waits on the relays' thread.
+//! One timer for all tasks that wait on the relays' thread.
 //!
-//! The runtime's own timer counts in whole milliseconds, which would be a tenth
-//! of a short link's delay. Where the kernel has a timer that can be waited for
-//! like a socket, that one is used: it is exact, and costs no second thread.
+//! The runtime's own timer has a resolution of a millisecond, which would be a tenth of a short
+//! link's delay. Some kernels have a timer that a task can wait for as for a socket. On these it is
+//! used instead: it is exact, and needs no second thread.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -22,9 +22,9 @@ pub(crate) struct TimerQueue {
 
 struct Sleeper {
     due: Instant,
-    /// Tells sleepers with the same due time apart.
+    /// Distinguishes sleepers with the same due time.
     number: u64,
-    /// Empty once its task has stopped waiting.
+    /// Waker of the task; `None` once the task has stopped waiting.
     waker: Rc<RefCell<Option<Waker>>>,
 }
 
@@ -37,7 +37,7 @@ impl TimerQueue {
         })
     }
 
-    /// Waits until `due`; not at all if that has passed.
+    /// Waits until `due`; returns immediately if `due` has passed.
     pub(crate) async fn until(&self, due: Instant) {
         let waker: Rc<RefCell<Option<Waker>>> = Rc::default();
         poll_fn(|context| {
@@ -53,7 +53,7 @@ impl TimerQueue {
         .await;
     }
 
-    /// Serves all sleepers; runs as a task of its own, for ever.
+    /// Wakes all sleepers when they are due. It never returns, and runs as a task of its own.
     pub(crate) async fn run(&self) -> io::Result<()> {
         loop {
             self.timer.fired().await?;
@@ -74,7 +74,7 @@ impl TimerQueue {
             waker: waker.clone(),
         }));
         if first && let Err(error) = self.timer.set(due) {
-            // The sleeper would never wake, so end its connection with an error.
+            // Without the timer the sleeper may never wake, so the error is reported.
             tracing::error!(%error, "the network's timer cannot be set");
         }
     }
@@ -185,7 +185,8 @@ mod timer {
 
     use tokio::sync::Notify;
 
-    /// The runtime's timer: only whole milliseconds, but available everywhere.
+    /// Timer of the runtime: it has a resolution of a millisecond, but is available on every
+    /// system.
     pub(super) struct RuntimeTimer {
         due: Cell<Option<Instant>>,
         changed: Notify,

@@ -1,4 +1,4 @@
-//! One direction between two sites: its settings, and when what it was given is due.
+//! One direction of a link between two sites: its settings, and the times at which bytes leave it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,31 +8,31 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use tokio::sync::watch;
 
-/// Bytes in one packet, for the chance that one is lost.
+/// Bytes in one packet: each packet is lost with the probability `loss`.
 const PACKET_BYTES: usize = 1_460;
-/// A packet is given up as lost this often in a row at most.
+/// Maximum number of times in a row that a packet is lost.
 const LOSSES_MAX: u32 = 16;
 
 /// Settings of one direction of a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSettings {
-    /// From arrival to departure.
+    /// Time from the arrival of bytes to their departure.
     pub delay: Duration,
-    /// Most random delay that is added. Bytes still arrive in order.
+    /// Maximum random delay that is added. Bytes still arrive in order.
     pub jitter: Duration,
-    /// Bytes per second; `None` is without limit.
+    /// Bandwidth in bytes per second; `None` if it is unlimited.
     pub bytes_per_second: Option<u64>,
-    /// Probability that a packet is lost, from 0 to 1, and sent again.
+    /// Probability, from 0 to 1, that a packet is lost and sent again.
     pub loss: f64,
     /// Extra delay of a packet for each time it was lost.
     pub retransmit: Duration,
-    /// Nothing passes; bytes are held until the link is mended.
+    /// Whether the link is cut: then it holds all bytes until it is restored.
     pub cut: bool,
 }
 
 impl LinkSettings {
-    /// A clean link with half of the round trip as its delay. A lost packet
-    /// would be noticed a round trip later, and not before TCP's 200 ms.
+    /// Returns settings without losses and jitter, and with half of the round trip as the delay. If
+    /// a loss is added, it is noticed a round trip later, but not before TCP's 200 ms.
     pub fn of_round_trip_ms(rtt_ms: f64) -> LinkSettings {
         let rtt = Duration::from_secs_f64(rtt_ms.max(0.0) / 1e3);
         LinkSettings {
@@ -46,18 +46,18 @@ impl LinkSettings {
     }
 }
 
-/// One direction between two sites, as seen from outside the relays' thread.
+/// One direction of a link between two sites, as used by threads other than the relays' own.
 #[derive(Debug)]
 pub struct Link {
     settings: watch::Sender<LinkSettings>,
     state: Mutex<TransmitState>,
-    /// Number of changes of the settings.
+    /// Number of times that the settings have changed.
     changes: AtomicU64,
 }
 
 #[derive(Debug)]
 struct TransmitState {
-    /// When the last byte taken in has left the sender, at the link's bandwidth.
+    /// Time at which the last byte taken in has left the sender, at the link's bandwidth.
     sent_by: Option<Instant>,
     rng: Pcg64Mcg,
 }
@@ -79,18 +79,19 @@ impl Link {
         self.settings.borrow().clone()
     }
 
-    /// Changes the link for the bytes that arrive from now on; a cut holds at once.
+    /// Changes the settings for bytes that arrive from now on. A cut takes effect
+    /// immediately.
     pub fn change(&self, change: impl FnOnce(&mut LinkSettings)) {
         self.settings.send_modify(change);
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of changes of the settings.
+    /// Returns the number of times that the settings have changed.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// When `bytes` that arrive `now` are to leave.
+    /// Returns the time at which a chunk of `bytes` bytes that arrives `now` is to leave.
     pub(super) fn due(&self, now: Instant, bytes: usize) -> Instant {
         let settings = self.settings.borrow();
         let mut state = self.state();
@@ -133,7 +134,7 @@ impl Link {
 }
 
 impl TransmitState {
-    /// Returns the number of times in a row that some packet of a chunk was lost.
+    /// Returns the largest number of times in a row that any packet of a chunk was lost.
     fn losses(&mut self, loss: f64, bytes: usize) -> u32 {
         if loss <= 0.0 {
             return 0;

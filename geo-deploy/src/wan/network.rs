@@ -1,4 +1,5 @@
-//! The network as probes found it, beside the one asked for, and whether it will do.
+//! Comparison of the network that probes measured with the configured one, and whether it is close
+//! enough.
 
 use std::time::Duration;
 
@@ -6,69 +7,70 @@ use serde::Serialize;
 
 use super::probe::Probe;
 
-/// A median that is later than this is not of the network asked for: reports call an
-/// operation "at its minimum" within 1 ms.
+/// Largest median lateness, in ms, of a valid network: reports call an operation "at its minimum"
+/// if it is within 1 ms of its bound.
 const LATE_P50_MS_MAX: f64 = 1.0;
-/// A 99th percentile that is later than this: more than one message in a hundred waited
-/// longer for a processor than one time slice of the scheduler takes (3 to 4 ms).
+/// Largest 99th percentile of lateness, in ms, of a valid network. Beyond it, more than one message
+/// in a hundred waited for a processor longer than one time slice of the scheduler (3 to 4 ms).
 const LATE_P99_MS_MAX: f64 = 5.0;
-/// With fewer probes a 99th percentile says nothing.
+/// Least number of probes for a verdict: with fewer, the 99th percentile is meaningless.
 const PROBES_MIN: usize = 20;
 
-/// The emulated network in some interval.
+/// Measurements of the emulated network in some interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NetworkReport {
-    /// Every pair of sites with a probe.
+    /// Round trips of every pair of sites that has a completed probe.
     pub pairs: Vec<PairReport>,
-    /// Lateness of the probes of all pairs, in ms, beyond delay and jitter.
+    /// Lateness of the probes of all pairs: time in excess of delay and jitter, in ms.
     pub late: Lateness,
-    /// Conclusion from it.
+    /// Verdict that follows from the lateness.
     pub verdict: NetworkVerdict,
 }
 
 /// Round trips between two sites, in ms.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PairReport {
-    /// One site, by its index.
+    /// Index of one site in the topology.
     pub a: usize,
-    /// The other.
+    /// Index of the other site in the topology.
     pub b: usize,
-    /// Probes.
+    /// Number of completed probes.
     pub probes: usize,
-    /// Median asked for: the delays of both directions, and the jitter.
+    /// Median of the configured network: the sum of both directions' delays and jitter.
     pub asked_p50_ms: f64,
-    /// 99th percentile asked for.
+    /// 99th percentile of the configured network.
     pub asked_p99_ms: f64,
-    /// Median measured.
+    /// Median of the probes.
     pub p50_ms: f64,
-    /// 99th percentile measured.
+    /// 99th percentile of the probes.
     pub p99_ms: f64,
 }
 
-/// Lateness of probes, compared with the time asked for, in ms.
+/// Lateness of probes: measured time minus configured time, in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Lateness {
-    /// Probes of all pairs.
+    /// Number of probes, of all pairs of sites.
     pub probes: usize,
-    /// Median.
+    /// Median of the lateness.
     pub p50_ms: f64,
-    /// 99th percentile.
+    /// 99th percentile of the lateness.
     pub p99_ms: f64,
 }
 
-/// Verdict on whether a run on this network says anything about the network asked for.
+/// Verdict on whether results of a run on the emulated network are valid for the configured one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkVerdict {
-    /// It does.
+    /// Results are valid for the configured network.
     Valid,
-    /// It does not: the machine was too busy.
+    /// Results are not valid, because the machine was too busy.
     Invalid,
-    /// Too few probes came back in links without faults.
+    /// Too few probes came back over links without faults, so the validity is unknown.
     Unknown,
 }
 
-/// Settings of a pair: the sites, the delays of both directions without faults, and their jitters.
+/// Settings of a pair of links without faults: the sites, the sum of both directions' delays, and
+/// the jitter of each direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PairSettings {
     pub pair: (usize, usize),
@@ -77,7 +79,7 @@ pub(super) struct PairSettings {
 }
 
 impl NetworkReport {
-    /// Returns the findings of these probes between these pairs.
+    /// Evaluates `probes` between the pairs of sites in `settings`.
     pub(super) fn of(settings: &[PairSettings], probes: &[Probe]) -> NetworkReport {
         let pairs = settings
             .iter()
@@ -101,7 +103,8 @@ impl NetworkReport {
         }
     }
 
-    /// Median round trips in ms; 0 where nothing was measured, and on the diagonal.
+    /// Returns the median round trips in ms, by the indices of both sites; 0 on the diagonal and
+    /// for pairs without probes.
     pub fn matrix_ms(&self, sites: usize) -> Vec<Vec<f64>> {
         let mut rows = vec![vec![0.0; sites]; sites];
         for pair in &self.pairs {
@@ -111,7 +114,7 @@ impl NetworkReport {
         rows
     }
 
-    /// Returns the warning for a reader of the run; nothing if all is well.
+    /// Returns a warning for a reader of the run; `None` if the network is valid.
     pub fn warning(&self) -> Option<String> {
         let Lateness {
             probes,
@@ -147,7 +150,7 @@ fn judge(late: Lateness) -> NetworkVerdict {
     }
 }
 
-/// Evaluates the probes over links that had the delays of a pair without faults.
+/// Evaluates the probes of one pair that were sent while its links had their configured delays.
 fn pair(settings: &PairSettings, probes: &[Probe]) -> Option<PairReport> {
     let of_pair = |probe: &&Probe| probe.pair == settings.pair && probe.expected == settings.delay;
     let took = probes.iter().filter(of_pair).filter_map(|probe| probe.took);
@@ -172,21 +175,22 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// The value that the share `q` of all does not exceed; nothing of nothing.
+/// Returns the value that the share `q` of all values does not exceed; `None` for an empty slice.
 fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let rank = (q * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// Quantile `q`, at least one half, of the sum of both directions' jitter: each is drawn
-/// evenly from 0 to its most.
+/// Returns the quantile `q` (at least one half), in ms, of the sum of both directions' jitter. The
+/// jitter of each direction is uniformly distributed from 0 to its maximum.
 fn jitter_ms(settings: &PairSettings, q: f64) -> f64 {
     let (a, b) = (ms(settings.jitter.0), ms(settings.jitter.1));
     let (less, more) = (a.min(b), a.max(b));
     if more == 0.0 {
         return 0.0;
     }
-    // Where both can vary no more, the density falls evenly to nothing at their sum.
+    // If the sum exceeds the larger maximum, its density falls linearly to 0 at the sum of both
+    // maxima.
     let rest = 1.0 - q;
     if rest <= less / (2.0 * more) {
         less + more - (2.0 * rest * less * more).sqrt()
@@ -227,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Probes that took these times, in ms.
+    /// Returns probes with these round-trip times, in ms.
     fn probes(took_ms: impl Iterator<Item = f64>) -> Vec<Probe> {
         let probe = |ms: f64| Probe::completed((0, 1), Duration::from_millis(20), ms);
         took_ms.map(probe).collect()
@@ -245,7 +249,8 @@ mod tests {
         assert!((pair.p99_ms - 20.197).abs() < 1e-6, "{pair:?}");
         assert_eq!(network.matrix_ms(2)[1][0], pair.p50_ms);
 
-        // What clients saw beside eight busy loops, where medians of relays said 20.4.
+        // Delays that clients measured beside eight busy loops, when the relays' own medians were
+        // 20.4 ms.
         let starved = probes((0..200).map(|i| 20.4 + f64::from(i % 10)));
         let network = NetworkReport::of(&[settings(0, 0)], &starved);
         assert_eq!(network.verdict, NetworkVerdict::Invalid);
@@ -258,7 +263,7 @@ mod tests {
 
     #[test]
     fn jitter_that_was_asked_for_is_not_late() {
-        // Quantiles of the sum, at even distances.
+        // All sums of two jitters at even distances.
         let sums = (0..100).flat_map(|a| (0..100).map(move |b| f64::from(a + b) / 10.0));
         let sums: Vec<f64> = sums.collect();
         let network =
@@ -269,7 +274,8 @@ mod tests {
         assert_eq!(network.pairs[0].asked_p50_ms, 30.0);
         let without = NetworkReport::of(&[settings(0, 0)], &probes(sums.iter().map(|j| 20.0 + j)));
         assert_eq!(without.verdict, NetworkVerdict::Invalid);
-        // One way only, and very unlike ones: evenly drawn, or nearly.
+        // With jitter in one direction only, or with very different jitters, the sum is uniform or
+        // nearly so.
         assert!((jitter_ms(&settings(10, 0), 0.99) - 9.9).abs() < 1e-9);
         assert!((jitter_ms(&settings(1, 100), 0.5) - 50.5).abs() < 1e-9);
     }

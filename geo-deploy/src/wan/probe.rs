@@ -1,9 +1,9 @@
-//! Probes: messages with the time at which they were sent, through the relays' own thread
-//! and links, to an echo and back.
+//! Probes: messages that carry their send time through the relays' own thread and links to an echo
+//! and back.
 //!
-//! A probe sees what a message between two replicas sees: the time in sockets, a thread
-//! that had to wait for a processor, a timer that fired late. So probes can tell that a
-//! machine is too busy for the network that it emulates.
+//! A probe meets the same delays as a message between two replicas: time in sockets, a thread that
+//! waited for a processor, a timer that fired late. So probes can show that a machine is too busy
+//! for the network that it emulates.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -19,11 +19,12 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::link::Link;
 
-/// Time between two probes of a pair of sites: some hundred in half a minute, at a cost of a few
-/// wakes a second.
+/// Time between two probes of a pair of sites. This gives over a hundred probes in half a minute,
+/// at the cost of a few wake-ups a second.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Target of a probe: a pair of sites, by way of a relay that leads to the echo.
+/// Path of a probe: a pair of sites, the relay that leads to the echo, and the links of both
+/// directions.
 #[derive(Clone, Debug)]
 pub(super) struct ProbePath {
     pub pair: (usize, usize),
@@ -32,16 +33,16 @@ pub(super) struct ProbePath {
     pub back: Arc<Link>,
 }
 
-/// One probe.
+/// Probe with its send time, and its round-trip time if it has come back.
 #[derive(Clone, Debug)]
 pub(super) struct Probe {
     pub pair: (usize, usize),
     pub sent: Instant,
-    /// The delays of both directions when it was sent, without jitter.
+    /// Sum of the delays of both directions, without jitter, when the probe was sent.
     pub expected: Duration,
-    /// Number of changes of either direction before it was sent.
+    /// Number of times that the settings of either direction had changed when the probe was sent.
     changes: u64,
-    /// No direction was cut or lossy when it was sent.
+    /// Whether both directions were free of cuts and losses when the probe was sent.
     sound: bool,
     /// Round-trip time; `None` while it is under way.
     pub took: Option<Duration>,
@@ -49,7 +50,7 @@ pub(super) struct Probe {
 
 #[cfg(test)]
 impl Probe {
-    /// One that took so many ms.
+    /// Creates a probe that took `took_ms` ms.
     pub fn completed(pair: (usize, usize), expected: Duration, took_ms: f64) -> Probe {
         Probe {
             pair,
@@ -62,13 +63,14 @@ impl Probe {
     }
 }
 
-/// All probes so far.
+/// List of all probes so far.
 #[derive(Debug, Default)]
 pub(super) struct Probes(Mutex<Vec<Probe>>);
 
 impl Probes {
-    /// Those sent in a time in which their links behaved all along as when they were sent.
-    /// One under way for longer than asked counts with its time so far.
+    /// Returns the probes that were sent in the given time, if the settings of their links did not
+    /// change on the way. A probe that is still under way after more than its expected time is
+    /// included with its time so far.
     pub fn sent(&self, paths: &[ProbePath], from: Instant, until: Instant) -> Vec<Probe> {
         let changes = |pair: (usize, usize)| {
             let path = paths.iter().find(|path| path.pair == pair);
@@ -111,11 +113,13 @@ impl Probes {
             return;
         };
         probe.took = Some(now.duration_since(probe.sent));
-        // It may have met a fault on its way, and says nothing of the machine.
+        // If the settings changed, the probe may have met a fault, and tells nothing about the
+        // machine's load.
         probe.sound &= probe.changes == path.changes();
     }
 
-    /// A list is consistent after every statement, so a panic elsewhere does not matter.
+    /// Ignores poisoning: the list is consistent after every statement, so a panic in another
+    /// thread does not matter.
     fn lock(&self) -> MutexGuard<'_, Vec<Probe>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -127,8 +131,8 @@ impl ProbePath {
     }
 }
 
-/// Starts to probe, in a thread of its own; it ends when `stopped` is resolved or its
-/// sender dropped.
+/// Starts to send probes, in a thread of its own. The thread ends when `stopped` is resolved or its
+/// sender is dropped.
 pub(super) fn spawn(
     paths: Vec<ProbePath>,
     echo: TcpListener,
@@ -185,7 +189,8 @@ async fn probe_forever(path: ProbePath, probes: Arc<Probes>, first: Duration) {
 async fn probe(path: &ProbePath, probes: &Probes) -> io::Result<()> {
     let mut stream = TcpStream::connect(path.via).await?;
     stream.set_nodelay(true)?;
-    // The relay still sets the connection up to the other site: that takes a round trip.
+    // This waits for the relay to set up the connection to the other site, which takes a round
+    // trip.
     let mut greeting = [0xff; 8];
     stream.write_all(&greeting).await?;
     stream.read_exact(&mut greeting).await?;

@@ -1,4 +1,5 @@
-//! The relays' thread: accepts, dials, and carries bytes late but in order.
+//! The relays' thread: accepts connections, dials their targets, and forwards bytes late but in
+//! order.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,16 +20,16 @@ use super::RelayPlan;
 use super::alarm::TimerQueue;
 use super::link::Link;
 
-/// Most that is read at once.
+/// Maximum number of bytes read in one step.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Most bytes that one direction of one connection keeps. Then it stops reading, which
-/// has the same effect on the sender as a full TCP window.
+/// Maximum number of bytes queued for one direction of one connection. At this limit the relay
+/// stops reading, which has the same effect on the sender as a full TCP window.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Pause after a failed accept, which would otherwise fail again at once.
+/// Pause after a failed accept, because an immediate retry would probably fail again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Starts the thread; it ends when `stopped` is resolved or its sender dropped. `beside`
-/// runs on it, too: tests keep the thread busy with it.
+/// Starts the thread, which ends when `stopped` is resolved or its sender is dropped. `beside` runs
+/// on the same thread; tests use it to keep the thread busy.
 pub(super) fn spawn(
     plans: Vec<RelayPlan>,
     stopped: oneshot::Receiver<()>,
@@ -91,7 +92,7 @@ async fn accept(
     }
 }
 
-/// Carries one connection until either end closes it.
+/// Forwards the bytes of one connection until either end closes it.
 async fn connect(
     sender: TcpStream,
     target: SocketAddr,
@@ -100,7 +101,7 @@ async fn connect(
     timers: &TimerQueue,
 ) -> io::Result<()> {
     sender.set_nodelay(true)?;
-    // The handshake: there and back.
+    // The handshake takes one delay in each direction.
     forth.wait_uncut().await;
     back.wait_uncut().await;
     timers
@@ -123,7 +124,7 @@ async fn connect(
 
 struct Chunk {
     due: Instant,
-    /// Empty for the end of the stream.
+    /// The bytes; empty to mark the end of the stream.
     bytes: Vec<u8>,
 }
 
@@ -136,7 +137,7 @@ struct Queue {
     emptied: Notify,
 }
 
-/// One direction of one connection, to its end.
+/// Forwards one direction of one connection until its stream ends.
 async fn carry(
     from: OwnedReadHalf,
     to: OwnedWriteHalf,

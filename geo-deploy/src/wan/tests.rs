@@ -1,5 +1,5 @@
-//! Through real sockets. Upper limits on time are not asserted anywhere: a busy
-//! machine may be late, but must never be early, lose bytes or swap them.
+//! Tests with real sockets. No upper limits on time are asserted: a busy machine may be late, but
+//! must never be early, lose bytes or reorder them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Only to fail instead of hanging for ever.
+/// Timeout, so that a test fails instead of hanging for ever.
 const GIVE_UP: Duration = Duration::from_secs(60);
 
 fn two_sites(rtt_ms: f64) -> Topology {
@@ -15,7 +15,7 @@ fn two_sites(rtt_ms: f64) -> Topology {
     Topology::new(names, vec![vec![0.4, rtt_ms], vec![rtt_ms, 0.4]], 0.4).unwrap()
 }
 
-/// Echoes every connection until it ends.
+/// Starts a server that echoes every connection until it ends. Returns its address.
 fn echo_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -138,7 +138,7 @@ fn the_delay_changes_while_it_runs() {
 
 #[test]
 fn a_dead_target_closes_the_connection() {
-    // A port that was just given back: nobody listens there.
+    // This port was just released, so no server listens at it.
     let dead = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -178,7 +178,7 @@ fn wrong_numbers_of_targets_are_refused() {
     );
 }
 
-/// Returns the findings of probes from now on, when there are enough of them.
+/// Returns the report of probes that were sent from now on, as soon as `enough` accepts it.
 fn probed(wan: &Wan, enough: impl Fn(&NetworkReport) -> bool) -> NetworkReport {
     let from = Instant::now();
     wan.probe().unwrap();
@@ -215,13 +215,13 @@ fn the_set_up_of_a_connection_is_no_probe() {
     let wan = echo_wan(400.0);
     let from = Instant::now();
     probed(&wan, |network| network.late.probes >= 1);
-    // A round trip until the relay has connected, and one for the greeting.
+    // This covers a round trip until the relay has connected, and one for the greeting.
     let setting_up = wan.network(from, from + Duration::from_millis(790));
     assert_eq!(setting_up.late.probes, 0, "{setting_up:?}");
 }
 
-/// The relays' thread has other things to do most of the time, as if it had to wait for a
-/// processor. What it sees itself of a message is on time all the same.
+/// The relays' thread is busy most of the time, as if it had to wait for a processor. The relay's
+/// own measurements of a message are nevertheless on time; only probes show the delay.
 #[test]
 fn a_starved_relay_makes_the_run_invalid() {
     let busy = async {

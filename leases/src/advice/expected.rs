@@ -1,4 +1,4 @@
-//! Costs of sets of holders, added up over keys.
+//! Expected latencies of sets of holders, summed over keys.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,17 @@ use super::{AT_MINIMUM_SLACK_MS, Conditions, Forecast, HolderPlan, KeyGroup, Sit
 use crate::latency::Distance;
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Latencies with one set of holders, for every origin. Times in ms.
+/// Latencies with one set of holders, for every origin, in ms.
 struct HolderLatencies {
-    /// Reads, without waiting for writes.
+    /// Latency of reads, without the time that they wait for writes.
     read_ms: Vec<f64>,
-    /// Replica that serves the reads under a lease; `None`: the leader confirms them.
+    /// Replica that serves the reads of each origin under a lease; `None` if the leader confirms
+    /// them.
     served_by: Vec<Option<ReplicaId>>,
     write_ms: Vec<f64>,
     at_minimum: Vec<bool>,
-    /// For how long a holder holds back reads for a write of each origin: a row for each
-    /// replica.
+    /// Time for which each replica (row), as a holder, holds back reads because of a write of each
+    /// origin (column).
     blocked_ms: Vec<Vec<f64>>,
 }
 
@@ -30,7 +31,8 @@ impl HolderLatencies {
             holders.iter().min_by(|a, b| rtt(*a).total_cmp(&rtt(*b)))
         };
         let alone = ReplicaSet::one(distance.leader());
-        // The leader's own acceptance is made durable, then that of those it waits for.
+        // The leader makes its own acceptance durable. Then the acceptors for which it waits make
+        // theirs durable.
         let write = |origin, holders| distance.write_ms(origin, holders, replies) + 2.0 * sync_ms;
         let minimum = |origin| write(origin, alone) + AT_MINIMUM_SLACK_MS;
         let blocked =
@@ -44,8 +46,8 @@ impl HolderLatencies {
         }
     }
 
-    /// Mean time, in ms, that a read waits at `holder`. `writes` are writes a second of one
-    /// key, by origin.
+    /// Returns the mean time, in ms, that a read waits at `holder`. `writes` are the rates of
+    /// writes to one key for each origin, in operations a second.
     fn wait_ms(&self, holder: ReplicaId, writes: &[f32]) -> f64 {
         let rates = writes.iter().map(|rate| f64::from(*rate) / 1e3);
         let blocked = rates.zip(&self.blocked_ms[holder.index()]);
@@ -59,20 +61,20 @@ impl HolderLatencies {
     }
 }
 
-/// Mean remaining time of the newest of many intervals of this length that begin at random at
-/// this rate; 0 where none is open.
+/// Returns the mean remaining time of the newest of many intervals of this length, which begin at
+/// random at this rate. The mean includes 0 for times at which no interval is open.
 fn residual(rate: f64, length: f64) -> f64 {
     length + (-rate * length).exp_m1() / rate
 }
 
-/// Expected latencies under one leader, added up.
+/// Expected latencies under one leader, summed over keys.
 pub(super) struct ForecastSum<'a> {
     distance: &'a Distance,
     conditions: &'a Conditions,
     by_holders: HashMap<ReplicaSet, HolderLatencies, FixedState>,
-    /// Forecast by origin; its latencies and shares are sums until the end.
+    /// Forecast for each origin. Its latencies and shares are sums until the forecast is finished.
     sites: Vec<SiteForecast>,
-    /// By replica: writes a second of keys that it holds.
+    /// For each replica, the rate of writes to keys that it holds, in operations a second.
     stalled: Vec<f64>,
 }
 
@@ -88,7 +90,7 @@ impl<'a> ForecastSum<'a> {
         }
     }
 
-    /// Adds keys with these holders.
+    /// Adds keys that `holders` hold.
     pub(super) fn add(&mut self, group: &KeyGroup, holders: ReplicaSet) {
         let (distance, conditions) = (self.distance, self.conditions);
         let by_holders = self.by_holders.entry(holders);
@@ -154,7 +156,7 @@ fn share(whether: bool) -> f64 {
     f64::from(u8::from(whether))
 }
 
-/// 0 if there is nothing to divide by.
+/// Returns the quotient; 0 if the divisor is 0.
 fn over(sum: f64, count: f64) -> f64 {
     if count > 0.0 { sum / count } else { 0.0 }
 }

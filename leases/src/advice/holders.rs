@@ -1,4 +1,4 @@
-//! Holders that a strategy would choose.
+//! Holders that a strategy would choose for a demand.
 
 use std::cmp::Reverse;
 
@@ -11,22 +11,22 @@ use crate::types::{ReplicaId, ReplicaSet};
 /// Rule by which holders are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HolderPlan {
-    /// Nobody holds anything.
+    /// No replica holds any key.
     None,
     /// The leader holds every key.
     Leader,
     /// Every replica holds every key.
     All,
-    /// The leader and the N/2 others that read a key most.
+    /// The leader and the N/2 other replicas that read a key most hold it.
     Quorum,
-    /// The holders that cost a key least.
+    /// The holders with the lowest cost hold a key.
     Cost,
-    /// Holders stay as they are: of ranges that the operator wrote.
+    /// Holders stay as they are. This is the plan for ranges for which the operator chose holders.
     AsNow,
 }
 
 impl HolderPlan {
-    /// Those that can be chosen for any cluster.
+    /// Plans that work for any cluster.
     pub const STRATEGIES: [HolderPlan; 5] = [
         HolderPlan::None,
         HolderPlan::Leader,
@@ -35,7 +35,7 @@ impl HolderPlan {
         HolderPlan::Cost,
     ];
 
-    /// The name of its strategy.
+    /// Returns the name of the plan's strategy.
     pub fn name(self) -> &'static str {
         match self {
             HolderPlan::None => "none",
@@ -47,7 +47,8 @@ impl HolderPlan {
         }
     }
 
-    /// The plan that follows a strategy; `None`: it needs more than its name.
+    /// Returns the plan that follows the strategy `name`; `None` if the strategy needs more than
+    /// its name.
     pub fn of_strategy(name: &str) -> Option<HolderPlan> {
         HolderPlan::STRATEGIES
             .into_iter()
@@ -55,12 +56,12 @@ impl HolderPlan {
     }
 }
 
-/// Chooses holders as a plan's strategy does.
+/// Chooses holders by the rule of a plan.
 pub(super) struct PlanChooser {
     plan: HolderPlan,
     leader: ReplicaId,
     n: usize,
-    /// The others, nearest to the leader first.
+    /// The replicas other than the leader, nearest to the leader first.
     nearest: Vec<ReplicaId>,
     unlisted: UnlistedHolders,
     costs: Costs,
@@ -83,13 +84,13 @@ impl PlanChooser {
         }
     }
 
-    /// Returns the holders of a key that was asked.
+    /// Returns the holders of a key that was requested.
     pub(super) fn choose(&mut self, group: &KeyGroup) -> ReplicaSet {
         let read = group.reads.iter().any(|reads| *reads > 0.0);
         match self.plan {
             HolderPlan::Quorum if read => {
                 let mut others = self.nearest.clone();
-                // Stable: among equals nearest first.
+                // The sort is stable: replicas with equal reads stay in order of distance.
                 others.sort_by_key(|other| Reverse(ordered(group.reads[other.index()])));
                 self.with_leader(&others)
             }
@@ -97,7 +98,7 @@ impl PlanChooser {
         }
     }
 
-    /// Returns the holders of a key that nobody has read.
+    /// Returns the holders of a key that no client has read.
     pub(super) fn choose_unrequested(&mut self, group: &KeyGroup) -> ReplicaSet {
         let alone = ReplicaSet::one(self.leader);
         match (self.plan, self.unlisted) {
@@ -117,7 +118,7 @@ impl PlanChooser {
     }
 }
 
-/// A count that can be ordered: counts are not negative.
+/// Converts a count to an integer with the same order. Counts are never negative.
 fn ordered(count: f32) -> u32 {
     count.to_bits()
 }

@@ -1,9 +1,9 @@
-//! Forecast of every strategy under every leader: expected latencies, shares, and the replicas
-//! that would stall writes.
+//! Forecast for every strategy under every leader: expected latencies, shares of operations, and
+//! the replicas that would stall writes if they failed.
 //!
-//! The forecast takes distances ([`Distance`]), the expected demand by key ([`Profile`]), and
-//! the holders that a strategy would choose from that. Reads that wait for a write in flight
-//! are part of it. Queues, lost messages and processors are not.
+//! A forecast is made from distances ([`Distance`]), the expected demand by key ([`Profile`]), and
+//! the holders that a strategy would choose for this demand. It includes the time that reads wait
+//! for writes in progress. It does not include queues, lost messages and processor time.
 
 mod expected;
 mod holders;
@@ -22,79 +22,81 @@ use crate::latency::{Distance, Replies, RoundTrips};
 use crate::strategy::{Costs, Preference};
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Writes this much above the least that any strategy allows, in ms, still count as at
-/// their minimum.
+/// Maximum excess of a write's latency over the least that any strategy allows, in ms, with which
+/// the write is included in the writes at their minimum.
 pub const AT_MINIMUM_SLACK_MS: f64 = 1.0;
 
-/// Conditions that a forecast is made from, besides demand.
+/// Conditions, besides demand, from which a forecast is made.
 #[derive(Clone, Debug)]
 pub struct Conditions {
     /// Round trips between all replicas.
     pub rtts: RoundTrips,
-    /// Recipients of the acceptors' replies.
+    /// Replicas to which acceptors send their replies.
     pub replies: Replies,
-    /// Time added to every operation: the way between a client and its replica, in ms.
+    /// Time that is added to every operation, in ms: the round trip between a client and its
+    /// replica.
     pub client_ms: f64,
     /// Time that a disk takes to make a write durable, in ms.
     pub sync_ms: f64,
-    /// Holders of keys that nobody has read, under `quorum`.
+    /// Holders of keys that no client has read, under `quorum`.
     pub unlisted: UnlistedHolders,
-    /// Preference that counts for `cost`, besides distance.
+    /// Preference of the strategy `cost`, besides distance.
     pub preference: Preference,
 }
 
-/// Forecast for one plan under one leader. Means are over operations, in ms. Shares are from 0
-/// to 1. Where nothing is asked the value is 0.
+/// Forecast for one plan under one leader. Latencies are means over operations, in ms. Shares are
+/// from 0 to 1. Means and shares over no operations are 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
     /// Rule by which holders are chosen.
     pub plan: HolderPlan,
     /// The leader.
     pub leader: ReplicaId,
-    /// All operations.
+    /// Mean latency of all operations, in ms.
     pub mean_ms: f64,
-    /// Reads.
+    /// Mean latency of reads, in ms.
     pub read_ms: f64,
-    /// Writes.
+    /// Mean latency of writes, in ms.
     pub write_ms: f64,
-    /// Share of reads that the client's own replica serves.
+    /// Share of reads that the client's own replica serves by itself.
     pub local: f64,
-    /// Share of writes at their minimum under this leader.
+    /// Share of writes at their minimum latency under this leader.
     pub at_minimum: f64,
-    /// By replica: the share of writes that wait until its leases have run out, if it
-    /// fails. That of the leader is 0: its successor is waited for under every plan.
+    /// For each replica, the share of writes that would wait for its leases to end if it failed.
+    /// The share for the leader is 0, because writes wait for its successor under every plan.
     pub stalled: Vec<f64>,
-    /// By replica: what its clients see.
+    /// For each replica, the forecast for its clients.
     pub sites: Vec<SiteForecast>,
 }
 
-/// The same for clients of one replica.
+/// Forecast for the clients of one replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SiteForecast {
-    /// Reads a second.
+    /// Rate of reads, in operations a second.
     pub reads: f64,
-    /// Writes a second.
+    /// Rate of writes, in operations a second.
     pub writes: f64,
-    /// Mean latency of a read.
+    /// Mean latency of a read, in ms.
     pub read_ms: f64,
-    /// Mean latency of a write.
+    /// Mean latency of a write, in ms.
     pub write_ms: f64,
     /// Share of reads that the replica serves by itself.
     pub local: f64,
-    /// Share of writes at their minimum.
+    /// Share of writes at their minimum latency.
     pub at_minimum: f64,
 }
 
 impl Forecast {
-    /// Returns the replica that stalls most writes when it fails, and their share; `None` if none
-    /// stalls any.
+    /// Returns the replica that stalls the most writes when it fails, and their share of all
+    /// writes; `None` if no replica stalls any.
     pub fn worst_stall(&self) -> Option<(ReplicaId, f64)> {
         let all = self.stalled.iter().enumerate();
         let worst = all.max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)))?;
         (*worst.1 > 0.0).then_some((ReplicaId(worst.0 as u8), *worst.1))
     }
 
-    /// Number of replicas besides the leader that may fail without stalling a write.
+    /// Returns the number of replicas besides the leader that may each fail without stalling a
+    /// write.
     pub fn spare(&self) -> usize {
         let unharmful = self.stalled.iter().filter(|share| **share == 0.0).count();
         unharmful.saturating_sub(1)
@@ -102,7 +104,7 @@ impl Forecast {
 }
 
 impl SiteForecast {
-    /// Mean latency of an operation, in ms; 0 if nothing is asked.
+    /// Returns the mean latency of an operation, in ms; 0 if there are no operations.
     pub fn mean_ms(&self) -> f64 {
         let all = self.reads + self.writes;
         if all > 0.0 {
@@ -113,11 +115,11 @@ impl SiteForecast {
     }
 }
 
-/// Forecasts every plan under every leader: `plans` in their order, of each all leaders in
-/// theirs.
+/// Forecasts every plan under every leader. The forecasts are in the order of `plans`, and for each
+/// plan in the order of leaders.
 ///
 /// # Panics
-/// If the profile and the round trips are of different numbers of replicas.
+/// If the profile and the round trips belong to different numbers of replicas.
 pub fn forecasts(
     conditions: &Conditions,
     profile: &Profile,
@@ -135,7 +137,7 @@ pub fn forecasts(
 /// Forecasts one plan under one leader.
 ///
 /// # Panics
-/// As [`forecasts`].
+/// If the profile and the round trips belong to different numbers of replicas.
 pub fn forecast(
     conditions: &Conditions,
     profile: &Profile,
@@ -161,7 +163,7 @@ pub fn forecast(
     sum.forecast(plan)
 }
 
-/// The forecast with the least mean; of equals the first.
+/// Returns the forecast with the lowest mean latency, and the first of several equal ones.
 pub fn best(forecasts: &[Forecast]) -> Option<&Forecast> {
     let all = forecasts.iter();
     all.min_by(|a, b| a.mean_ms.total_cmp(&b.mean_ms))

@@ -1,10 +1,9 @@
-//! Demand of a cluster, small enough for one message.
+//! Demand of a cluster, in a form small enough for one message.
 //!
-//! The busiest keys are all there. The others are represented by a sample. A key is drawn with
-//! a chance in proportion to how much it is asked. Each key of the sample stands for a number
-//! of keys such that sums over the profile are right on average (priority sampling: Duffield,
-//! Lund and Thorup). The draw depends on the key alone, so the same demand gives the same
-//! profile.
+//! A profile contains the busiest keys, and a sample of the others. A key is drawn for the sample
+//! with a probability proportional to its rate. Each key of the sample represents a number of keys,
+//! chosen such that sums over the profile are right on average (priority sampling: Duffield, Lund
+//! and Thorup). The draw depends only on the key, so the same demand results in the same profile.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -16,28 +15,28 @@ use smallvec::SmallVec;
 use crate::demand::{Count, Rates};
 use crate::types::ReplicaSet;
 
-/// Most keys of a profile that is sent.
+/// Maximum number of keys in a profile that is sent.
 pub const KEYS_MAX: usize = 4096;
 
-/// Most numbers of a profile that is sent: 1 MiB.
+/// Maximum number of numbers in a profile that is sent. They take 1 MiB.
 const NUMBERS_MAX: usize = 1 << 18;
 
-/// Keys that are asked alike.
+/// Keys with the same demand.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyGroup {
-    /// Number of keys that this stands for.
+    /// Number of keys that the group represents.
     pub keys: f32,
-    /// Expected rates of each of them, in operations a second: the reads of every origin, then
-    /// the writes of every origin.
+    /// Expected rates of each key, in operations a second: the reads of every origin, then the
+    /// writes of every origin.
     pub rates: Rates,
-    /// Reads of every origin so far, by which `quorum` chooses.
+    /// Reads of every origin so far, by which `quorum` chooses holders.
     pub reads: SmallVec<[f32; 5]>,
-    /// Current holders.
+    /// Current holders of the keys.
     pub holders: ReplicaSet,
 }
 
 impl KeyGroup {
-    /// Operations a second on one such key.
+    /// Returns the rate of each key, in operations a second.
     fn rate(&self) -> f32 {
         self.rates.iter().sum()
     }
@@ -52,23 +51,23 @@ pub struct Profile {
     operations: f64,
 }
 
-/// Why a profile is refused.
+/// Reason why a profile is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
-    /// A list is shorter or longer than the number of replicas says.
+    /// The length of a list does not match the number of replicas.
     #[error("a key of the profile does not have the numbers of {0} replicas")]
     Length(usize),
-    /// A rate, a count or a weight is negative or no number.
+    /// A rate, a count or a weight is negative or not a finite number.
     #[error("a number of the profile is negative or infinite")]
     Number,
 }
 
 impl Profile {
-    /// A profile of these keys; `unrequested` are those that no origin has asked.
-    /// `operations`: how many it was made from.
+    /// Creates a profile of the groups in `keys`. `unrequested` represents the keys that no client
+    /// has requested. `operations` is the number of operations from which the profile was made.
     ///
     /// # Errors
-    /// If a list has not the numbers of `n` replicas, or a number is negative or infinite.
+    /// If the length of a list does not match `n` replicas, or a number is negative or infinite.
     pub fn new(
         n: usize,
         keys: Vec<KeyGroup>,
@@ -96,33 +95,35 @@ impl Profile {
         })
     }
 
-    /// Number of replicas.
+    /// Returns the number of replicas.
     pub fn n(&self) -> usize {
         self.n
     }
 
-    /// Keys that were asked.
+    /// Returns the keys that clients have requested.
     pub fn keys(&self) -> &[KeyGroup] {
         &self.keys
     }
 
-    /// Keys that were not.
+    /// Returns the keys that no client has requested.
     pub fn unrequested(&self) -> &KeyGroup {
         &self.unrequested
     }
 
-    /// Number of operations that the profile was made from, as far as they are remembered.
+    /// Returns the number of operations from which the profile was made. Operations that have been
+    /// forgotten are not included.
     pub fn operations(&self) -> f64 {
         self.operations
     }
 }
 
-/// Makes a profile, key by key.
+/// Collects keys one by one, and makes a profile of them.
 #[derive(Clone, Debug)]
 pub struct ProfileBuilder {
     n: usize,
     keys_max: usize,
-    /// The keys of highest priority, one more than the profile will have; the lowest first.
+    /// Keys with the highest priorities, one more than the profile will contain. The key with the
+    /// lowest priority is at the top.
     sampled: BinaryHeap<SampledGroup>,
     operations: f64,
 }
@@ -134,12 +135,12 @@ struct SampledGroup {
 }
 
 impl ProfileBuilder {
-    /// Most keys of a profile of `n` replicas that fits a message.
+    /// Returns the maximum number of keys with which a profile of `n` replicas fits in a message.
     pub fn fitting(n: usize) -> usize {
         KEYS_MAX.min(NUMBERS_MAX / (3 * n + 3))
     }
 
-    /// A profile of `n` replicas and at most `keys_max` keys.
+    /// Creates a builder for a profile of `n` replicas with at most `keys_max` keys.
     pub fn new(n: usize, keys_max: usize) -> ProfileBuilder {
         ProfileBuilder {
             n,
@@ -149,7 +150,8 @@ impl ProfileBuilder {
         }
     }
 
-    /// Adds a key: operations counted so far by origin, expected rates, and current holders.
+    /// Adds a key with its operations so far for each origin, its expected rates, and its current
+    /// holders.
     pub fn add(
         &mut self,
         key: &[u8],
@@ -179,9 +181,10 @@ impl ProfileBuilder {
         self.sampled.push(SampledGroup { priority, group });
     }
 
-    /// The profile; beside the keys that were added there are `unrequested`, without counts, that
-    /// nobody has asked. `totals`: operations a second by clients of every origin. What
-    /// is expected of the keys that were added is scaled so that all adds up to them.
+    /// Returns the profile of the keys that were added. `unrequested` represents the keys that no
+    /// client has requested, and has no counts. `totals` are the rates of all operations for each
+    /// origin, in operations a second. The expected rates of the keys that were added are scaled so
+    /// that the rates of all keys add up to `totals`.
     pub fn finish(mut self, unrequested: KeyGroup, totals: impl Iterator<Item = f32>) -> Profile {
         let threshold = if self.sampled.len() > self.keys_max {
             self.sampled.pop().map_or(0.0, |sampled| sampled.priority)
@@ -202,7 +205,8 @@ impl ProfileBuilder {
     }
 }
 
-/// Operations a second by clients of `origin` on all these keys.
+/// Returns the total rate of operations by clients of `origin` on these keys, in operations a
+/// second.
 fn requested_by(keys: &[KeyGroup], origin: usize) -> f32 {
     let of = |group: &KeyGroup| {
         let writes = origin + group.reads.len();
@@ -211,7 +215,8 @@ fn requested_by(keys: &[KeyGroup], origin: usize) -> f32 {
     keys.iter().map(of).sum()
 }
 
-/// Scales what clients of `origin` ask of these keys so that it is `total` a second.
+/// Scales the rates of operations by clients of `origin` on these keys, so that their sum is
+/// `total` operations a second.
 fn scale(keys: &mut [KeyGroup], origin: usize, total: f32) {
     let sum = requested_by(keys, origin);
     if sum <= 0.0 {
@@ -224,7 +229,7 @@ fn scale(keys: &mut [KeyGroup], origin: usize, total: f32) {
     }
 }
 
-/// A number above 0 and up to 1 that depends on the key alone.
+/// Returns a number above 0 and up to 1 that depends only on the key.
 fn chance(key: &[u8]) -> f32 {
     let hash = FixedState::default().hash_one(key) >> 40;
     (hash + 1) as f32 / (1_u64 << 24) as f32
@@ -245,7 +250,8 @@ impl PartialOrd for SampledGroup {
 }
 
 impl Ord for SampledGroup {
-    /// The lowest priority is the greatest.
+    /// Orders groups by descending priority, so that the group with the lowest priority is the
+    /// greatest.
     fn cmp(&self, other: &SampledGroup) -> Ordering {
         other.priority.total_cmp(&self.priority)
     }

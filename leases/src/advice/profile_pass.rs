@@ -1,4 +1,4 @@
-//! Makes a profile of the demand that a leader has counted.
+//! Creation of a profile from the demand that a leader has counted.
 
 use smallvec::SmallVec;
 
@@ -6,16 +6,17 @@ use super::{KeyGroup, Profile, ProfileBuilder};
 use crate::demand::{Demand, Estimator};
 use crate::types::ReplicaSet;
 
-/// Keys that nobody has asked are at least so many: clients may ask for keys that do not
-/// exist. Of many keys none is asked so often that its reads would wait for its writes.
+/// Minimum number of keys that no client has requested. Clients may request keys that do not exist.
+/// With this many keys, no single key is requested so often that its reads would wait for its
+/// writes.
 const UNREQUESTED_MIN: usize = 1000;
 
-/// A pass over all keys in demand, in slices: a leader goes on leading meanwhile.
+/// A pass over all keys in the demand, in steps, between which the leader can do its other work.
 #[derive(Clone, Debug)]
 pub struct ProfilePass {
     estimator: Estimator,
     builder: ProfileBuilder,
-    /// The next key's place in the demand.
+    /// Place in the demand of the next key.
     place: usize,
     n: usize,
 }
@@ -31,9 +32,9 @@ impl ProfilePass {
         }
     }
 
-    /// Looks at up to `keys` more keys; `holders` returns the holders of a key. Returns whether
-    /// those were all. Keys that come and go between two slices may be missed, or be counted
-    /// twice.
+    /// Looks at up to `keys` more keys. `holders` returns the holders of a key. Returns whether all
+    /// keys have been looked at. Keys that are added to or removed from the demand between two
+    /// steps may be missed or included twice.
     pub fn look(
         &mut self,
         demand: &Demand,
@@ -50,8 +51,8 @@ impl ProfilePass {
         end == demand.len()
     }
 
-    /// Returns the profile, once all keys were looked at. There are `keys` in all. `holders`
-    /// hold the keys that nobody has asked.
+    /// Returns the profile, after all keys have been looked at. `keys` is the total number of keys.
+    /// `holders` hold the keys that no client has requested.
     pub fn finish(self, demand: &Demand, keys: usize, holders: ReplicaSet) -> Profile {
         let keys = keys.saturating_sub(demand.len()).max(UNREQUESTED_MIN) as f32;
         let together = self.estimator.unrequested();

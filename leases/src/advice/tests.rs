@@ -18,7 +18,7 @@ fn conditions(rtts: RoundTrips) -> Conditions {
     }
 }
 
-/// A key with these reads and writes a second.
+/// Returns a key with these rates of reads and writes for each origin, in operations a second.
 fn group(reads: [f32; 5], writes: [f32; 5]) -> KeyGroup {
     KeyGroup {
         keys: 1.0,
@@ -32,7 +32,7 @@ fn set(ids: &[u8]) -> ReplicaSet {
     ids.iter().copied().map(ReplicaId).collect()
 }
 
-/// Keys that are asked so, and others that are not asked.
+/// Returns a profile of these keys, and of no keys that clients have not requested.
 fn profile(keys: Vec<KeyGroup>) -> Profile {
     let unrequested = KeyGroup {
         keys: 0.0,
@@ -48,7 +48,7 @@ fn close(found: f64, expected: f64) {
 #[test]
 fn one_key_costs_what_its_holders_cost() {
     let conditions = conditions(RoundTrips::paper());
-    // JP reads it and VA writes it, so rarely that they never meet.
+    // JP reads the key and VA writes it, so rarely that no read waits for a write.
     let one = profile(vec![group(
         [3e-6, 0.0, 0.0, 0.0, 0.0],
         [0.0, 0.0, 0.0, 1e-6, 0.0],
@@ -57,9 +57,9 @@ fn one_key_costs_what_its_holders_cost() {
         (HolderPlan::None, 120.0 + 85.0, 90.0),
         (HolderPlan::Leader, 120.0, 90.0),
         (HolderPlan::All, 0.0, 192.5),
-        // CA, JP, OR.
+        // CA, JP and OR hold the key.
         (HolderPlan::Quorum, 0.0, 192.5),
-        // JP reads three times as often as VA writes: it holds the key.
+        // JP reads three times as often as VA writes, so JP holds the key.
         (HolderPlan::Cost, 0.0, 192.5),
         (HolderPlan::AsNow, 270.0, 163.5),
     ] {
@@ -109,7 +109,7 @@ fn keys_that_nobody_has_read_have_default_holders() {
     close(read_ms(&conditions, HolderPlan::Quorum), 85.4);
 }
 
-/// Demand is on both sides of the Atlantic, and Japan leads: another replica should lead.
+/// Demand comes from both sides of the Atlantic while Japan leads, so another replica should lead.
 /// Trying every leader with every set of holders of every key finds the best leader and its
 /// latencies.
 #[test]
@@ -149,7 +149,7 @@ fn the_best_leader_is_found_whoever_leads_now() {
     assert_eq!(mean_ms(&more), mean_ms(&found));
 }
 
-/// `cost` chooses the best holders of every key, so no other plan has a lower mean.
+/// `cost` chooses the best holders of every key, so no other plan has a lower mean latency.
 #[test]
 fn no_plan_beats_cost_where_reads_wait_for_nobody() {
     let conditions = conditions(RoundTrips::paper());
@@ -166,14 +166,15 @@ fn no_plan_beats_cost_where_reads_wait_for_nobody() {
     }
 }
 
-/// Writes at CA hold back its own reads until OR and VA have answered: 85 ms.
+/// Writes at CA hold back CA's own reads until OR and VA have answered, which takes 85 ms.
 #[test]
 fn reads_wait_for_writes_in_flight_as_long_as_clients_see() {
     let conditions = conditions(RoundTrips::paper());
     let (reads, writes) = ([0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 8.0, 0.0, 0.0, 0.0]);
     let busy = profile(vec![group(reads, writes)]);
     let found = forecast(&conditions, &busy, HolderPlan::Leader, ReplicaId(1)).read_ms - 0.4;
-    // The newest write is open for what is left of its 85 ms. Drawn at random:
+    // A read waits for the rest of the 85 ms that the newest write takes. Draw the write's age at
+    // random:
     let mut random = Pcg64Mcg::seed_from_u64(1);
     let mut draw = || {
         let age_ms = -random.random::<f64>().ln() / 8.0 * 1e3;
@@ -192,7 +193,7 @@ fn holders_that_fail_stall_the_writes_of_their_keys() {
         rates[site] = 1.0;
         rates
     };
-    // JP reads one key, OR two; CA writes all.
+    // JP reads one key, OR reads two, and CA writes all of them.
     let keys = vec![
         group(rates(0), rates(1)),
         group(rates(2), rates(1)),

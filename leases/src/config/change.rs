@@ -1,43 +1,44 @@
-//! Contents of an entry of the configuration log.
+//! Contents of the entries of the configuration log.
 
 use super::params::LeaseParams;
 use super::ranges::KeyRange;
 use super::spec::StrategySpec;
 use crate::types::{Key, ReplicaSet};
 
-/// One entry of the configuration log. What is `None` or empty stays as it was.
+/// One entry of the configuration log. Properties for which a field is `None` or empty stay
+/// unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ConfigChange {
-    /// Changes for whole ranges, one after the other, before `keys` is applied.
+    /// Changes for whole ranges, applied one after the other before `keys` is applied.
     pub ranges: Vec<RangeChange>,
-    /// Holders of single keys, grouped by quorum.
+    /// Holders of single keys, grouped by set of holders.
     pub keys: Vec<(ReplicaSet, Vec<Key>)>,
-    /// Replicas that hold nothing, whatever the rest says (suspects, §3.7).
+    /// Replicas that hold no key, regardless of the other fields (suspects, §3.7).
     pub excluded: Option<ReplicaSet>,
     /// New durations.
     pub params: Option<LeaseParams>,
 }
 
-/// Changes for all keys of a range. A field that is `None` stays as it was.
+/// Changes for all keys of a range. Properties for which a field is `None` stay unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RangeChange {
-    /// The keys.
+    /// The range of the keys.
     pub range: KeyRange,
-    /// The strategy behind this and later changes.
+    /// The strategy that proposed this change and will propose later ones.
     pub strategy: Option<StrategySpec>,
-    /// Holders of keys that are not listed. They *name* replicas: a new leader must
-    /// respect the lease of the old one.
+    /// Holders of keys that are not listed. Replicas are *named*, instead of a role such as "the
+    /// leader", because a new leader must respect the lease of the old one.
     pub defaults: Option<ReplicaSet>,
-    /// Whether keys that were listed before are listed no more.
+    /// Whether all listed keys of the range are removed from the list.
     pub clear: bool,
 }
 
 impl ConfigChange {
-    /// Most [`ranges`](Self::ranges) of one change: a new strategy and new holders for as
-    /// many ranges as a configuration may have.
+    /// Maximum number of [`ranges`](Self::ranges) of one change: for each range that a
+    /// configuration may have, one change of its strategy and one of its holders.
     pub const RANGES_MAX: usize = 2 * super::policy::RANGES_MAX;
 
-    /// Gives every key that is not listed to `defaults`.
+    /// Returns a change that makes `defaults` the holders of every key that is not listed.
     pub fn everywhere(defaults: ReplicaSet) -> ConfigChange {
         ConfigChange {
             ranges: vec![RangeChange {
@@ -48,7 +49,8 @@ impl ConfigChange {
         }
     }
 
-    /// Returns the change for just the keys of `range`; it changes nothing yet, if it is new.
+    /// Returns the change for exactly the keys of `range`. If there is none yet, an empty one is
+    /// added.
     pub fn of_range(&mut self, range: &KeyRange) -> &mut RangeChange {
         let known = self.ranges.iter().position(|change| change.range == *range);
         let index = known.unwrap_or_else(|| {
@@ -60,7 +62,7 @@ impl ConfigChange {
 }
 
 impl RangeChange {
-    /// For the keys of `range`, nothing changes.
+    /// Returns a change for the keys of `range` that leaves everything as it was.
     pub fn nothing(range: KeyRange) -> RangeChange {
         RangeChange {
             range,
@@ -70,7 +72,7 @@ impl RangeChange {
         }
     }
 
-    /// The keys of `range` get another strategy.
+    /// Returns a change of the strategy for the keys of `range`.
     pub fn strategy(range: KeyRange, strategy: StrategySpec) -> RangeChange {
         RangeChange {
             strategy: Some(strategy),

@@ -1,5 +1,5 @@
-//! Number of listed keys for each set of holders. So a property of all of them is known without
-//! a look at each.
+//! Numbers of listed keys for each set of holders. From these numbers, properties of all listed
+//! keys are derived without looking at each key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,30 +7,30 @@ use std::sync::Arc;
 use crate::mutants::mutated;
 use crate::types::ReplicaSet;
 
-/// The listed keys of a range, counted by their holders. A clone costs little: it shares
-/// the counts until one of both changes.
+/// Number of listed keys of a range for each set of holders. A clone is cheap: it shares the
+/// numbers until one of the two is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HolderCounts(Arc<BTreeMap<ReplicaSet, u64>>);
 
 impl HolderCounts {
-    /// Whether no key is counted.
+    /// Whether no key is included.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Number of keys counted.
+    /// Returns the number of keys that are included.
     pub(super) fn total(&self) -> u64 {
         self.0
             .values()
             .fold(0, |sum, keys| sum.saturating_add(*keys))
     }
 
-    /// Replicas that hold every counted key; `None`: no key is counted.
+    /// Returns the replicas that hold every included key; `None` if no key is included.
     pub(super) fn common(&self) -> Option<ReplicaSet> {
         self.0.keys().copied().reduce(ReplicaSet::intersection)
     }
 
-    /// Replicas that hold at least one counted key.
+    /// Returns the replicas that hold at least one included key.
     pub(super) fn anybody(&self) -> ReplicaSet {
         self.0
             .keys()
@@ -38,16 +38,16 @@ impl HolderCounts {
             .fold(ReplicaSet::EMPTY, ReplicaSet::union)
     }
 
-    /// A key is listed with these holders.
+    /// Includes a key with these holders.
     pub(super) fn add(&mut self, holders: ReplicaSet) {
         let keys = Arc::make_mut(&mut self.0).entry(holders).or_default();
         *keys = keys.saturating_add(1);
     }
 
-    /// A key that is counted with these holders has them no more.
+    /// Removes a key with these holders.
     ///
     /// # Panics
-    /// If there is none.
+    /// If no key with these holders is included.
     pub(super) fn remove(&mut self, holders: ReplicaSet) {
         let counts = Arc::make_mut(&mut self.0);
         let keys = counts.get(&holders).copied().unwrap_or(0);
@@ -58,7 +58,7 @@ impl HolderCounts {
         };
     }
 
-    /// Counts the keys of `other` too.
+    /// Includes the keys that `other` includes.
     pub(super) fn absorb(&mut self, other: &HolderCounts) {
         if self.is_empty() {
             self.clone_from(other);
@@ -71,7 +71,7 @@ impl HolderCounts {
         }
     }
 
-    /// Whether no set of holders is counted less often in `other`.
+    /// Whether `other` includes, for every set of holders, at least as many keys.
     pub(super) fn is_within(&self, other: &HolderCounts) -> bool {
         let in_other = |holders| other.0.get(holders).copied().unwrap_or(0);
         self.0

@@ -1,4 +1,4 @@
-//! The part of a configuration that is not about single keys.
+//! The part of a configuration that does not depend on single keys.
 
 use std::sync::Arc;
 
@@ -16,23 +16,23 @@ use crate::types::{ConfigId, ReplicaSet};
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Frame {
     pub(super) id: ConfigId,
-    /// The newest configuration that cleared the listed keys of some range.
+    /// The newest configuration that removed the listed keys of some range.
     pub(super) cleared: ConfigId,
     pub(super) policies: Arc<RangeMap<Policy>>,
-    /// Whether the strategy of any range looks at what is read and written.
+    /// Whether the strategy of any range depends on demand, which is counted in reads and writes.
     pub(super) wants_demand: bool,
-    /// Listed keys of a range that was split may be counted in each of its parts.
+    /// Whether listed keys of a range that was split may be included in the counts of both parts.
     pub(super) counted_twice: bool,
-    /// Replicas that hold every key there is or could be.
+    /// Replicas that hold every possible key.
     pub(super) universal: ReplicaSet,
     pub(super) excluded: ReplicaSet,
     pub(super) params: LeaseParams,
-    /// Per replica, the oldest configuration it may still be promised under.
+    /// For each replica, the oldest configuration under which it may still receive promises.
     pub(super) oldest: SmallVec<[ConfigId; 8]>,
 }
 
 impl Frame {
-    /// The configuration before the first.
+    /// Creates the configuration before the first.
     pub(super) fn initial(members: Membership) -> Frame {
         Frame {
             id: ConfigId(0),
@@ -47,9 +47,10 @@ impl Frame {
         }
     }
 
-    /// The configuration that `change` makes of this one. A peer wrote the change:
-    /// names of nobody hold nothing. Durations that cannot work, and more ranges than there
-    /// may be, change nothing. The holders of single keys are still to be counted.
+    /// Returns the configuration that follows from this one by `change`. The change was written by
+    /// a peer, so it may be invalid. Names of replicas that do not exist are ignored. Durations
+    /// that cannot work are ignored, and so are the changes of ranges if there would be too many
+    /// ranges. The caller must then include the holders of single keys.
     pub(super) fn next(&self, change: &ConfigChange, members: Membership) -> Frame {
         let mut frame = self.clone();
         frame.id = ConfigId(self.id.0 + 1);
@@ -81,8 +82,8 @@ impl Frame {
         }
     }
 
-    /// §3.7: a suspect is not promised again under the configurations that gave it
-    /// keys, however far its own log lags.
+    /// Sets the excluded replicas. §3.7: a suspect receives no further promises under the
+    /// configurations that gave it keys, regardless of how far its own log lags.
     fn exclude(&mut self, excluded: ReplicaSet) {
         for suspect in excluded.minus(self.excluded).iter() {
             self.oldest[suspect.index()] = self.id;
@@ -90,27 +91,27 @@ impl Frame {
         self.excluded = excluded;
     }
 
-    /// Policy of the range of `key`.
+    /// Returns the policy of the range that contains `key`.
     #[inline]
     pub(super) fn policy(&self, key: &[u8]) -> &Policy {
         self.policies.get(key)
     }
 
-    /// Called when all listed keys are counted: derives the replicas that hold every key.
+    /// Derives the replicas that hold every key. The counts must include all listed keys.
     pub(super) fn derive_universal(&mut self) {
         let ranges = self.policies.iter().map(|(_, policy)| policy.universal());
         let everywhere = ranges.reduce(ReplicaSet::intersection);
         self.universal = everywhere.unwrap_or_default().minus(self.excluded);
     }
 
-    /// The same ranges, with each listed key counted once.
+    /// Takes policies with the same ranges, and with counts that include each listed key once.
     pub(super) fn take_counts(&mut self, policies: RangeMap<Policy>) {
         self.policies = Arc::new(policies);
         self.counted_twice = false;
         self.derive_universal();
     }
 
-    /// Panics if the configuration cannot be: see the messages.
+    /// Panics if the configuration is invalid.
     pub(super) fn check(&self, members: Membership) {
         let named = self.policies.iter().map(|(_, policy)| policy.anybody());
         let everyone = named.fold(self.excluded, ReplicaSet::union);
@@ -138,7 +139,7 @@ impl Frame {
         );
     }
 
-    /// Panics unless this one can come right after `before`.
+    /// Panics unless this configuration can directly follow `before`.
     pub(super) fn check_follows(&self, before: &Frame) {
         assert_eq!(self.id.0, before.id.0 + 1, "ids rise without holes");
         let stays = |(from, _): (KeyRange, &Policy)| {

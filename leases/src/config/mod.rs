@@ -1,11 +1,11 @@
-//! Lease configurations: which replicas hold which key, agreed through a log of
-//! their own (§3.4).
+//! Lease configurations, which determine which replicas hold which key. Replicas agree on them
+//! through a log of their own (§3.4).
 //!
-//! Configurations are incremental, and several are alive at once: while grants
-//! under an old one last, replicas obey both. So contents are kept by version:
-//! a key remembers the holder sets it had, each with the configuration that
-//! gave it, and a configuration is a point of view on them. Nothing is copied
-//! when a configuration changes a few keys of a hundred thousand.
+//! Configurations are incremental, and several are in force at the same time: while grants under an
+//! old configuration last, replicas obey both the old and the new one. So contents are stored by
+//! version. For each key, the holder sets that it had are stored, each with the configuration that
+//! introduced it. A configuration is a view of these versions. When a configuration changes a few
+//! keys of a hundred thousand, no others are copied.
 
 mod change;
 mod counts;
@@ -38,20 +38,21 @@ use crate::membership::Membership;
 use crate::mutants::{Rule, off};
 use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 
-/// The holder sets of one listed key, each with the configuration that gave it;
-/// rising.
+/// The holder sets of one listed key, each with the configuration that introduced it, in order of
+/// configuration.
 type Versions = SmallVec<[(ConfigId, ReplicaSet); 1]>;
 
-/// All configurations that may still matter here.
+/// The configurations that are still needed on this replica.
 #[derive(Clone, Debug)]
 pub struct Configs {
     members: Membership,
-    /// Rising by id, never empty: the first is the oldest still kept.
+    /// Frames in order of id, without a hole; never empty. The first frame belongs to the oldest
+    /// configuration that is kept.
     frames: VecDeque<Frame>,
     keys: GrowingIndexMap<Key, Versions>,
-    /// Keys that each configuration changed, for dropping what is superseded.
+    /// Keys that each configuration changed, from which superseded versions are to be dropped.
     changed: VecDeque<(ConfigId, Vec<Key>)>,
-    /// A look at all listed keys that is under way.
+    /// The pass over all listed keys that is under way, if any.
     sweep: Option<Sweep>,
 }
 
@@ -63,7 +64,8 @@ impl Hash for Configs {
     }
 }
 
-/// The holder sets of one key, looked up once and asked under several configurations.
+/// The holder sets of one key. The key is looked up once, and its holders under several
+/// configurations are read from the view.
 #[derive(Clone, Copy)]
 pub struct KeyView<'a> {
     configs: &'a Configs,
@@ -72,15 +74,15 @@ pub struct KeyView<'a> {
 }
 
 impl KeyView<'_> {
-    /// Whether the contents of configuration `id` are kept here. Without them nobody can tell
-    /// which replicas a grant under it protects.
+    /// Whether the contents of configuration `id` are kept on this replica. Without them it is
+    /// unknown which replicas a grant under `id` protects.
     #[inline]
     pub fn knows(&self, id: ConfigId) -> bool {
         self.configs.frame(id).is_some()
     }
 
-    /// Holders of the key under configuration `id`. Empty, if `id` is older than everything
-    /// that is kept.
+    /// Returns the holders of the key under configuration `id`; no replicas if `id` is older than
+    /// every configuration that is kept.
     #[inline]
     pub fn holders(&self, id: ConfigId) -> ReplicaSet {
         let Some(frame) = self.configs.frame(id) else {
@@ -99,8 +101,9 @@ impl KeyView<'_> {
     }
 }
 
-/// H12: a configuration has its own default holders, by name. The default holders of the newest
-/// configuration would leave out an older leader that still has a lease.
+/// H12: every configuration names its own default holders. If the default holders of the newest
+/// configuration were used for an older one, an older leader that still has a lease would be
+/// omitted.
 #[inline]
 fn names_defaults<'a>(frame: &'a Frame, configs: &'a Configs) -> &'a Frame {
     if off(Rule::H12NamedLeader) {
@@ -111,7 +114,8 @@ fn names_defaults<'a>(frame: &'a Frame, configs: &'a Configs) -> &'a Frame {
 }
 
 impl Configs {
-    /// The configuration before the first, for `n` replicas: nobody holds anything.
+    /// Creates the state before the first configuration, for `n` replicas: no replica holds any
+    /// key.
     pub fn new(n: usize) -> Configs {
         let members = Membership::fixed(n);
         Configs {
@@ -123,73 +127,74 @@ impl Configs {
         }
     }
 
-    /// The newest configuration known here.
+    /// Returns the newest configuration known on this replica.
     #[inline]
     pub fn newest(&self) -> ConfigId {
         self.last().id
     }
 
-    /// The oldest configuration with its contents kept here.
+    /// Returns the oldest configuration of which the contents are kept on this replica.
     #[inline]
     pub fn oldest_kept(&self) -> ConfigId {
         self.frames[0].id
     }
 
-    /// Durations under `id`; of the oldest kept, if `id` is older.
+    /// Returns the durations under configuration `id`, or those of the oldest configuration that is
+    /// kept, if `id` is older.
     #[inline]
     pub fn params(&self, id: ConfigId) -> &LeaseParams {
         &self.frame(id).unwrap_or(&self.frames[0]).params
     }
 
-    /// Policies of the newest configuration by key range.
+    /// Returns the policies of the newest configuration, by key range.
     pub fn policies(&self) -> &RangeMap<Policy> {
         &self.last().policies
     }
 
-    /// Policies by key range after these changes.
+    /// Returns the policies by key range that the next configuration would have with these changes.
     pub fn policies_after(&self, changes: &[RangeChange]) -> RangeMap<Policy> {
         let mut policies = RangeMap::clone(&self.last().policies);
         self.change_further(&mut policies, changes);
         policies
     }
 
-    /// Adds further changes of the next configuration to what [`Configs::policies_after`]
-    /// returned for the changes before them. Takes one pass over the ranges, however many
-    /// changes came before.
+    /// Adds further changes of the next configuration to `policies`, which
+    /// [`Configs::policies_after`] returned for earlier changes. This takes one pass over the
+    /// ranges, regardless of the number of earlier changes.
     pub fn change_further(&self, policies: &mut RangeMap<Policy>, changes: &[RangeChange]) {
         let next = ConfigId(self.last().id.0 + 1);
         policies.apply(changes, next, self.members.voters());
     }
 
-    /// The strategy in force for `key`.
+    /// Returns the strategy in force for `key`.
     #[inline]
     pub fn strategy_of(&self, key: &[u8]) -> &StrategySpec {
         &self.last().policy(key).strategy
     }
 
-    /// Whether the strategy of any range looks at what is read and written.
+    /// Whether the strategy of any range depends on demand, which is counted in reads and writes.
     #[inline]
     pub fn wants_demand(&self) -> bool {
         self.last().wants_demand
     }
 
-    /// Holders, under the newest configuration, of a key that is not listed and is in the range
-    /// of `key`.
+    /// Returns the holders, under the newest configuration, of unlisted keys in the range that
+    /// contains `key`.
     pub fn unlisted(&self, key: &[u8]) -> ReplicaSet {
         self.last().policy(key).defaults.minus(self.excluded())
     }
 
-    /// Replicas that hold nothing under the newest configuration.
+    /// Returns the replicas that hold no key under the newest configuration.
     pub fn excluded(&self) -> ReplicaSet {
         self.last().excluded
     }
 
-    /// The oldest configuration under which `holder` may still be promised.
+    /// Returns the oldest configuration under which a grantor may still make promises to `holder`.
     pub fn oldest_promisable(&self, holder: ReplicaId) -> ConfigId {
         self.last().oldest[holder.index()]
     }
 
-    /// Looks `key` up, once for all configurations.
+    /// Looks up `key`, and returns a view of its holders under all configurations.
     #[inline]
     pub fn view<'a>(&'a self, key: &'a [u8]) -> KeyView<'a> {
         KeyView {
@@ -199,48 +204,52 @@ impl Configs {
         }
     }
 
-    /// Holders of `key` under the newest configuration.
+    /// Returns the holders of `key` under the newest configuration.
     pub fn holders(&self, key: &[u8]) -> ReplicaSet {
         self.view(key).holders(self.newest())
     }
 
-    /// The listed holders of `key` in the newest configuration, if it is listed.
+    /// Returns the listed holders of `key` in the newest configuration; `None` if the key is not
+    /// listed.
     pub fn listed(&self, key: &[u8]) -> Option<ReplicaSet> {
         let place = self.keys.get_index_of(key)?;
         self.listed_at(place).map(|(_, holders)| holders)
     }
 
-    /// The key at a place below [`listed_len`](Self::listed_len), and its own holders in the
-    /// newest configuration, if it is listed there. While configurations are forgotten the last
-    /// key may come to a lower place. So a caller that looks at all keys begins with the last.
+    /// Returns the key at a place below [`listed_len`](Self::listed_len), and its own holders in
+    /// the newest configuration; `None` if the key is not listed there. When the listed key at some
+    /// place is forgotten, the last key moves to this place. So a caller that looks at all keys
+    /// begins with the last place.
     pub fn listed_at(&self, place: usize) -> Option<(&Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index(place)?;
         let (since, holders) = *versions.last()?;
         (since >= self.last().policy(key).cleared).then_some((key, holders))
     }
 
-    /// Number of keys of each range that have holders of their own in the newest configuration.
-    /// For a while after a range was split, each part may count keys of the other.
+    /// Returns the number of keys with holders of their own in the newest configuration, for each
+    /// range. For a while after a range was split, the number for each part may include keys of the
+    /// other part.
     pub fn listed_by_range(&self) -> Vec<u64> {
         let ranges = self.policies().iter();
         ranges.map(|(_, policy)| policy.listed.total()).collect()
     }
 
-    /// Number of keys that have holders of their own in some configuration kept here.
+    /// Returns the number of keys that have holders of their own in some configuration that is kept
+    /// on this replica.
     pub fn listed_len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Replicas that hold every key there is or could be under `id`.
+    /// Returns the replicas that hold every possible key under configuration `id`.
     pub fn universal(&self, id: ConfigId) -> ReplicaSet {
         self.frame(id)
             .map_or(ReplicaSet::EMPTY, |frame| frame.universal)
     }
 
-    /// Takes the change in slot `id` of the configuration log.
+    /// Applies the change in slot `id` of the configuration log.
     ///
     /// # Panics
-    /// If `id` does not follow the newest: the log is executed without holes.
+    /// If `id` does not follow the newest configuration, because the log is executed without holes.
     pub fn apply(&mut self, id: ConfigId, change: &ConfigChange) {
         assert_eq!(id.0, self.newest().0 + 1, "configurations have no holes");
         let mut frame = self.last().next(change, self.members);
@@ -258,7 +267,8 @@ impl Configs {
         }
     }
 
-    /// Gives single keys their holders in the configuration of `frame`, and counts them.
+    /// Lists single keys with their holders in the configuration of `frame`, and includes them in
+    /// the counts of holders.
     fn list(&mut self, frame: &mut Frame, quorums: &[(ReplicaSet, Vec<Key>)]) {
         let mut touched = Vec::new();
         for (holders, keys) in quorums {
@@ -272,7 +282,8 @@ impl Configs {
         self.changed.push_back((frame.id, touched));
     }
 
-    /// Returns whether the key had holders of its own in some configuration.
+    /// Lists a key with its holders. Returns whether the key had holders of its own in some
+    /// configuration before.
     fn list_key(&mut self, frame: &mut Frame, key: &Key, holders: ReplicaSet) -> bool {
         let policy = Arc::make_mut(&mut frame.policies).get_mut(key);
         let place = self.keys.get_index_of(key);
@@ -302,9 +313,9 @@ impl Configs {
         known
     }
 
-    /// Drops what only configurations before `oldest` can see; the newest stays. Of listed
-    /// keys that were cleared, some thousands in each call: [`is_sweeping`](Self::is_sweeping)
-    /// says whether more are to be looked at.
+    /// Drops all data that only configurations before `oldest` can see. The newest configuration is
+    /// always kept. Listed keys that were cleared are dropped in passes of some thousands of keys
+    /// for each call. [`is_sweeping`](Self::is_sweeping) returns whether more keys remain.
     pub fn forget_before(&mut self, oldest: ConfigId) {
         let cleared_before = self.frames[0].cleared;
         while self.frames.len() > 1 && self.frames[1].id <= oldest {
@@ -317,8 +328,8 @@ impl Configs {
         self.forget_superseded(self.frames[0].id);
     }
 
-    /// Drops superseded versions of each key that a configuration up to `oldest` changed. The
-    /// version that `oldest` sees is the first that any configuration can see.
+    /// Drops superseded versions of each key that a configuration up to `oldest` changed. No
+    /// remaining configuration can see versions older than the one that `oldest` sees.
     fn forget_superseded(&mut self, oldest: ConfigId) {
         while self.changed.front().is_some_and(|(id, _)| *id <= oldest) {
             let (_, keys) = self.changed.pop_front().unwrap_or_default();
@@ -331,10 +342,10 @@ impl Configs {
         }
     }
 
-    /// Panics if configurations are not as they must be: ids and exclusions rising
-    /// without holes, ranges disjoint, holders members, durations above zero. Cost:
-    /// kept configurations (rarely more than four) times replicas and ranges; listed
-    /// keys are checked when they are listed.
+    /// Panics if the configurations are invalid. Ids and exclusions must rise without holes, ranges
+    /// must be disjoint, holders must be members, and durations must be above zero. Cost: the
+    /// number of configurations that are kept (rarely more than four) times the number of replicas
+    /// and ranges. Listed keys are not included: they are checked when they are listed.
     pub fn check(&self) {
         assert!(!self.frames.is_empty(), "there is always a configuration");
         for frame in &self.frames {
@@ -365,7 +376,8 @@ impl Configs {
         self.frames.back().expect("there is always a configuration")
     }
 
-    /// The frame of `id`: ids have no holes, so its place is its distance.
+    /// Returns the frame of configuration `id`. Ids have no holes, so the frame's index is the
+    /// distance of `id` from the oldest id.
     #[inline]
     fn frame(&self, id: ConfigId) -> Option<&Frame> {
         let index = id.0.checked_sub(self.frames[0].id.0)?;

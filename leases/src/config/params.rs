@@ -1,52 +1,53 @@
-//! The durations that a configuration brings, and what must hold between them.
+//! Durations that a configuration sets, and the rules that hold between them.
 
 use std::time::Duration;
 
 use crate::time::ClockBound;
 
-/// Durations and the drift bound of a configuration. Replicated, so that all
-/// replicas count with the same ones.
+/// Durations and the drift bound of a configuration. They are replicated, so that all replicas use
+/// the same values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseParams {
-    /// Duration of a promise at its holder, from its receipt.
+    /// Duration of a promise, measured by its holder from the receipt of the promise.
     pub t_lease: Duration,
-    /// Time after an ack was sent within which the promise that builds on it may arrive.
+    /// Time after the sending of an ack within which a promise that builds on the ack may arrive.
     pub t_guard: Duration,
-    /// Interval at which a grantor renews.
+    /// Interval at which a grantor renews its promises.
     pub renew: Duration,
     /// Time for which a replica may stay silent before it is suspected.
     pub t_grace: Duration,
-    /// Past this age of the newest ack a grantor establishes anew.
+    /// Maximum age of the newest ack on which a promise may build. If the ack is older, the grantor
+    /// sends a guard again.
     pub t0_cap: Duration,
-    /// Maximum difference of clock rates.
+    /// Bound on the error of clock rates.
     pub clock: ClockBound,
 }
 
-/// Why durations are refused.
+/// Reason why durations are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParamsError {
-    /// Renewing without pause would leave time for nothing else.
+    /// With an interval of zero, a replica would do nothing but renew promises.
     #[error("the renewal interval and the lease must be longer than nothing")]
     Zero,
     /// The lease would lapse between any two renewals.
     #[error("the lease must be longer than the interval between its renewals")]
     LapsesBetweenRenewals,
-    /// A renewal would find its base too old, and every promise needs a new guard.
+    /// Each renewal would find the newest ack too old, so every promise would need a new guard.
     #[error("the cap on an ack's age must be longer than the interval between renewals")]
     CapBelowRenewal,
-    /// A replica that answers every renewal would be suspected between two.
+    /// A replica that answers every renewal would be suspected between two renewals.
     #[error("the grace must be longer than the interval between renewals")]
     GraceBelowRenewal,
-    /// No finite stretch makes up for such clocks.
+    /// No finite extension of durations makes up for such clock rates.
     #[error("clock rates may differ by at most {} ppm", ClockBound::RHO_PPM_MAX)]
     Drift,
 }
 
 impl LeaseParams {
-    /// Checks the durations against each other, before they are proposed.
+    /// Checks the rules that hold between the durations. This is called before they are proposed.
     ///
     /// # Errors
-    /// The first rule that does not hold.
+    /// The first rule that is violated.
     pub fn check(&self) -> Result<(), ParamsError> {
         if self.renew.is_zero() || self.t_lease.is_zero() {
             return Err(ParamsError::Zero);
@@ -66,18 +67,18 @@ impl LeaseParams {
         Ok(())
     }
 
-    /// Whether leases can be counted with these durations at all. The rules of
-    /// [`check`](Self::check) that this leaves out cost leases, not safety.
+    /// Whether leases can work with these durations at all. This checks fewer rules than
+    /// [`check`](Self::check). A violation of the other rules costs leases, but not safety.
     pub fn is_usable(&self) -> bool {
         let pauses = !self.renew.is_zero() && !self.t_lease.is_zero();
         pauses && self.clock.rho_ppm <= ClockBound::RHO_PPM_MAX
     }
 
-    /// Time for which a restarted replica must assume that grants it has forgotten are still
-    /// alive: `(t_guard + t_lease + 2 rho t0_cap)(1+rho)/(1-rho)`.
+    /// Returns how long a restarted replica must assume that grants it has forgotten are still in
+    /// force: `(t_guard + t_lease + 2 rho t0_cap)(1+rho)/(1-rho)`.
     ///
     /// # Panics
-    /// If `rho` is above [`ClockBound::RHO_PPM_MAX`]: [`check`](Self::check) first.
+    /// If `rho` is above [`ClockBound::RHO_PPM_MAX`], which [`check`](Self::check) refuses.
     pub fn restart_wait(&self) -> Duration {
         self.clock
             .keep_from_send(self.t_lease, self.t_guard, self.t0_cap)
@@ -85,8 +86,8 @@ impl LeaseParams {
 }
 
 impl LeaseParams {
-    /// Durations that a cluster starts with, unless it is configured otherwise: as short as a
-    /// world-wide network permits without false suspicion (`results/durations`).
+    /// Returns the durations with which a cluster starts by default. They are as short as possible
+    /// without false suspicions in a world-wide network (`results/durations`).
     pub fn for_sites() -> LeaseParams {
         LeaseParams {
             t_lease: Duration::from_millis(1000),
@@ -100,8 +101,8 @@ impl LeaseParams {
 }
 
 impl Default for LeaseParams {
-    /// The paper's setting (§5.2): lease and guard 2 s, renewal every 500 ms,
-    /// grace 5 s; `rho` 0.001.
+    /// Returns the durations of the paper's experiments (§5.2): lease and guard 2 s, renewal every
+    /// 500 ms, grace 5 s. `rho` is 0.001.
     fn default() -> Self {
         LeaseParams {
             t_lease: Duration::from_secs(2),

@@ -1,4 +1,4 @@
-//! Policy of a configuration for all keys of a range.
+//! Policies of a configuration, each of which applies to all keys of a range.
 
 use super::change::RangeChange;
 use super::counts::HolderCounts;
@@ -7,30 +7,31 @@ use super::spec::StrategySpec;
 use crate::mutants::{Rule, off};
 use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 
-/// Most ranges of one configuration.
+/// Maximum number of ranges of one configuration.
 pub const RANGES_MAX: usize = 1024;
 
-/// Most bytes of the first keys of all ranges of a configuration, together: one entry
-/// of the configuration log can name all of them.
+/// Maximum total size of the first keys of all ranges of a configuration, in bytes. One entry of
+/// the configuration log can name all ranges.
 pub const STARTS_BYTES_MAX: usize = 512 << 10;
 
 /// Policy of a configuration for one range.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// Strategy that chooses the holders.
+    /// Strategy that chooses the holders of the keys.
     pub strategy: StrategySpec,
-    /// Holders of keys that are not listed; exclusions are not applied.
+    /// Holders of keys that are not listed, including excluded replicas.
     pub defaults: ReplicaSet,
-    /// The newest configuration that cleared the listed keys of the range: a key listed before
-    /// it is listed no more.
+    /// The newest configuration that removed the listed keys of the range. Keys that were listed
+    /// before this configuration are no longer listed.
     pub(super) cleared: ConfigId,
-    /// The listed keys of the range. After a range was split both parts count the keys of
-    /// both, until all were looked at: never too few.
+    /// Numbers of listed keys of the range, by holders. After a range was split, the numbers of
+    /// both parts include the keys of both parts, until a pass over all listed keys is complete.
+    /// So a number may be too high, but never too low.
     pub(super) listed: HolderCounts,
 }
 
 impl Policy {
-    /// Before the first configuration.
+    /// Returns the policy before the first configuration.
     pub(super) fn initial() -> Policy {
         Policy {
             strategy: StrategySpec::None,
@@ -51,18 +52,18 @@ impl Policy {
         common.is_some_and(|common| !common.contains(replica))
     }
 
-    /// Replicas that hold at least one key of the range; exclusions are not applied.
+    /// Returns the replicas that hold at least one key of the range, including excluded replicas.
     pub(super) fn anybody(&self) -> ReplicaSet {
         self.defaults.union(self.listed.anybody())
     }
 
-    /// Holders of every key that is or could be in the range; exclusions are not applied.
+    /// Returns the replicas that hold every possible key of the range, including excluded replicas.
     pub(super) fn universal(&self) -> ReplicaSet {
         let listed = self.listed.common().unwrap_or(self.defaults);
         self.defaults.intersection(listed)
     }
 
-    /// Takes what configuration `id` changes. Only `members` hold anything.
+    /// Applies a change by configuration `id`. Only `members` can be holders.
     pub(super) fn apply(&mut self, change: &RangeChange, id: ConfigId, members: ReplicaSet) {
         if let Some(strategy) = &change.strategy {
             self.strategy = strategy.clone();
@@ -77,12 +78,13 @@ impl Policy {
     }
 }
 
-/// Adds the range of `right` to that of `left`, if they may become one.
+/// Merges the range of `right` into the range of `left`, if this is allowed. Returns whether they
+/// were merged.
 ///
-/// H69: neighbours become one range only if nothing tells them apart, also not when they were
-/// last cleared. What the later one had forgotten would count again, for replicas that
-/// remember it. How many keys are listed in each may differ, and is not the same at all
-/// replicas.
+/// H69: neighbouring ranges become one range only if their policies are equal, including the
+/// configuration that last cleared their listed keys. Otherwise, listed keys that the later cleared
+/// range had forgotten would be listed again on replicas that still remember them. The numbers of
+/// listed keys may differ. They are not even the same on all replicas.
 fn may_merge(left: &mut Policy, right: &Policy) -> bool {
     let same_time = left.cleared == right.cleared || off(Rule::H69Cleared);
     let same = same_time && left.strategy == right.strategy && left.defaults == right.defaults;
@@ -93,8 +95,8 @@ fn may_merge(left: &mut Policy, right: &Policy) -> bool {
 }
 
 impl RangeMap<Policy> {
-    /// Takes what configuration `id` changes by range. Returns whether ranges were split:
-    /// keys may be counted twice.
+    /// Applies changes by configuration `id` to ranges. Returns whether ranges were split, so that
+    /// listed keys may be included twice in the counts.
     pub(super) fn apply(
         &mut self,
         changes: &[RangeChange],
@@ -110,13 +112,14 @@ impl RangeMap<Policy> {
         split
     }
 
-    /// Whether these are no more ranges than a configuration may have.
+    /// Whether the ranges are no more than a configuration may have.
     pub fn fits(&self) -> bool {
         let bytes = self.starts().map(|from| from.len()).sum::<usize>();
         self.starts().count() <= RANGES_MAX && bytes <= STARTS_BYTES_MAX
     }
 
-    /// The strategies alone; neighbours with the same one are one range.
+    /// Returns the strategy of each range. Neighbouring ranges with the same strategy become one
+    /// range.
     pub fn strategies(&self) -> RangeMap<StrategySpec> {
         let mut strategies = self.map(|policy| policy.strategy.clone());
         strategies.merge(|left, right| left == right);

@@ -1,17 +1,17 @@
-//! Ranges of keys, and maps from range to value.
+//! Ranges of keys, and maps that assign a value to each range.
 
 use crate::types::Key;
 
-/// The keys from `from` on, up to but not including `to`.
+/// The keys from `from`, inclusive, to `to`, exclusive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KeyRange {
     from: Key,
-    /// `None`: the range has no end.
+    /// The first key after the range; `None` if the range has no end.
     to: Option<Key>,
 }
 
 impl KeyRange {
-    /// Every key there is or could be.
+    /// Returns the range of all possible keys.
     pub fn all() -> KeyRange {
         KeyRange {
             from: Key::new(),
@@ -19,18 +19,19 @@ impl KeyRange {
         }
     }
 
-    /// The keys from `from` on and below `to`; `None` if that would be no key.
+    /// Returns the range from `from`, inclusive, to `to`, exclusive; `None` if it would be empty.
+    /// If `to` is `None`, the range has no end.
     pub fn new(from: Key, to: Option<Key>) -> Option<KeyRange> {
         let some = to.as_ref().is_none_or(|to| from < *to);
         some.then_some(KeyRange { from, to })
     }
 
-    /// The first key of the range.
+    /// Returns the first key of the range.
     pub fn from(&self) -> &Key {
         &self.from
     }
 
-    /// The first key after the range; `None`: the range has no end.
+    /// Returns the first key after the range; `None` if the range has no end.
     pub fn to(&self) -> Option<&Key> {
         self.to.as_ref()
     }
@@ -40,50 +41,51 @@ impl KeyRange {
         self.from.as_ref() <= key && self.to.as_ref().is_none_or(|to| key < to.as_ref())
     }
 
-    /// Whether some key could be in both ranges.
+    /// Whether some possible key is in both ranges.
     pub fn overlaps(&self, other: &KeyRange) -> bool {
         let begins_before =
             |a: &KeyRange, b: &KeyRange| b.to.as_ref().is_none_or(|to| a.from < *to);
         begins_before(self, other) && begins_before(other, self)
     }
 
-    /// Whether every key is in the range.
+    /// Whether every possible key is in the range.
     pub fn is_all(&self) -> bool {
         self.from.is_empty() && self.to.is_none()
     }
 }
 
-/// A value for every key, the same within a range. The ranges are disjoint, in
-/// rising order, and cover every key: each ends where the next begins.
+/// A map that assigns a value to every key, the same for all keys of a range. The ranges are
+/// disjoint, in ascending order, and cover every key: each range ends where the next one begins.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RangeMap<T> {
-    /// Where each range begins, and its value. The first begins with the empty key.
+    /// The first key of each range, with the range's value. The first range begins with the empty
+    /// key.
     starts: Vec<(Key, T)>,
 }
 
-/// Why starts of ranges are refused.
+/// Reason why the first keys of ranges are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangesError {
     /// Keys before the first range would have no value.
     #[error("the first range must begin with the empty key")]
     Uncovered,
-    /// Two ranges would share keys, or one would be empty.
+    /// Two ranges would have keys in common, or a range would be empty.
     #[error("ranges must be in rising order, no two with the same start")]
     Unordered,
 }
 
 impl<T> RangeMap<T> {
-    /// One range that covers every key.
+    /// Returns the map with one range that covers every key.
     pub fn uniform(value: T) -> RangeMap<T> {
         RangeMap {
             starts: vec![(Key::new(), value)],
         }
     }
 
-    /// Ranges by their first keys, each up to the next.
+    /// Creates ranges from their first keys. Each range ends where the next one begins.
     ///
     /// # Errors
-    /// If they leave keys out or are not in rising order.
+    /// If the ranges do not cover every key, or the first keys are not in ascending order.
     pub fn from_starts(starts: Vec<(Key, T)>) -> Result<RangeMap<T>, RangesError> {
         if starts.first().is_none_or(|(first, _)| !first.is_empty()) {
             return Err(RangesError::Uncovered);
@@ -94,29 +96,30 @@ impl<T> RangeMap<T> {
         Ok(RangeMap { starts })
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[inline]
     pub fn get(&self, key: &[u8]) -> &T {
         &self.starts[self.index(key)].1
     }
 
-    /// The range that `key` is in.
+    /// Returns the range that contains `key`.
     pub fn range_of(&self, key: &[u8]) -> KeyRange {
         self.range(self.index(key))
     }
 
-    /// The ranges in rising order, with their values.
+    /// Iterates over the ranges in ascending order, with their values.
     pub fn iter(&self) -> impl Iterator<Item = (KeyRange, &T)> {
         let values = self.starts.iter().enumerate();
         values.map(|(index, (_, value))| (self.range(index), value))
     }
 
-    /// The first key of each range, rising.
+    /// Iterates over the first keys of the ranges, in ascending order.
     pub fn starts(&self) -> impl Iterator<Item = &Key> {
         self.starts.iter().map(|(from, _)| from)
     }
 
-    /// The ranges that share keys with `range`, in rising order, with their values.
+    /// Iterates over the ranges that have keys in common with `range`, in ascending order, with
+    /// their values.
     pub fn overlapping(&self, range: &KeyRange) -> impl Iterator<Item = (KeyRange, &T)> {
         let first = self.index(&range.from);
         let end = match &range.to {
@@ -126,7 +129,7 @@ impl<T> RangeMap<T> {
         (first..end).map(|index| (self.range(index), &self.starts[index].1))
     }
 
-    /// The value of every key, if one range covers all.
+    /// Returns the value of every key, if there is only one range.
     pub fn single(&self) -> Option<&T> {
         match self.starts.as_slice() {
             [(_, value)] => Some(value),
@@ -134,7 +137,7 @@ impl<T> RangeMap<T> {
         }
     }
 
-    /// Panics if the ranges are not disjoint, ordered and covering. Cost: one
+    /// Panics unless the ranges are disjoint, in ascending order, and cover every key. Cost: one
     /// comparison of keys for each range.
     pub fn check(&self) {
         assert!(
@@ -149,7 +152,8 @@ impl<T> RangeMap<T> {
         );
     }
 
-    /// The same ranges with other values.
+    /// Returns a map with the same ranges, and with the values that `value` returns for the values
+    /// of this map.
     pub fn map<U>(&self, mut value: impl FnMut(&T) -> U) -> RangeMap<U> {
         let starts = self.starts.iter();
         RangeMap {
@@ -159,8 +163,8 @@ impl<T> RangeMap<T> {
         }
     }
 
-    /// Changes the value of every key of `range`. Ranges that reach beyond it are split
-    /// at its ends.
+    /// Changes the value of every key of `range`. Ranges that extend beyond `range` are split at
+    /// its ends.
     pub fn update(&mut self, range: &KeyRange, mut change: impl FnMut(&mut T))
     where
         T: Clone,
@@ -175,20 +179,22 @@ impl<T> RangeMap<T> {
         }
     }
 
-    /// The value of `key`, to be changed for all keys of its range.
+    /// Returns the value of the range that contains `key`, to be changed for all keys of this
+    /// range.
     pub(super) fn get_mut(&mut self, key: &[u8]) -> &mut T {
         let index = self.index(key);
         &mut self.starts[index].1
     }
 
-    /// Makes one range of neighbours where `join` returns true. It may add the second
-    /// value to the first then.
+    /// Merges neighbouring ranges for which `join` returns true. `join` may then add the second
+    /// range's value to the first range's value.
     pub fn merge(&mut self, join: impl Fn(&mut T, &T) -> bool) {
         self.starts
             .dedup_by(|next, before| join(&mut before.1, &next.1));
     }
 
-    /// The index of the range that begins with `key`, which begins there from now on.
+    /// Splits the range that contains `key` so that a range begins with `key`. Returns this range's
+    /// index.
     fn split(&mut self, key: &Key) -> usize
     where
         T: Clone,
@@ -197,7 +203,7 @@ impl<T> RangeMap<T> {
         if self.starts[index].0 == *key {
             return index;
         }
-        // A key may be a slice of a large frame: keep its bytes alone.
+        // `key` may be a slice of a large frame: copy its bytes, so that the frame can be freed.
         let from = Key::copy_from_slice(key);
         let value = self.starts[index].1.clone();
         self.starts.insert(index + 1, (from, value));
@@ -237,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_range_has_the_keys_from_its_first_up_to_its_end() {
-        // (from, to, key, inside)
+        // (first key of the range, end of the range, tested key, whether the key is in the range)
         for (from, to, asked, inside) in [
             ("", None, "", true),
             ("", None, "zzz", true),
@@ -293,7 +299,7 @@ mod tests {
         assert!(RangeMap::uniform(7).range_of(b"any").is_all());
     }
 
-    /// Every update of every range of a few keys, against a plain list of values by key.
+    /// Updates every range between a few keys, and compares with a plain list of keys and values.
     #[test]
     fn an_update_changes_the_keys_of_its_range_and_no_other() {
         let keys = ["", "a", "f", "fz", "p", "z"];

@@ -1,15 +1,15 @@
-//! Strategies by name, with their settings, as a configuration states them. What
-//! each of them proposes is in `strategy/`.
+//! Strategies by name, with their settings, as they are stored in a configuration. The rules by
+//! which they choose holders are in `strategy/`.
 
 use super::ranges::RangeMap;
 use crate::types::ReplicaSet;
 
-/// Holders of keys that nobody has read yet, under `quorum`.
+/// Holders of keys that no client has read yet, under the strategy `quorum`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum UnlistedHolders {
-    /// The leader alone, as in the paper.
+    /// Only the leader, as in the paper.
     Leader,
-    /// The leader and the N/2 replicas nearest to it: costs its writes nothing.
+    /// The leader and the N/2 replicas nearest to it. Their leases do not slow the leader's writes.
     #[default]
     Nearest,
 }
@@ -17,42 +17,45 @@ pub enum UnlistedHolders {
 /// A strategy by name, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StrategySpec {
-    /// Nobody holds anything: every read is confirmed by a majority.
+    /// No replica holds any key: every read is confirmed by a majority.
     None,
     /// The leader holds every key.
     Leader,
     /// Every replica holds every key (Megastore).
     All,
-    /// Per key, the leader and the N/2 others that read it most (the paper).
+    /// The leader and the N/2 other replicas that read a key most hold it (the paper).
     Quorum {
-        /// Holders of keys that nobody has read yet.
+        /// Holders of keys that no client has read yet.
         unlisted: UnlistedHolders,
     },
-    /// The operator's choice.
+    /// The operator chooses the holders.
     Fixed {
-        /// Holders of every key. `None`: the leader and the N/2 replicas nearest to it, as with
-        /// [`UnlistedHolders::Nearest`]; for keys that the operator's ranges leave out.
+        /// Holders of every key. If this is `None`, the holders are the leader and the N/2
+        /// replicas nearest to it, as with [`UnlistedHolders::Nearest`]. It is `None` for keys that
+        /// are in none of the operator's ranges.
         holders: Option<ReplicaSet>,
     },
-    /// Per key, the replicas that make its operations wait least (protocol §5).
+    /// The replicas that minimize the waiting time of a key's operations hold it (protocol §5).
     Cost(CostSettings),
 }
 
-/// Settings of `cost`.
+/// Settings of the strategy `cost`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CostSettings {
-    /// Weight of reads against writes, in thousandths: at 500 both count the same.
+    /// Weight of reads relative to writes, in thousandths: at 500 both have the same weight.
     read_weight_pm: u16,
-    /// At least so many replicas hold no lease on a key: these may fail, and no write to
-    /// it waits for a lease to end.
+    /// Minimum number of replicas that hold no lease on a key. This many replicas may fail without
+    /// any write to the key having to wait for a lease to end.
     pub spare: u8,
-    /// Whether what a site has asked rarely or not yet is estimated from all of its keys.
-    /// Without it counts are taken for the future as they are; only to show what it adds.
+    /// Whether the demand of a site for a key that the site has requested rarely or never is
+    /// estimated from all keys of the site. If this is false, the counts so far are taken as the
+    /// future demand. That is only useful for showing the benefit of the estimate.
     pub prior: bool,
 }
 
 impl CostSettings {
-    /// With reads and writes weighed so: 0 to 1; `None` if it is not.
+    /// Creates settings with a weight of reads from 0 to 1; `None` if the weight is outside this
+    /// range.
     pub fn new(read_weight: f64, spare: u8, prior: bool) -> Option<CostSettings> {
         let share = (0.0..=1.0).contains(&read_weight);
         share.then(|| CostSettings {
@@ -62,7 +65,8 @@ impl CostSettings {
         })
     }
 
-    /// As it was written by a peer, in thousandths; above 1000 is 1000.
+    /// Creates settings with a weight of reads in thousandths, as a peer wrote it. A weight above
+    /// 1000 is taken as 1000.
     pub fn from_thousandths(read_weight: u32, spare: u8, prior: bool) -> CostSettings {
         CostSettings {
             read_weight_pm: read_weight.min(1000) as u16,
@@ -82,12 +86,13 @@ impl CostSettings {
         parts.join(", ")
     }
 
-    /// Weight of reads against writes, in thousandths.
+    /// Returns the weight of reads relative to writes, in thousandths.
     pub fn thousandths(&self) -> u32 {
         u32::from(self.read_weight_pm)
     }
 
-    /// Weight of reads against writes, from 0 to 1: at 0.5 both count the same.
+    /// Returns the weight of reads relative to writes, from 0 to 1: at 0.5 both have the same
+    /// weight.
     pub fn read_weight(&self) -> f64 {
         f64::from(self.read_weight_pm) / 1000.0
     }
@@ -104,10 +109,10 @@ impl Default for CostSettings {
 }
 
 impl StrategySpec {
-    /// The names that an operator may write.
+    /// Names of the strategies, as an operator writes them.
     pub const NAMES: [&'static str; 6] = ["none", "leader", "all", "quorum", "fixed", "cost"];
 
-    /// The strategy's name.
+    /// Returns the strategy's name.
     pub fn name(&self) -> &'static str {
         match self {
             StrategySpec::None => "none",
@@ -119,7 +124,7 @@ impl StrategySpec {
         }
     }
 
-    /// Its settings in words; empty if it has none.
+    /// Describes the strategy's settings in words; empty if it has none.
     pub fn settings(&self) -> String {
         match self {
             StrategySpec::Quorum { unlisted } => match unlisted {
@@ -131,14 +136,14 @@ impl StrategySpec {
         }
     }
 
-    /// Whether the strategy lists keys by what is read and written.
+    /// Whether the strategy lists keys depending on demand, which is counted in reads and writes.
     pub fn wants_demand(&self) -> bool {
         matches!(self, StrategySpec::Quorum { .. } | StrategySpec::Cost(_))
     }
 }
 
 impl RangeMap<StrategySpec> {
-    /// The names of the strategies, each once, in the order of their first ranges.
+    /// Returns the names of the strategies, each once, in the order of the first range of each.
     pub fn names(&self) -> String {
         let mut names: Vec<&str> = Vec::new();
         for (_, strategy) in self.iter() {

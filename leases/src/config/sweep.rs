@@ -1,28 +1,29 @@
-//! A look at every listed key, some at a time: forgets what nobody can see any more, and
-//! counts the others.
+//! A pass over all listed keys, in steps: it forgets data that no configuration can see any more,
+//! and determines the numbers of listed keys by holders.
 //!
-//! It goes from the last place to the first. A key that is removed leaves its place to the
-//! last one, which was looked at already: none is left out.
+//! The pass goes from the last place to the first. When a key is removed, the key in the last place
+//! moves to its place. The pass has already looked at the moved key, so it omits none.
 
 use super::counts::HolderCounts;
 use super::ranges::RangeMap;
 use super::{Configs, Policy};
 use crate::types::ReplicaSet;
 
-/// Keys looked at in one step: well below a millisecond.
+/// Number of keys that the pass looks at in one step, which takes well below a millisecond.
 pub(super) const KEYS_A_STEP: usize = 4096;
 
-/// See the file.
+/// State of a pass over all listed keys.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Sweep {
-    /// Keys at lower places are still to be looked at.
+    /// Keys at places below this one remain to be looked at.
     place: usize,
-    /// The others, by range.
+    /// Numbers of the keys that were looked at, by range and holders.
     counts: RangeMap<HolderCounts>,
 }
 
 impl Sweep {
-    /// The key at `place` gets the holders `after` in place of `before`, if any.
+    /// Takes into account that the holders of the key at `place` change from `before` (`None` if
+    /// the key was not listed) to `after`.
     pub(super) fn note(
         &mut self,
         place: usize,
@@ -40,13 +41,13 @@ impl Sweep {
 }
 
 impl Configs {
-    /// Whether listed keys are still to be looked at: [`forget_before`](Self::forget_before)
-    /// goes on with it.
+    /// Whether a pass over the listed keys is under way, so that
+    /// [`forget_before`](Self::forget_before) should be called again.
     pub fn is_sweeping(&self) -> bool {
         self.sweep.is_some()
     }
 
-    /// Begins with the last key, whatever was looked at before.
+    /// Begins a new pass with the last key. A pass that is under way is abandoned.
     pub(super) fn begin_sweep(&mut self) {
         self.sweep = Some(Sweep {
             place: self.keys.len(),
@@ -54,7 +55,7 @@ impl Configs {
         });
     }
 
-    /// Looks at some more keys, if any are left.
+    /// Looks at some more keys, if a pass is under way.
     pub(super) fn sweep_on(&mut self) {
         let Some(mut sweep) = self.sweep.take() else {
             return;
@@ -72,8 +73,9 @@ impl Configs {
         }
     }
 
-    /// Every configuration still kept has forgotten what was listed before the oldest of
-    /// them cleared its range. Returns the key, if it is listed in the newest.
+    /// Forgets the versions of a key that were listed before its range was cleared, as seen by the
+    /// oldest configuration that is kept. No configuration that is kept can see them. Returns the
+    /// key and its holders, if it is listed in the newest configuration.
     fn forget_at(&mut self, place: usize) -> Option<(crate::types::Key, ReplicaSet)> {
         let (key, versions) = self.keys.get_index_mut(place).expect("the place has a key");
         let cleared = self.frames[0].policy(key).cleared;
@@ -86,7 +88,7 @@ impl Configs {
         Some((key.clone(), holders))
     }
 
-    /// Every listed key was counted.
+    /// Takes the numbers of listed keys that a complete pass has determined.
     fn recount(&mut self, counted: &RangeMap<HolderCounts>) {
         let mut counts = counted.iter();
         let policies = self.policies().map(|policy| {

@@ -1,4 +1,4 @@
-//! Views of several configurations that are alive at once.
+//! Tests of several configurations that are in force at the same time.
 
 use super::*;
 
@@ -66,7 +66,7 @@ fn clearing_returns_every_key_to_the_defaults() {
     assert_eq!(configs.listed_len(), 0, "nobody can see it any more");
 }
 
-/// Keys of `from..to` that are not listed are held by `bits`.
+/// Returns a change that makes the replicas in `bits` the holders of unlisted keys in `from..to`.
 fn held(from: &'static str, to: &'static str, bits: u64) -> RangeChange {
     let to = (!to.is_empty()).then(|| Key::from(to));
     let range = KeyRange::new(Key::from(from), to).expect("some keys");
@@ -83,7 +83,7 @@ fn cleared(from: &'static str, to: &'static str, bits: u64) -> RangeChange {
     }
 }
 
-/// Takes a change of ranges as the next configuration.
+/// Applies changes of ranges as the next configuration.
 fn change_ranges<const N: usize>(configs: &mut Configs, ranges: [RangeChange; N]) -> ConfigId {
     let id = ConfigId(configs.newest().0 + 1);
     let change = ConfigChange {
@@ -112,7 +112,7 @@ fn ranges_reach_up_to_the_next() {
     assert_eq!(configs.universal(ConfigId(1)), set(0b001));
 }
 
-/// Clearing a range clears all keys of the range, whichever replicas were listed there.
+/// A change that clears a range removes all listed keys of the range, regardless of their holders.
 #[test]
 fn a_range_that_is_cleared_leaves_the_lists_of_its_neighbours() {
     let mut configs = Configs::new(3);
@@ -142,7 +142,7 @@ fn a_range_that_is_cleared_leaves_the_lists_of_its_neighbours() {
     assert_eq!(configs.listed_len(), 2, "the others are seen by nobody");
 }
 
-/// Neighbours are one range only where nothing tells them apart.
+/// Neighbouring ranges become one range only if their policies are equal.
 #[test]
 fn equal_neighbours_are_one_range() {
     let mut configs = Configs::new(3);
@@ -157,7 +157,7 @@ fn equal_neighbours_are_one_range() {
     assert_eq!(ranges(&configs), 1);
 }
 
-/// A peer may ask for more ranges than there may be: nothing changes then.
+/// A peer may propose more ranges than a configuration may have. Then no range changes.
 #[test]
 fn there_are_only_so_many_ranges() {
     let numbered = |count: usize| ConfigChange {
@@ -205,7 +205,7 @@ fn universal_never_claims_a_key_somebody_lacks() {
     assert_eq!(configs.universal(ConfigId(3)), set(0b011));
 }
 
-/// A leader that joins the holders of all listed keys holds every key there is.
+/// A leader that becomes a holder of all listed keys holds every possible key.
 #[test]
 fn universal_is_what_the_listed_keys_have_now_not_what_they_ever_had() {
     let mut configs = Configs::new(3);
@@ -219,7 +219,7 @@ fn universal_is_what_the_listed_keys_have_now_not_what_they_ever_had() {
     assert_eq!(configs.universal(ConfigId(3)), set(0b011), "as it was");
 }
 
-/// The first keys from `from` on, in one entry.
+/// Returns a change that lists keys from a range of numbers, in one entry.
 fn listing_many(bits: u64, keys: std::ops::Range<usize>) -> ConfigChange {
     let keys = keys.map(|i| Key::from(format!("{i:06}"))).collect();
     ConfigChange {
@@ -228,7 +228,7 @@ fn listing_many(bits: u64, keys: std::ops::Range<usize>) -> ConfigChange {
     }
 }
 
-/// Counts that are kept are those that a look at every key finds.
+/// Asserts that the stored counts equal the counts from a look at every key.
 fn assert_counted(configs: &Configs) {
     let mut counts = configs.policies().map(|_| 0u64);
     let mut common = configs.policies().map(|policy| policy.defaults);
@@ -246,7 +246,7 @@ fn assert_counted(configs: &Configs) {
     assert_eq!(configs.universal(configs.newest()), universal);
 }
 
-/// Cleared keys are forgotten some at a time, and keys that are listed meanwhile stay.
+/// Cleared keys are forgotten in steps. Keys that are listed in between stay.
 #[test]
 fn cleared_keys_are_forgotten_in_steps() {
     let keys = 5 * sweep::KEYS_A_STEP;
@@ -263,7 +263,7 @@ fn cleared_keys_are_forgotten_in_steps() {
         if !configs.is_sweeping() {
             break;
         }
-        // A key that was forgotten, one that was not yet, and one that is new.
+        // A forgotten key, a key that is not forgotten yet, and a new key.
         let id = ConfigId(configs.newest().0 + 1);
         configs.apply(id, &listing_many(0b110, keys - steps..keys - steps + 1));
         let id = ConfigId(id.0 + 1);
@@ -282,7 +282,8 @@ fn cleared_keys_are_forgotten_in_steps() {
     }
 }
 
-/// Each part of a split range counts the keys of both, until all were looked at.
+/// After a range is split, the counts of each part include the keys of both parts, until a pass
+/// over all keys is complete.
 #[test]
 fn the_keys_of_a_range_that_is_split_are_counted_anew() {
     let keys = 2 * sweep::KEYS_A_STEP;
@@ -318,7 +319,7 @@ fn the_keys_of_a_range_that_is_split_are_counted_anew() {
 
 proptest::proptest! {
     /// After any sequence of listing, clearing, splitting and forgetting, the counts equal the
-    /// keys that exist.
+    /// numbers of existing keys.
     #[test]
     fn counts_follow_the_keys(
         changes in proptest::collection::vec((0u8..4, 0u64..8, 0usize..6, 0usize..6), 1..60),
@@ -361,15 +362,15 @@ proptest::proptest! {
 fn universal_follows_the_defaults_when_no_key_is_listed() {
     let defaults = |bits| ConfigChange::everywhere(set(bits));
     let mut configs = Configs::new(3);
-    // A leader changes, then the strategy does: neither may leave scans
-    // without a holder for good.
+    // First the leader changes, then the strategy. Neither change may leave scans without a holder
+    // permanently.
     for (id, bits) in [(1, 0b001), (2, 0b010), (3, 0b111)] {
         configs.apply(ConfigId(id), &defaults(bits));
         assert_eq!(configs.universal(ConfigId(id)), set(bits));
     }
 }
 
-/// A peer wrote the change: what is wrong in it is left out, and panics nobody.
+/// A change was written by a peer. Invalid parts of it are ignored, and cause no panic.
 #[test]
 fn names_of_nobody_and_durations_that_cannot_work_change_nothing() {
     let mut configs = Configs::new(3);

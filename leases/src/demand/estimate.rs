@@ -1,38 +1,39 @@
-//! From counts to what keys will be asked.
+//! Estimate of future requests for keys, from the counts of past requests.
 
 use smallvec::SmallVec;
 
 use super::table::{Count, Row};
 
-/// Upper ends of the buckets of counts. Below them is the bucket of keys that others have
-/// asked and this origin has not, above them that of all busier ones.
+/// Upper ends of the buckets of counts. There is one more bucket below them, for keys that this
+/// origin has not requested but others have, and one more above them, for all busier keys.
 const ENDS: [f32; 13] = [
     0.2, 0.6, 0.9, 1.5, 2.5, 4.0, 6.0, 10.0, 16.0, 32.0, 64.0, 128.0, 512.0,
 ];
 const BUCKETS: usize = ENDS.len() + 2;
 
-/// Fewer operations than this say nothing of an origin.
+/// Minimum number of operations of an origin from which anything is concluded about the origin.
 const OBSERVED_MIN: f32 = 50.0;
 
-/// Weight of the latest pass in the rate of keys that are not remembered.
+/// Weight of the latest pass in the rate of operations on keys that are not remembered.
 const LATEST: f32 = 0.3;
 
-/// A count that has faded to less than this is none.
+/// Counts that have faded to less than this are treated as 0.
 const NONE_BELOW: f32 = 1e-3;
 
-/// Weight of the prior of a bucket, in observed operations: it is believed before anything was
-/// observed.
+/// Weight of the prior of a bucket, in observed operations. Before any operations have been
+/// observed, the estimate is the prior.
 const BELIEVED: f32 = 3.0;
 
-/// Most operations that the rate of keys is taken from which an origin had not asked.
-/// Only the latest count: the busiest of these keys are soon asked, and the rest are idler.
+/// Maximum number of operations from which the rate of keys that an origin had not requested is
+/// derived. Older operations are dropped, because the busiest of these keys are soon requested, and
+/// the remaining ones have lower rates.
 const ENOUGH: f32 = 1000.0;
 
-/// Prior of a key that was not asked yet, in operations within the time that counts remember.
+/// Prior of a key that was not requested yet, in operations within the time that counts cover.
 const UNREQUESTED: f32 = 0.02;
 
-/// Weight of the share of reads among all operations of a key's origin, in operations of the
-/// key.
+/// Weight of an origin's share of reads among all its operations, against the key's own share, in
+/// operations on the key.
 const MIX_PRIOR: f32 = 16.0;
 
 fn bucket(count: f32) -> usize {
@@ -43,7 +44,7 @@ fn bucket(count: f32) -> usize {
     }
 }
 
-/// Number of keys of an origin in each bucket, and their counts together.
+/// Number of keys of an origin in each bucket, and the sum of their counts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histogram {
     keys: [f32; BUCKETS],
@@ -51,7 +52,7 @@ pub(super) struct Histogram {
 }
 
 impl Histogram {
-    /// Whether no pass has been made yet, and no key is known of.
+    /// Whether no keys are known, because no pass has been made yet.
     fn is_unknown(&self) -> bool {
         self.keys.iter().all(|keys| *keys == 0.0)
     }
@@ -63,30 +64,30 @@ impl Histogram {
     }
 }
 
-/// Operations on keys of one origin, by how often the keys had been asked before.
+/// Operations on keys of one origin, by the number of earlier operations on the same key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calibration {
-    /// As of the last pass over all keys.
+    /// Number of keys and their counts, as of the last pass over all keys.
     keys: Histogram,
-    /// Operations on keys of each bucket.
+    /// Number of operations on keys of each bucket.
     requests: [f32; BUCKETS],
-    /// Number that these operations would have been, had every key been asked at the rate of
-    /// its count. The same count is a lower rate when counts remember a longer time.
+    /// Number of operations on keys of each bucket that would be expected if the rate of every key
+    /// were that of its count. The same count means a lower rate when counts cover a longer time.
     expected: [f32; BUCKETS],
-    /// For how many seconds keys of the lowest bucket were observed, added up over keys.
+    /// Time for which keys of the lowest bucket were observed, summed over these keys, in seconds.
     uncounted_for: f32,
-    /// For how many seconds counts remember, faded as they are.
+    /// Time that counts cover, in seconds. It fades as the counts do.
     window: f32,
-    /// Operations on keys that no origin had asked, since the last pass.
+    /// Number of operations, since the last pass, on keys that no origin had requested.
     unknown_requests: f32,
-    /// Seconds since the last pass.
+    /// Time since the last pass, in seconds.
     since_pass: f32,
-    /// Operations a second on keys that no origin has asked, lately.
+    /// Recent rate of operations on keys that no origin has requested, in operations a second.
     unknown_rate: f32,
 }
 
 impl Calibration {
-    /// The keys were observed for so many seconds more.
+    /// Adds a time, in seconds, for which the keys were observed.
     pub(super) fn observe_for(&mut self, seconds: f32) {
         self.window += seconds;
         self.since_pass += seconds;
@@ -97,13 +98,13 @@ impl Calibration {
         self.uncounted_for += self.keys.keys[0] * seconds;
     }
 
-    /// For how many seconds counts remember.
+    /// Returns the time that counts cover, in seconds.
     pub(super) fn window(&self) -> f32 {
         self.window
     }
 
-    /// A key with this count was asked so often. After its first operations it belongs to
-    /// other buckets.
+    /// Adds operations on a key that had this count before. After the first operations, the key
+    /// belongs to higher buckets.
     pub(super) fn observe(&mut self, count: f32, operations: u32) {
         if operations == 0 || self.keys.is_unknown() {
             return;
@@ -117,12 +118,12 @@ impl Calibration {
         }
     }
 
-    /// Keys that are not remembered were asked so often.
+    /// Adds operations on keys that are not remembered.
     pub(super) fn observe_unknown(&mut self, operations: f32) {
         self.unknown_requests += operations;
     }
 
-    /// Lets the observations fade, as counts do.
+    /// Lets the observations fade, as the counts do.
     pub(super) fn fade(&mut self, factor: f32) {
         self.window *= factor;
         self.uncounted_for *= factor;
@@ -131,8 +132,8 @@ impl Calibration {
         }
     }
 
-    /// Counts were divided by `by`: the curve is to be learned anew, and no key is known
-    /// to be asked more than others.
+    /// Drops the observations after the counts were divided by `by`. The curve must be learned
+    /// again, and no key is known to be requested more often than others.
     pub(super) fn forget(&mut self, by: f32) {
         let keys = self.keys.keys.iter().sum();
         *self = Calibration {
@@ -143,7 +144,7 @@ impl Calibration {
         self.keys.keys[0] = keys;
     }
 
-    /// A pass over all keys is over.
+    /// Takes the result of a pass over all keys.
     pub(super) fn take(&mut self, keys: Histogram) {
         self.keys = keys;
         if self.since_pass > 0.0 {
@@ -159,8 +160,9 @@ impl Calibration {
         }
     }
 
-    /// The forecast, in operations a second: by mean count of each bucket that has keys.
-    /// It never falls with the count.
+    /// Returns the forecast as a curve. For each bucket that has keys, it has a point with their
+    /// mean count and their rate in operations a second. The rate never decreases when the count
+    /// increases.
     fn curve(&self) -> Curve {
         let window = self.window.max(1.0);
         let mut points = SmallVec::new();
@@ -183,15 +185,16 @@ impl Calibration {
     }
 }
 
-/// Rising points: count, operations a second.
+/// A function from the count of a key to its rate. It is defined by points in ascending order:
+/// (count, operations a second).
 #[derive(Clone, Debug)]
 struct Curve {
     points: SmallVec<[(f32, f32); BUCKETS]>,
 }
 
 impl Curve {
-    /// Operations a second of a key with this count: between points on a straight line,
-    /// beyond the last in proportion to the count.
+    /// Returns the rate of a key with this count, in operations a second. Between two points the
+    /// curve is a straight line. Beyond the last point the rate is proportional to the count.
     #[inline]
     fn at(&self, count: f32) -> f32 {
         let (mut before, rest) = (self.points[0], &self.points[1..]);
@@ -205,7 +208,7 @@ impl Curve {
             }
             before = *point;
         }
-        // Counts that have faded to nothing say nothing of others.
+        // Counts that have faded to almost 0 give no information about other counts.
         if before.0 >= NONE_BELOW {
             before.1 * count / before.0
         } else {
@@ -214,11 +217,11 @@ impl Curve {
     }
 }
 
-/// Expected rates of a key, in operations a second: the reads of every origin, then the writes
-/// of every origin.
+/// Expected rates of a key, in operations a second: the reads of every origin, then the writes of
+/// every origin.
 pub type Rates = SmallVec<[f32; 16]>;
 
-/// Forecast from the counts, as of one timestamp.
+/// Forecast of the rates of keys, from the counts at one point in time.
 #[derive(Clone, Debug)]
 pub struct Estimator {
     origins: Vec<OriginForecast>,
@@ -227,11 +230,11 @@ pub struct Estimator {
 #[derive(Clone, Debug)]
 struct OriginForecast {
     curve: Curve,
-    /// Operations that were asked while keys were observed.
+    /// Number of operations on keys while they were observed.
     observed: f32,
-    /// Operations a second on keys that no origin has asked.
+    /// Rate of operations on keys that no origin has requested, in operations a second.
     unknown_rate: f32,
-    /// Share of reads of all operations.
+    /// Share of reads among all operations.
     reads: f32,
 }
 
@@ -252,8 +255,8 @@ impl Estimator {
         }
     }
 
-    /// Whether enough was asked while keys were observed to say anything of keys that
-    /// nobody has asked.
+    /// Whether enough operations were observed to estimate the rates of keys that no client has
+    /// requested.
     pub fn has_observed(&self) -> bool {
         self.origins
             .iter()
@@ -266,7 +269,7 @@ impl Estimator {
         self.of(row.counts())
     }
 
-    /// Returns the expected rates of all keys together that no origin has asked yet.
+    /// Returns the total expected rates of all keys that no origin has requested yet.
     pub fn unrequested(&self) -> Rates {
         let reads = |origin: &OriginForecast| origin.unknown_rate * origin.reads;
         let writes = |origin: &OriginForecast| origin.unknown_rate * (1.0 - origin.reads);
@@ -288,8 +291,8 @@ impl Estimator {
     }
 }
 
-/// Counts taken for the future as they are, as if every key will be asked as often as it
-/// was, and no other: to show what the estimate adds.
+/// Returns the counts of a key as its expected rates, as if every key will be requested as often as
+/// it was, and no other key will be. This shows the benefit of the estimate.
 pub fn as_counted(row: Row<'_>) -> Rates {
     let reads = row.counts().map(|count| count.reads);
     reads
@@ -319,8 +322,9 @@ mod tests {
         }
     }
 
-    /// There are 1,000 keys, of which 10 are asked once a second and the others never. Keys
-    /// that were asked are expected to be asked at that rate, and the others are not.
+    /// There are 1,000 keys, of which 10 are requested once a second and the others never. Keys
+    /// that were requested are expected to be requested at that rate. The others are not expected
+    /// to be requested.
     #[test]
     fn the_forecast_is_what_keys_of_the_same_count_were_asked() {
         let mut calibration = Calibration::default();
@@ -344,8 +348,8 @@ mod tests {
         assert!((curve.at(200.0) / busy - 2.0).abs() < 0.01, "in proportion");
     }
 
-    /// 2,000 keys of very different rates, from their first operations on: those that have
-    /// some count early are busier than those that have it late.
+    /// There are 2,000 keys of very different rates, which are observed from their first operations
+    /// on. Keys that reach some count early are busier than keys that reach it late.
     #[test]
     fn the_forecast_is_right_while_counts_are_young() {
         let rate = |key: usize| (key as f32 + 1.0).powf(-0.8);
@@ -375,7 +379,8 @@ mod tests {
         assert!(off.abs() < 0.1, "{found} for {expected}");
     }
 
-    /// An origin asks 20 operations a second, later 2, of 20,000 keys that it has not asked.
+    /// An origin makes 20 requests a second, and later 2 a second, for 20,000 keys that it has not
+    /// requested before.
     #[test]
     fn what_was_asked_long_ago_says_nothing_of_keys_that_are_still_not_asked() {
         let mut calibration = Calibration::default();
@@ -391,7 +396,7 @@ mod tests {
         assert!((found - 2.0).abs() < 0.4, "{found}");
     }
 
-    /// Counts that have all but faded away, and a key that is asked for the first time since.
+    /// Most counts have almost faded away, and one key is requested for the first time since.
     #[test]
     fn a_forecast_is_not_drawn_from_counts_that_have_faded() {
         let mut calibration = Calibration::default();

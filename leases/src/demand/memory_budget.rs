@@ -1,20 +1,21 @@
-//! Bounded memory for keys. When it is full, the rarest of the next few keys is evicted for a
-//! new one.
+//! Bounded memory for keys. When it is full, a few keys are compared, and the one with the fewest
+//! operations is evicted.
 
-/// Number of keys that are compared: the rarest of them is evicted.
+/// Number of keys that are compared before an eviction. The one with the fewest operations is
+/// evicted.
 const EVICTION_CANDIDATES: usize = 8;
 
-/// Memory for keys, as far as it grows with them, in bytes.
+/// Memory that grows with the number of keys, in bytes.
 #[derive(Clone, Debug)]
 pub(super) struct MemoryBudget {
     used: usize,
     max: usize,
-    /// Where the next few keys are looked for.
+    /// Place at which the next comparison begins.
     hand: usize,
 }
 
 impl MemoryBudget {
-    /// Nothing used yet of `max` bytes.
+    /// Creates a budget of `max` bytes, of which none are in use.
     pub(super) fn new(max: usize) -> MemoryBudget {
         MemoryBudget {
             used: 0,
@@ -23,27 +24,28 @@ impl MemoryBudget {
         }
     }
 
-    /// Bytes in use.
+    /// Returns the number of bytes in use.
     pub(super) fn used(&self) -> usize {
         self.used
     }
 
-    /// Whether so many bytes more are too many.
+    /// Whether there is no room for `bytes` more bytes.
     pub(super) fn lacks(&self, bytes: usize) -> bool {
         self.used + bytes > self.max
     }
 
-    /// A key takes `bytes`.
+    /// Takes `bytes` bytes for a key.
     pub(super) fn take(&mut self, bytes: usize) {
         self.used += bytes;
     }
 
-    /// A key that took `bytes` is gone.
+    /// Releases the `bytes` bytes of a key that was removed.
     pub(super) fn free(&mut self, bytes: usize) {
         self.used -= bytes;
     }
 
-    /// The places, of `len`, of the next few keys: the rarest of them is evicted.
+    /// Returns the places of the next few keys among `len` keys. The caller evicts the key with the
+    /// fewest operations.
     pub(super) fn eviction_candidates(
         &mut self,
         len: usize,

@@ -1,15 +1,16 @@
-//! Reads and writes by key and origin, in bounded memory, and the forecast that follows from
-//! them.
+//! Reads and writes by key and origin, counted in bounded memory, and a forecast of future
+//! requests.
 //!
-//! Every replica counts its own clients' operations ([`Tally`]) and reports them to the leader,
-//! which keeps them by key and origin ([`Demand`]). Counts fade with a half-life; those of an
-//! origin whose clients turn to other keys are dropped at once (`shift.rs`).
+//! Every replica counts the operations of its own clients ([`Tally`]) and reports them to the
+//! leader, which stores them by key and origin ([`Demand`]). Counts fade with a half-life. When the
+//! clients of an origin turn to other keys, the counts of this origin are dropped immediately
+//! (`shift.rs`).
 //!
-//! A count is not yet a forecast. A key that a site has asked once will hardly be asked as
-//! often as all others of its kind together, and a key that it has not asked yet may be. So the
-//! leader observes how often keys of each count are asked next, and reads the forecast off that
-//! curve ([`Estimator`]). This is empirical Bayes estimation, as by Good and Turing, with real
-//! observations in the place of their smoothing.
+//! Counts are not a forecast. A site that has requested a key once will probably not request it
+//! again as often as the count suggests, and it may request a key that it has never requested. So
+//! the leader observes how often keys with each count are requested next, and derives the forecast
+//! from this curve ([`Estimator`]). This is empirical Bayes estimation, as by Good and Turing, but
+//! with real observations in place of their smoothing.
 
 mod estimate;
 mod memory_budget;
@@ -23,41 +24,41 @@ pub use self::tally::Tally;
 
 use crate::types::Key;
 
-/// Operations on one key by one origin since its last report.
+/// Operations on one key by clients of one origin since the origin's last report.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Delta {
     /// The key.
     pub key: Key,
-    /// Reads by clients of this origin.
+    /// Number of reads by clients of this origin.
     pub reads: u32,
-    /// Writes by clients of this origin.
+    /// Number of writes by clients of this origin.
     pub writes: u32,
 }
 
-/// Counts that one origin reports of its clients' operations.
+/// Report of one origin about its clients' operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TallyReport {
-    /// By key.
+    /// Changes of counts, one for each key.
     pub deltas: Vec<Delta>,
-    /// Reads of keys that were too rare to be remembered, together.
+    /// Total number of reads of keys that were requested too rarely to be remembered.
     pub rare_reads: u32,
-    /// Writes of such keys.
+    /// Total number of writes of such keys.
     pub rare_writes: u32,
 }
 
 impl TallyReport {
-    /// Whether there is nothing to report.
+    /// Whether the report is empty.
     pub fn is_empty(&self) -> bool {
         self.deltas.is_empty() && self.rare_reads == 0 && self.rare_writes == 0
     }
 
-    /// Size of the report in a message, in bytes.
+    /// Returns the size of the report in a message, in bytes.
     pub fn bytes(&self) -> usize {
         self.deltas.iter().map(|delta| bytes_of(&delta.key)).sum()
     }
 }
 
-/// Size of a key in a report, in bytes: the key itself, its counts, and their framing.
+/// Returns the size of a key in a report, in bytes: the key itself, its counts, and their framing.
 fn bytes_of(key: &[u8]) -> usize {
     key.len() + 12
 }

@@ -1,44 +1,44 @@
-//! Notices that the clients of an origin have turned to other keys.
+//! Detection of a change in the keys that the clients of an origin request.
 //!
-//! While their habits last, the keys they ask are on average as well remembered as those
-//! they asked before. When the keys asked next are much less so, the counts describe
-//! the past.
+//! While clients keep their habits, the keys that they request have on average the same share of
+//! the counts as the keys that they requested before. If the share of the keys requested next is
+//! much lower, the counts no longer describe the present.
 
-/// Operations that are judged together.
+/// Number of operations after which the keys are judged.
 const WINDOW: u32 = 128;
 
-/// Number of windows before the first judgement: until then memories are too young.
+/// Number of windows before the first judgement. In these windows the counts are too new.
 const UNJUDGED: u32 = 4;
 
-/// Habits have changed when the keys asked are remembered by a quarter of the usual count.
+/// Decrease of the mean share, as a logarithm to base 2, by which habits are considered changed: to
+/// a quarter.
 const DROP_LOG2: f32 = 2.0;
 
-/// Weight of the latest window in the mean of what is usual.
+/// Weight of the latest window in the usual mean.
 const LATEST: f32 = 0.2;
 
-/// Watches one origin.
+/// Detects a change of keys for one origin.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ShiftDetector {
-    /// Since the last judgement.
+    /// Number of operations since the last judgement.
     operations: u32,
-    /// Sum, over these operations, of log2 of the share that their keys had of all that is
-    /// remembered.
+    /// Sum, over these operations, of log2 of the share of the operation's key in all counts.
     log2_shares: f32,
-    /// Judgements since the counts began.
+    /// Number of windows since the counts began.
     windows: u32,
-    /// The mean of `log2_shares` for an operation, usually.
+    /// Usual mean of log2 of the share, for each operation.
     usual: f32,
 }
 
 impl ShiftDetector {
-    /// Operations on a key that has `count` of the `total` operations remembered.
+    /// Adds operations on a key, which has `count` of the `total` operations that are remembered.
     pub(super) fn observe(&mut self, operations: u32, count: f32, total: f32) {
         let share = (count + 0.25) / (total + 1.0);
         self.log2_shares += log2(share) * operations as f32;
         self.operations = self.operations.saturating_add(operations);
     }
 
-    /// Whether clients have turned to other keys.
+    /// Whether clients have turned to other keys, judged once in every window.
     pub(super) fn has_shifted(&mut self) -> bool {
         if self.operations < WINDOW {
             return false;
@@ -56,7 +56,8 @@ impl ShiftDetector {
     }
 }
 
-/// About log2 of a positive number, within 0.09; the same on every machine.
+/// Returns log2 of a positive number, with an error of at most 0.09. The result is the same on
+/// every machine.
 fn log2(x: f32) -> f32 {
     const MANTISSA: u32 = 23;
     let bits = x.to_bits();
@@ -76,7 +77,8 @@ mod tests {
         }
     }
 
-    /// Windows of operations on keys with this count of 1,000.
+    /// Adds windows of operations on keys that have `count` of 1,000 operations. Returns whether a
+    /// change was detected.
     fn windows(detector: &mut ShiftDetector, count: f32, times: usize) -> bool {
         let mut shifted = false;
         for _ in 0..times {

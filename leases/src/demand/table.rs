@@ -1,4 +1,4 @@
-//! The leader's counts, by key and origin.
+//! The leader's counts of operations, by key and origin.
 
 use std::time::Duration;
 
@@ -12,31 +12,31 @@ use crate::growing::GrowingIndexMap;
 use crate::time::Time;
 use crate::types::ReplicaId;
 
-/// An operation counts half as much after this long.
+/// Time after which an operation has half its weight.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
-/// Divisor of the counts of an origin after its clients have turned to other keys.
+/// Divisor of an origin's counts after its clients have turned to other keys.
 const FORGET: f32 = 256.0;
 
-/// Counts are scaled when an operation of today counts more than this: far below what
-/// the numbers can hold.
+/// Maximum weight of a current operation. When it is reached, all counts are scaled down. It is far
+/// below the largest number that a count can hold.
 const WEIGHT_MAX: f32 = 1e15;
 
-/// Memory that a key takes besides its own bytes and its counts: its place, its hash, and the
-/// allocator's overhead.
+/// Memory that a key takes besides its own bytes and its counts, in bytes: its place, its hash, and
+/// the allocator's overhead.
 const ENTRY_BYTES: usize = 72;
 
-/// Operations.
+/// Number of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Count {
-    /// Reads.
+    /// Number of reads.
     pub reads: f32,
-    /// Writes.
+    /// Number of writes.
     pub writes: f32,
 }
 
 impl Count {
-    /// Reads and writes.
+    /// Returns the number of reads and writes together.
     #[inline]
     pub fn all(self) -> f32 {
         self.reads + self.writes
@@ -59,10 +59,10 @@ impl Count {
     }
 }
 
-/// Counts of one key, by origin, in its origin's weight.
+/// Counts of one key for each origin, each in the weight of its origin.
 type OriginCounts = SmallVec<[Count; 5]>;
 
-/// One key's counts.
+/// The counts of one key.
 #[derive(Clone, Copy)]
 pub struct Row<'a> {
     counts: &'a [Count],
@@ -70,7 +70,7 @@ pub struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Operations by clients of `origin`, faded.
+    /// Returns the faded count of operations by clients of `origin`.
     #[inline]
     pub fn count(&self, origin: ReplicaId) -> Count {
         let index = origin.index();
@@ -80,7 +80,7 @@ impl Row<'_> {
         }
     }
 
-    /// Operations by clients of every origin, in order.
+    /// Iterates over the faded counts of operations, in order of origin.
     #[inline]
     pub fn counts(&self) -> impl Iterator<Item = Count> {
         let origins = self.demand.origins.iter();
@@ -88,7 +88,7 @@ impl Row<'_> {
         each.map(|(count, origin)| count.times(1.0 / origin.weight))
     }
 
-    /// Operations by all clients.
+    /// Returns the faded number of operations by all clients.
     #[inline]
     fn operations(&self) -> f32 {
         self.counts().map(Count::all).sum()
@@ -98,36 +98,38 @@ impl Row<'_> {
 /// State of one origin.
 #[derive(Clone, Debug)]
 struct OriginState {
-    /// Current weight of an operation. It grows, so that earlier counts fade.
+    /// Weight of a current operation. It grows with time, so that earlier operations fade in
+    /// comparison.
     weight: f32,
-    /// All operations, also on keys that were forgotten; in this weight.
+    /// Number of all operations, including those on keys that were forgotten, in the origin's
+    /// weight.
     total: Count,
     calibration: Calibration,
     shift: ShiftDetector,
-    /// When it reported last.
+    /// Time of the origin's last report.
     reported: Time,
 }
 
-/// The leader's counts of all origins' operations.
+/// The leader's counts of the operations of all origins.
 #[derive(Clone, Debug)]
 pub struct Demand {
     rows: GrowingIndexMap<Box<[u8]>, OriginCounts>,
-    /// The place of the key with the most operations, of those that were counted since it was.
+    /// Place of the key with the most operations, among the keys that were counted since it was.
     hottest: Option<usize>,
     origins: Vec<OriginState>,
     budget: MemoryBudget,
-    /// When counts were last made to fade.
+    /// Time at which counts last faded.
     aged: Time,
 }
 
-/// Number of keys for each count: gathered key by key, then passed to [`Demand::age`].
+/// Number of keys for each count. It is collected key by key, and then passed to [`Demand::age`].
 #[derive(Clone, Debug, Default)]
 pub struct Census {
     by_origin: Vec<Histogram>,
 }
 
 impl Census {
-    /// Takes a key into account.
+    /// Includes a key.
     pub fn add(&mut self, row: Row<'_>) {
         self.by_origin
             .resize_with(row.counts.len(), Histogram::default);
@@ -138,8 +140,8 @@ impl Census {
 }
 
 impl Demand {
-    /// Nothing counted yet at `now`, of `n` origins. Takes about `bytes_max` bytes at
-    /// most: rare keys make room for new ones.
+    /// Creates the empty counts of `n` origins at `now`. They take up to about `bytes_max` bytes.
+    /// When there is no more room, keys with few operations are dropped for new keys.
     pub fn new(now: Time, n: usize, bytes_max: usize) -> Demand {
         let origin = OriginState {
             weight: 1.0,
@@ -157,8 +159,8 @@ impl Demand {
         }
     }
 
-    /// Adds what `origin` reports at `now`. Returns whether its clients have turned to other
-    /// keys.
+    /// Adds the operations that `origin` reports at `now`. Returns whether its clients have turned
+    /// to other keys.
     pub fn report(&mut self, now: Time, origin: ReplicaId, report: &TallyReport) -> bool {
         let index = origin.index();
         let Some(of) = self.origins.get_mut(index) else {
@@ -202,7 +204,7 @@ impl Demand {
         self.compare_with_hottest(row);
     }
 
-    /// A row for a new key; returns its place.
+    /// Adds a row for a new key. Returns its place.
     fn insert(&mut self, key: &[u8]) -> usize {
         let bytes = self.bytes_of(key);
         while self.budget.lacks(bytes) && !self.rows.is_empty() {
@@ -217,7 +219,7 @@ impl Demand {
         key.len() + ENTRY_BYTES + self.origins.len() * size_of::<Count>()
     }
 
-    /// Drops a rare key.
+    /// Drops a key with few operations.
     fn evict_rarest(&mut self) {
         let candidates = self.budget.eviction_candidates(self.rows.len());
         let operations = |at: usize| self.row(at).expect("the place has a key").1.operations();
@@ -229,15 +231,15 @@ impl Demand {
         let (key, _) = dropped.expect("the key to drop has a place");
         self.hottest = match self.hottest {
             Some(hottest) if hottest == rarest => None,
-            // The last row has taken the place of the one that was dropped.
+            // The last row has moved to the place of the dropped row.
             Some(hottest) if hottest == self.rows.len() => Some(rarest),
             hottest => hottest,
         };
         self.budget.free(self.bytes_of(&key));
     }
 
-    /// The clients of an origin have turned to other keys: what they asked before counts
-    /// next to nothing.
+    /// Reduces the weight of an origin's earlier operations to almost 0, because its clients have
+    /// turned to other keys.
     fn forget(&mut self, index: usize) {
         let origin = &mut self.origins[index];
         origin.weight *= FORGET;
@@ -245,8 +247,8 @@ impl Demand {
         self.scale_if_heavy(index);
     }
 
-    /// A pass over all keys is over: `census` says how many have which count. Counts fade
-    /// for as long as has passed since the last.
+    /// Ends a pass over all keys. `census` is the number of keys for each count. Counts fade by the
+    /// time since the last pass.
     pub fn age(&mut self, now: Time, census: &Census) {
         let halves = now.since(self.aged).as_secs_f32() / HALF_LIFE.as_secs_f32();
         self.aged = now;
@@ -274,13 +276,14 @@ impl Demand {
         }
     }
 
-    /// Returns the estimator of future demand from the current counts.
+    /// Returns an estimator of future demand, made from the current counts.
     pub fn estimator(&self) -> Estimator {
         let origins = self.origins.iter();
         Estimator::new(origins.map(|origin| (&origin.calibration, origin.total)))
     }
 
-    /// Operations a second by clients of every origin, in order, of all keys together.
+    /// Iterates over the rates of all operations of each origin, in operations a second, in order
+    /// of origin.
     pub fn rates(&self) -> impl Iterator<Item = f32> {
         self.origins.iter().map(|origin| {
             let window = origin.calibration.window().max(1.0);
@@ -288,7 +291,7 @@ impl Demand {
         })
     }
 
-    /// Number of keys remembered.
+    /// Returns the number of keys that are remembered.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -298,8 +301,8 @@ impl Demand {
         self.rows.is_empty()
     }
 
-    /// The key at a place below [`len`](Self::len), and its counts. Places change when
-    /// keys come and go.
+    /// Returns the key at a place below [`len`](Self::len), and its counts. Places change when keys
+    /// are added or dropped.
     #[inline]
     pub fn row(&self, place: usize) -> Option<(&[u8], Row<'_>)> {
         let (key, counts) = self.rows.get_index(place)?;
@@ -307,7 +310,7 @@ impl Demand {
         Some((key, Row { counts, demand }))
     }
 
-    /// The counts of `key`, if it is remembered.
+    /// Returns the counts of `key`; `None` if it is not remembered.
     pub fn get(&self, key: &[u8]) -> Option<Row<'_>> {
         let counts = self.rows.get(key)?;
         Some(Row {
@@ -316,8 +319,8 @@ impl Demand {
         })
     }
 
-    /// Makes the key at `row` the hottest, if it has more operations than the one that is. Of two with
-    /// as many the lesser key is.
+    /// Makes the key at place `row` the hottest, if it has more operations than the current hottest
+    /// key. If both have the same number of operations, the lesser key is the hottest.
     fn compare_with_hottest(&mut self, row: usize) {
         let of = |place: usize| self.row(place).map(|(key, row)| (row.operations(), key));
         let is_hotter = match (self.hottest.and_then(of), of(row)) {
@@ -332,19 +335,19 @@ impl Demand {
         }
     }
 
-    /// Returns the key with the most operations: exactly, unless the clients of an origin have just
-    /// turned to other keys. Takes no pass over the keys.
+    /// Returns the key with the most operations. The result is exact, unless the clients of an
+    /// origin have just turned to other keys. This takes no pass over the keys.
     pub fn hottest(&self) -> Option<&[u8]> {
         let (key, _) = self.row(self.hottest?)?;
         Some(key)
     }
 
-    /// Memory in use, in bytes, estimated.
+    /// Returns an estimate of the memory in use, in bytes.
     pub fn bytes(&self) -> usize {
         self.budget.used()
     }
 
-    /// Panics if more is remembered than may be. Cost: one comparison.
+    /// Panics if more memory is in use than allowed. Cost: one comparison.
     pub fn check(&self) {
         let one = self.rows.len() <= 1;
         assert!(one || !self.budget.lacks(0), "memory is bounded");

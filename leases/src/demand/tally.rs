@@ -1,4 +1,4 @@
-//! One replica's count of its own clients' operations.
+//! Counts of the operations of one replica's own clients.
 
 use std::hash::BuildHasher;
 
@@ -8,15 +8,15 @@ use crate::growing::GrowingIndexMap;
 use crate::hashing::SeededState;
 use crate::types::Key;
 
-/// Memory that a key takes besides its own bytes: its place, its counts, its hash, and the
-/// allocator's overhead.
+/// Memory that a key takes besides its own bytes, in bytes: its place, its counts, its hash, and
+/// the allocator's overhead.
 const ENTRY_BYTES: usize = 72;
 
-/// Most keys that are counted at a time: a report looks at each, which then takes about a
-/// millisecond.
+/// Maximum number of keys that are counted at a time. A report looks at each key, which takes about
+/// a millisecond for this many keys.
 const KEYS_MAX: usize = 65_536;
 
-/// Operations on one key.
+/// Number of operations on one key.
 #[derive(Clone, Debug)]
 struct KeyCount {
     key: Box<[u8]>,
@@ -29,7 +29,7 @@ impl KeyCount {
         u64::from(self.reads) + u64::from(self.writes)
     }
 
-    /// As it is reported; the key is gone from here.
+    /// Returns the report of this key, and takes the key out of this count.
     fn take(&mut self) -> Delta {
         Delta {
             key: Key::from(std::mem::take(&mut self.key)),
@@ -39,21 +39,22 @@ impl KeyCount {
     }
 }
 
-/// One replica's count of its own clients' operations since its last report.
+/// Counts of the operations of one replica's own clients since its last report.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// By the key's hash, so that to count a read looks at no key: each would be memory that
-    /// is not in the processor's cache. Two keys of one hash of 64 bits count as one.
+    /// Counts by the hash of the key, so that counting a read does not access the key, which is
+    /// usually not in the processor's cache. Two keys with the same 64-bit hash share a count.
     counts: GrowingIndexMap<u64, KeyCount>,
     hashes: SeededState,
     budget: MemoryBudget,
-    /// Operations on keys that made room.
+    /// Number of reads and of writes of keys that were dropped for new keys.
     rare: (u32, u32),
 }
 
 impl Tally {
-    /// Takes about `bytes_max` bytes at most, and 65,536 keys. Rare keys make room for new
-    /// ones, and their operations are reported together.
+    /// Creates an empty tally that takes up to about `bytes_max` bytes and 65,536 keys. When there
+    /// is no more room, keys with few operations are dropped for new keys, and their operations are
+    /// reported as one sum.
     pub fn new(bytes_max: usize) -> Tally {
         Tally {
             counts: GrowingIndexMap::default(),
@@ -92,12 +93,12 @@ impl Tally {
             .insert_full(hash, KeyCount { key, reads, writes });
     }
 
-    /// Whether there is no room for a key that takes so many bytes.
+    /// Whether there is no room for a key that takes `bytes` bytes.
     fn is_full(&self, bytes: usize) -> bool {
         self.budget.lacks(bytes) || self.counts.len() >= KEYS_MAX
     }
 
-    /// Drops a rare key.
+    /// Drops a key with few operations.
     fn evict_rarest(&mut self) {
         let candidates = self.budget.eviction_candidates(self.counts.len());
         let rarest = candidates.min_by_key(|at| self.counts[*at].all());
@@ -109,9 +110,9 @@ impl Tally {
         self.rare.1 = self.rare.1.saturating_add(dropped.writes);
     }
 
-    /// Takes the busiest keys, up to about `bytes_max` bytes of them (§3.4 bounds this
-    /// traffic); the others stay for the next report. Cost: it looks at the count of every key
-    /// twice, and moves those that it takes.
+    /// Removes and returns the keys with the most operations, up to about `bytes_max` bytes (§3.4
+    /// bounds this traffic). The other keys stay for the next report. Cost: it looks at the count
+    /// of every key twice, and moves the keys that it returns.
     pub fn report(&mut self, bytes_max: usize) -> TallyReport {
         let (rare_reads, rare_writes) = std::mem::take(&mut self.rare);
         let deltas = if self.reported_bytes() <= bytes_max {
@@ -126,7 +127,7 @@ impl Tally {
         }
     }
 
-    /// Size of all keys in a report, in bytes.
+    /// Returns the size of all keys in a report, in bytes.
     fn reported_bytes(&self) -> usize {
         let len = self.counts.len();
         self.budget.used() - len * ENTRY_BYTES + len * bytes_of(&[])
@@ -154,7 +155,8 @@ impl Tally {
         let mut places: Vec<usize> = Vec::new();
         let counts = self.counts.values().map(takes).enumerate();
         places.extend(counts.filter(|(_, takes)| *takes).map(|(place, _)| place));
-        // The last place comes to the one that is emptied: those behind were looked at.
+        // Places are emptied from the last to the first, because the key in the last place moves to
+        // the emptied place. The moved key is one that stays.
         let mut deltas: Vec<Delta> = Vec::with_capacity(places.len());
         for place in places.into_iter().rev() {
             let taken = self.counts.swap_remove_index(place);
@@ -166,7 +168,8 @@ impl Tally {
         deltas
     }
 
-    /// The count from which on keys are reported, so that about `bytes_max` bytes are.
+    /// Returns the number of operations with which a key is reported, so that the report takes
+    /// about `bytes_max` bytes.
     fn least_reported(&self, bytes_max: usize) -> u64 {
         let mean = self.reported_bytes() / self.counts.len();
         let fit = (bytes_max / mean.max(1)).clamp(1, self.counts.len());
@@ -175,7 +178,7 @@ impl Tally {
         *least
     }
 
-    /// Memory in use, in bytes, estimated.
+    /// Returns an estimate of the memory in use, in bytes.
     pub fn bytes(&self) -> usize {
         self.budget.used()
     }
@@ -222,7 +225,8 @@ mod tests {
         assert!(report.rare_writes > 9_000);
     }
 
-    /// However much memory there may be, a report looks at no more keys.
+    /// Even if there is plenty of memory, a report looks at no more than the maximum number of
+    /// keys.
     #[test]
     fn so_many_keys_are_counted_at_most() {
         let mut tally = Tally::new(usize::MAX);

@@ -1,15 +1,15 @@
-//! A list in chunks of one size: it grows without moving what it has.
+//! A list in chunks of one size, which grows without moving its entries.
 
 use std::ops::{Index, IndexMut};
 
-/// Entries of a chunk.
+/// Number of entries in a chunk.
 pub(super) const CHUNK: usize = 1024;
 
-/// See the file.
+/// A list of entries that is stored in chunks.
 #[derive(Clone, Debug)]
 pub(super) struct Chunks<T> {
-    /// All but the last are full, and none is empty. The first grows as a `Vec` does, so
-    /// that short lists take little memory.
+    /// Chunks, none of which is empty. All but the last are full. The first chunk grows as a `Vec`
+    /// does, so that short lists take little memory.
     chunks: Vec<Vec<T>>,
 }
 
@@ -58,7 +58,8 @@ impl<T> Chunks<T> {
         entry
     }
 
-    /// Removes the entry at a place below the length. The last one takes its place.
+    /// Removes the entry at a place and returns it; `None` if the place is not below the length.
+    /// The last entry moves to this place.
     pub(super) fn swap_remove(&mut self, at: usize) -> Option<T> {
         if at >= self.len() {
             return None;
@@ -83,7 +84,7 @@ impl<T> IntoIterator for Chunks<T> {
     type Item = T;
     type IntoIter = std::iter::Flatten<std::vec::IntoIter<Vec<T>>>;
 
-    /// Frees each chunk once it has been passed.
+    /// Iterates over the entries. Each chunk is freed after its last entry.
     fn into_iter(self) -> Self::IntoIter {
         self.chunks.into_iter().flatten()
     }

@@ -1,4 +1,4 @@
-//! A map that numbers its entries by places, and that grows a part at a time.
+//! A map that grows in small steps, and that assigns a place to each entry.
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher as _, Hash};
@@ -8,9 +8,10 @@ use super::chunks::Chunks;
 use super::table::Table;
 use crate::hashing::SeededState;
 
-/// A hash map that numbers its entries from 0 in the order of insertion. When an entry is
-/// removed, the last one takes its place. So a pass over all entries may stop at a place and go
-/// on there later. No insertion moves more than some thousands of entries.
+/// A hash map that numbers its entries from 0 in the order of insertion. The number of an entry is
+/// its place. When an entry is removed, the last entry moves to its place. So a pass over all
+/// entries may stop at a place and continue there later. No insertion moves more than some
+/// thousands of entries.
 #[derive(Clone, Debug)]
 pub struct GrowingIndexMap<K, V> {
     places: Table<Place>,
@@ -18,7 +19,7 @@ pub struct GrowingIndexMap<K, V> {
     hashes: SeededState,
 }
 
-/// Where the entry of a key with this hash is.
+/// The place of the entry of a key with this hash.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     hash: u64,
@@ -36,7 +37,7 @@ impl<K, V> Default for GrowingIndexMap<K, V> {
 }
 
 impl<K, V> GrowingIndexMap<K, V> {
-    /// Number of keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -46,35 +47,37 @@ impl<K, V> GrowingIndexMap<K, V> {
         self.len() == 0
     }
 
-    /// The key at a place below [`len`](Self::len), and its value.
+    /// Returns the key at a place, and its value; `None` if the place is not below
+    /// [`len`](Self::len).
     #[inline]
     pub fn get_index(&self, at: usize) -> Option<(&K, &V)> {
         self.entries.get(at).map(|(key, value)| (key, value))
     }
 
-    /// The key at a place below [`len`](Self::len), and its value.
+    /// Returns the key at a place, and its value; `None` if the place is not below
+    /// [`len`](Self::len).
     #[inline]
     pub fn get_index_mut(&mut self, at: usize) -> Option<(&K, &mut V)> {
         let entry = self.entries.get_mut(at);
         entry.map(|(key, value)| (&*key, value))
     }
 
-    /// Every key and its value, by place.
+    /// Iterates over all keys and their values, in order of place.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.entries.iter().map(|(key, value)| (key, value))
     }
 
-    /// Every value, by place.
+    /// Iterates over all values, in order of place.
     pub fn values(&self) -> impl Iterator<Item = &V> {
         self.entries.iter().map(|(_, value)| value)
     }
 
-    /// Every value, by place.
+    /// Iterates over all values, in order of place.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.entries.iter_mut().map(|(_, value)| value)
     }
 
-    /// All entries, by place.
+    /// Returns all entries, in order of place.
     pub fn into_entries(self) -> Vec<(K, V)> {
         let mut entries = Vec::with_capacity(self.len());
         entries.extend(self.entries);
@@ -83,7 +86,7 @@ impl<K, V> GrowingIndexMap<K, V> {
 }
 
 impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
-    /// The place of `key`.
+    /// Returns the place of `key`.
     #[inline]
     pub fn get_index_of<Q>(&self, key: &Q) -> Option<usize>
     where
@@ -103,7 +106,7 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
         self.places.find(hash, is_it).map(|place| place.at)
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[inline]
     pub fn get<Q>(&self, key: &Q) -> Option<&V>
     where
@@ -114,7 +117,7 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
         Some(&self.entries[at].1)
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[inline]
     pub fn get_mut<Q>(&mut self, key: &Q) -> Option<&mut V>
     where
@@ -135,7 +138,8 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
         self.get_index_of(key).is_some()
     }
 
-    /// Gives `key` a value. Returns its place, and the value it had. A new key comes last.
+    /// Inserts or replaces the value of `key`. Returns the key's place, and its previous value. The
+    /// place of a new key is the last one.
     pub fn insert_full(&mut self, key: K, value: V) -> (usize, Option<V>) {
         let hash = self.hashes.hash_one(&key);
         if let Some(at) = self.place_of(hash, &key) {
@@ -145,7 +149,7 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
         (self.append(hash, (key, value)), None)
     }
 
-    /// Adds the entry of a new key; returns its place.
+    /// Adds the entry of a new key. Returns its place.
     fn append(&mut self, hash: u64, entry: (K, V)) -> usize {
         let at = self.entries.len();
         self.entries.push(entry);
@@ -154,7 +158,8 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
         at
     }
 
-    /// Removes the entry at a place below [`len`](Self::len). The last one takes its place.
+    /// Removes and returns the entry at a place; `None` if the place is not below
+    /// [`len`](Self::len). The last entry moves to this place.
     pub fn swap_remove_index(&mut self, at: usize) -> Option<(K, V)> {
         let removed = self.entries.swap_remove(at)?;
         let place = self
@@ -171,8 +176,8 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
         Some(removed)
     }
 
-    /// Removes the entries that are not to be kept; the others stay in order. Looks at
-    /// every entry.
+    /// Removes the entries for which `keep` returns false. The other entries stay in order. This
+    /// looks at every entry.
     pub fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool) {
         let entries = std::mem::take(&mut self.entries);
         self.places.clear();
@@ -184,7 +189,7 @@ impl<K: Hash + Eq, V> GrowingIndexMap<K, V> {
     }
 }
 
-/// The value at a place below the length.
+/// Returns the value at a place below the length.
 impl<K, V> Index<usize> for GrowingIndexMap<K, V> {
     type Output = V;
 

@@ -1,4 +1,4 @@
-//! A map that grows a part at a time.
+//! A map that grows in small steps.
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher as _, Hash};
@@ -6,7 +6,7 @@ use std::hash::{BuildHasher as _, Hash};
 use super::table::Table;
 use crate::hashing::SeededState;
 
-/// A hash map: no insertion moves more than some thousands of entries.
+/// A hash map of which no insertion moves more than some thousands of entries.
 #[derive(Clone, Debug)]
 pub struct GrowingMap<K, V> {
     table: Table<(K, V)>,
@@ -23,7 +23,7 @@ impl<K, V> Default for GrowingMap<K, V> {
 }
 
 impl<K, V> GrowingMap<K, V> {
-    /// Number of keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.table.len()
     }
@@ -33,19 +33,19 @@ impl<K, V> GrowingMap<K, V> {
         self.len() == 0
     }
 
-    /// Every key and its value, in no order.
+    /// Iterates over all keys and their values, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.table.iter().map(|(key, value)| (key, value))
     }
 
-    /// Every value, in the order of [`iter`](Self::iter).
+    /// Iterates over all values, in the order of [`iter`](Self::iter).
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.table.iter_mut().map(|(_, value)| value)
     }
 }
 
 impl<K: Hash + Eq, V> GrowingMap<K, V> {
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[inline]
     pub fn get<Q>(&self, key: &Q) -> Option<&V>
     where
@@ -55,7 +55,7 @@ impl<K: Hash + Eq, V> GrowingMap<K, V> {
         self.get_key_value(key).map(|(_, value)| value)
     }
 
-    /// The key as it was inserted, and its value.
+    /// Returns the key as it was inserted, and its value.
     #[inline]
     pub fn get_key_value<Q>(&self, key: &Q) -> Option<(&K, &V)>
     where
@@ -66,7 +66,7 @@ impl<K: Hash + Eq, V> GrowingMap<K, V> {
         found.map(|(key, value)| (key, value))
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[inline]
     pub fn get_mut<Q>(&mut self, key: &Q) -> Option<&mut V>
     where
@@ -87,7 +87,7 @@ impl<K: Hash + Eq, V> GrowingMap<K, V> {
         self.get(key).is_some()
     }
 
-    /// Gives `key` a value, and returns the one it had.
+    /// Inserts or replaces the value of `key`. Returns its previous value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let hashes = self.hashes;
         let hash = hashes.hash_one(&key);
@@ -99,7 +99,7 @@ impl<K: Hash + Eq, V> GrowingMap<K, V> {
         None
     }
 
-    /// Removes `key`, and returns its value.
+    /// Removes `key`. Returns its value.
     pub fn remove<Q>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -110,7 +110,7 @@ impl<K: Hash + Eq, V> GrowingMap<K, V> {
     }
 }
 
-/// Whether an entry is that of `key`.
+/// Returns a predicate: whether an entry is that of `key`.
 #[inline]
 fn is<K, V, Q>(key: &Q) -> impl Fn(&(K, V)) -> bool
 where

@@ -1,28 +1,27 @@
-//! Maps that grow a part at a time.
+//! Maps that grow in small steps.
 //!
-//! A standard map doubles in one step: the insertion that finds it full moves every entry
-//! there is. With millions of keys that takes seconds, and a replica does nothing else
-//! meanwhile: all replicas execute the same log, so all of them stop at once, and the
-//! leader is deposed. In these maps no insertion moves more than one segment, which is some
-//! hundreds to two thousand entries.
+//! A standard map doubles its capacity in one step: the insertion that finds it full moves all
+//! entries. With millions of keys this takes seconds, in which a replica does nothing else. All
+//! replicas execute the same log, so all of them stop at the same time, and the leader is deposed.
+//! In these maps no insertion moves more than one segment, which has some hundreds to two thousand
+//! entries.
 //!
-//! | | is like | order |
+//! | | similar to | order of entries |
 //! |---|---|---|
 //! | [`GrowingMap`] | `HashMap` | unspecified; the same in every run with the same secret |
-//! | [`GrowingIndexMap`] | `indexmap::IndexMap` | that of insertion, until a removal puts the last entry into the gap |
+//! | [`GrowingIndexMap`] | `indexmap::IndexMap` | by insertion; the last entry moves to a gap |
 //!
-//! The table below both is a linear hash table (Litwin 1980): an array of small tables,
-//! the *segments*. Whenever there are too many entries for the segments, the next segment
-//! in turn is split in two. The array itself is moved when it doubles: 32 bytes for about
-//! 800 entries.
+//! Both maps are based on a linear hash table (Litwin 1980): an array of small tables, the
+//! *segments*. When there are too many entries for the number of segments, the next segment in turn
+//! is split in two. When the array of segments is full, it is moved to one of twice the size. It
+//! has 32 bytes for about 800 entries.
 //!
-//! Memory that a map has taken is given back when the map is dropped, as with standard
-//! maps. To drop a large map is a long step.
+//! A map keeps its memory until the map is dropped, as standard maps do. Dropping a large map takes
+//! a long step.
 //!
 //! # Limits
-//! Keys with equal hashes share a segment, which then grows as a standard map does. A client
-//! that does not know the secret by which a map hashes cannot choose such keys
-//! ([`crate::hashing`]).
+//! Keys with equal hashes share a segment, which then grows as a standard map does. A client cannot
+//! choose such keys unless it knows the secret by which the map hashes ([`crate::hashing`]).
 
 mod chunks;
 mod index_map;

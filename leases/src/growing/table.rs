@@ -1,21 +1,22 @@
-//! A hash table in segments, one of which is split at a time.
+//! A hash table in segments, of which one at a time is split.
 
 use hashbrown::HashTable;
 
-/// Entries for each segment, on average. Before it is split a segment has up to twice as
-/// many: to split it takes a fraction of a millisecond.
+/// Mean number of entries in a segment. A segment has up to twice as many entries before it is
+/// split. Splitting it takes a fraction of a millisecond.
 pub(super) const MEAN: usize = 800;
 
-/// The lowest bit of a hash that chooses a segment. Lower bits choose a place within it,
-/// and the highest seven tell entries of neighbouring places apart (`hashbrown`).
+/// The lowest of the bits of a hash that choose a segment. Lower bits choose a place within the
+/// segment. The highest seven bits distinguish entries of neighbouring places (`hashbrown`).
 const SEGMENT_BIT: u32 = 24;
 
-/// Entries by their hashes. The caller knows the hash of each entry.
+/// Entries by their hashes. The caller provides the hash of each entry.
 #[derive(Clone, Debug)]
 pub(super) struct Table<T> {
-    /// None at first.
+    /// Segments. There are none before the first insertion.
     segments: Vec<HashTable<T>>,
-    /// The lowest power of two that is not below the number of segments, less one.
+    /// Mask of the bits that choose a segment: the lowest power of two that is not below the number
+    /// of segments, minus one.
     mask: usize,
     len: usize,
 }
@@ -35,8 +36,8 @@ impl<T> Table<T> {
         self.len
     }
 
-    /// Where an entry with this hash is, if there is any segment. Entries of a segment that
-    /// is still to be made are in the one that will be split into both.
+    /// Returns the index of the segment for entries with this hash, if there are any segments. If
+    /// the segment does not exist yet, its entries are in the segment from which it will be split.
     #[inline]
     fn segment_of(&self, hash: u64) -> usize {
         let bits = (hash >> SEGMENT_BIT) as usize;
@@ -60,14 +61,15 @@ impl<T> Table<T> {
         self.segments.get_mut(at)?.find_mut(hash, is_it)
     }
 
-    /// Adds an entry that is not there yet.
+    /// Adds an entry that the table does not contain yet.
     pub(super) fn insert(&mut self, hash: u64, entry: T, hash_of: impl Fn(&T) -> u64) {
         if self.segments.is_empty() {
             self.segments.push(HashTable::new());
         }
         let at = self.segment_of(hash);
         let segment = &mut self.segments[at];
-        // Of the two that may be due, an insertion does one: the split comes with the next.
+        // An insertion either grows a segment or splits one. If both are due, the next insertion
+        // splits.
         let grows = segment.len() == segment.capacity();
         segment.insert_unique(hash, entry, &hash_of);
         self.len += 1;
@@ -83,7 +85,7 @@ impl<T> Table<T> {
         Some(found.remove().0)
     }
 
-    /// Removes all entries, and keeps the segments.
+    /// Removes all entries, but keeps the segments.
     pub(super) fn clear(&mut self) {
         self.segments.iter_mut().for_each(HashTable::clear);
         self.len = 0;
@@ -97,7 +99,7 @@ impl<T> Table<T> {
         self.segments.iter_mut().flatten()
     }
 
-    /// One more segment: it takes its entries from the one that has them until now.
+    /// Adds a segment, and moves to it the entries that belong there from an existing segment.
     fn split(&mut self, hash_of: impl Fn(&T) -> u64) {
         let new = self.segments.len();
         let mask = (new + 1).next_power_of_two() - 1;
@@ -155,7 +157,7 @@ mod tests {
             let table = table((segments * MEAN) as u64);
             let longest = table.segments.iter().map(HashTable::len).max();
             let longest = longest.expect("there are segments");
-            // A standard deviation is the root of 2 * MEAN, 40.
+            // The standard deviation is the square root of 2 * MEAN, which is 40.
             assert!(longest < 2 * MEAN + 200, "{longest} of {segments} segments");
         }
     }

@@ -1,4 +1,5 @@
-//! Against the maps of the standard library: the same contents, and no long insertion.
+//! Comparison with the maps of the standard library: the contents are the same, and no insertion
+//! takes long.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -16,8 +17,8 @@ thread_local! {
     static HASHED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts how often keys are hashed: code that moves a key to another place of a table hashes
-/// it.
+/// A key that counts how often keys are hashed. Code that moves a key to another place of a table
+/// hashes it.
 #[derive(PartialEq, Eq)]
 struct Counting(u64);
 
@@ -30,7 +31,8 @@ impl Hash for Counting {
 
 const KEYS: u64 = 300_000;
 
-/// Most keys that one insertion hashed, of many into an empty map.
+/// Inserts many keys into an empty map. Returns the maximum number of keys that one insertion
+/// hashed.
 fn most_hashed(mut insert: impl FnMut(Counting)) -> usize {
     let of_one = |key| {
         HASHED.set(0);
@@ -40,7 +42,7 @@ fn most_hashed(mut insert: impl FnMut(Counting)) -> usize {
     (0..KEYS).map(of_one).max().unwrap_or(0)
 }
 
-/// The longest segment, with the new key.
+/// Maximum length of a segment, including the new key.
 const MOST: usize = 2 * MEAN + 200;
 
 #[test]
@@ -53,7 +55,7 @@ fn no_insertion_moves_more_than_one_segment() {
     assert!((MEAN..=MOST).contains(&most), "{most} moved");
 }
 
-/// A map with an order moves only its places, and their hashes are kept.
+/// An insertion into a map with places moves only places, and the hashes of places are stored.
 #[test]
 fn an_insertion_into_a_map_with_places_hashes_its_key_alone() {
     let mut map = GrowingIndexMap::default();
@@ -64,7 +66,7 @@ fn an_insertion_into_a_map_with_places_hashes_its_key_alone() {
     assert_eq!(most, 1);
 }
 
-/// The count above would notice a map that grows in one step.
+/// A map that grows in one step would be detected by the number of hashed keys.
 #[test]
 fn a_standard_map_moves_all_at_once() {
     let mut map = HashMap::with_hasher(FixedState::default());
@@ -101,7 +103,7 @@ thread_local! {
     static COMPARED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts how often keys are compared.
+/// A key that counts how often keys are compared.
 #[derive(Eq)]
 struct Compared(Vec<u8>);
 
@@ -118,7 +120,8 @@ impl PartialEq for Compared {
     }
 }
 
-/// Comparisons of keys to put so many that were chosen to collide into each of the maps.
+/// Returns the number of comparisons of keys when `keys` keys, chosen to collide, are inserted into
+/// each of the maps.
 fn compared(keys: u64) -> [usize; 2] {
     let all = || colliding_keys(keys).map(Compared);
     let mut map = GrowingMap::default();
@@ -134,7 +137,7 @@ fn who_does_not_know_the_secret_cannot_choose_keys_that_are_all_compared() {
     let known = compared(2_000);
     assert_eq!(known, [2_000 * 1_999 / 2; 2], "these keys prove something");
     let secret = by_secret([7, 11], || compared(2_000));
-    // A map compares those of which some bits of the hash agree.
+    // A map compares only keys of which some bits of the hash are equal.
     assert!(
         secret.iter().all(|compared| *compared < 2_000),
         "{secret:?}"
@@ -159,9 +162,9 @@ fn a_map_keeps_the_secret_with_which_it_was_made() {
 enum Change {
     Insert(u16, u8),
     Remove(u16),
-    /// The key of this part of the whole, in thousandths.
+    /// Removes the key at a place, given as a part of the length in thousandths.
     RemoveAt(usize),
-    /// Keeps keys that this divides.
+    /// Keeps the keys that are divisible by this number.
     Retain(u16),
 }
 
@@ -174,12 +177,12 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Changes that are repeated in blocks of keys: enough for several segments.
+/// Returns the keys of a block. Changes apply to blocks of keys, so that maps get several segments.
 fn keys_of(block: u16) -> impl Iterator<Item = u16> {
     (0..16).map(move |i| block.wrapping_mul(16).wrapping_add(i))
 }
 
-/// Reference model of a map with places: a list.
+/// Reference model of a map with places, implemented as a list.
 #[derive(Default)]
 struct Plain(Vec<(u16, u8)>);
 

@@ -1,5 +1,5 @@
-//! Promises of one grantor: the windows in which it may promise again, and the chain of its
-//! promises with their barriers.
+//! Promises that a holder has received from one grantor: the windows in which the grantor may
+//! promise again, and the chain of promises with their barriers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,41 +12,45 @@ use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, Slot};
 
-/// Windows remembered per grantor: those of a round trip, at any sensible rate of
-/// renewal. A grantor that names an older one will establish anew.
+/// Maximum number of windows that are remembered for each grantor. At any sensible rate of renewal,
+/// this covers a round trip. A grantor that names an older window must send a guard again.
 const WINDOWS_MAX: usize = 1024;
 
-/// Configurations remembered per grantor: more than follow each other while a slot is
-/// blocked. Dropping an expired record is safe: the next one's barrier is higher.
+/// Maximum number of configurations that are remembered for each grantor. Rarely do more follow
+/// each other while one slot is blocked. Dropping an expired record is safe, because the barrier of
+/// the next record is higher.
 const RECORDS_MAX: usize = 32;
 
-/// Promises of the grantor under one configuration.
+/// The grantor's promises under one configuration.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Record {
     config: ConfigId,
-    /// By this replica's clock.
+    /// End of the promises, by this replica's clock.
     expires: Time,
-    /// The least highest-accepted slot over the unbroken promises under it.
+    /// Barrier: the lowest of the highest-accepted slots in the unbroken promises under the
+    /// configuration.
     barrier: Slot,
 }
 
-/// Promises of one run of a grantor.
+/// Windows and promises of one run of a grantor.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Chain {
     incarnation: Incarnation,
-    /// The highest sequence taken.
+    /// The highest sequence that was taken.
     taken: u64,
-    /// (sequence, when its ack was sent), rising: the windows still of use.
+    /// Windows that are still needed: (sequence, time at which its ack was sent), in ascending
+    /// order.
     windows: VecDeque<(u64, Time)>,
-    /// Rising by configuration. Each was begun while the one before it was
-    /// unexpired: a key that every configuration from one's to another's gives has
-    /// been covered without a break. All but the last may have expired since.
+    /// Records in ascending order of configuration. Each record was begun before the previous one
+    /// expired. So if every configuration from one record's to another record's assigns a key to
+    /// this replica, the key was covered without a break. All records but the last may have
+    /// expired since.
     records: SmallVec<[Record; 2]>,
 }
 
 impl Chain {
-    /// A message of `incarnation` came. A new run has forgotten its promises and
-    /// counts its sequences anew, so nothing of the old is kept.
+    /// Handles a message from the grantor's run `incarnation`. A new run has forgotten its
+    /// promises and restarts its sequences, so all state of the earlier run is dropped.
     pub(super) fn observe_incarnation(&mut self, incarnation: Incarnation) {
         if incarnation > self.incarnation {
             *self = Chain {
@@ -56,7 +60,7 @@ impl Chain {
         }
     }
 
-    /// Opens the window of `sequence`. Its ack is sent at `now`. Returns `None` if the window
+    /// Opens the window of `sequence`. Its ack is sent at `now`. Returns `None` if the sequence
     /// is refused.
     pub(super) fn take(&mut self, sequence: u64, now: Time) -> Option<()> {
         if !rules::is_new(sequence, self.taken) {
@@ -75,8 +79,8 @@ impl Chain {
         Some(())
     }
 
-    /// Takes a promise; `None` if it is refused. `known` is the newest configuration
-    /// known here. Figure 5, lines 10-12 and 20-21.
+    /// Takes a promise. Returns `None` if it is refused. `known` is the newest configuration known
+    /// on this replica. Figure 5, lines 10-12 and 20-21.
     pub(super) fn take_promise(
         &mut self,
         now: Time,
@@ -93,7 +97,8 @@ impl Chain {
         }
         self.take(promise.sequence, now)?;
         self.forget_ended(now);
-        // A grantor builds on its newest ack: none before this one is named again.
+        // A grantor builds on the newest ack that it has received, so no earlier ack is named
+        // again.
         while self.windows.front().is_some_and(|w| w.0 < promise.base) {
             self.windows.pop_front();
         }
@@ -101,7 +106,8 @@ impl Chain {
         Some(())
     }
 
-    /// When the ack of guard or promise `sequence` was sent.
+    /// Returns the time at which the ack of the guard or promise `sequence` was sent; `None` if it
+    /// is not remembered.
     fn opened(&self, now: Time, sequence: u64) -> Option<Time> {
         if rules::counts_from_newest_ack() {
             return self.windows.back().map(|(_, sent)| *sent);
@@ -113,8 +119,8 @@ impl Chain {
         }
     }
 
-    /// Whether a promise under a newer configuration is unexpired. A sound grantor
-    /// does not go back to an older one.
+    /// Whether a promise under a configuration newer than `config` is unexpired. A correct grantor
+    /// never returns to an older configuration.
     fn believes_newer_than(&self, config: ConfigId, now: Time) -> bool {
         let mut newer = self.records.iter().filter(|record| record.config > config);
         newer.any(|record| now < record.expires)
@@ -141,8 +147,8 @@ impl Chain {
         }
     }
 
-    /// Forgets every promise and window, for good. Returns the highest sequence
-    /// taken, 0 if there is none.
+    /// Forgets every promise and window. Returns the highest sequence that was taken; 0 if none
+    /// was.
     pub(super) fn erase(&mut self) -> u64 {
         if rules::relinquishing_erases() {
             self.records.clear();
@@ -151,13 +157,13 @@ impl Chain {
         self.taken
     }
 
-    /// Forgets every promise and window, and takes no sequence up to this one any more.
+    /// Forgets every promise and window, and refuses sequences up to `up_to` from now on.
     pub(super) fn recall(&mut self, up_to: u64) {
         self.erase();
         self.taken = self.taken.max(up_to);
     }
 
-    /// Forgets the records that have lapsed: no later promise is joined to them.
+    /// Forgets records that have lapsed, so that no later promise is joined to them.
     fn forget_ended(&mut self, now: Time) {
         let ended = |last: &Record| rules::has_lapsed(now, last.expires);
         while self.records.last().is_some_and(ended) {
@@ -165,13 +171,14 @@ impl Chain {
         }
     }
 
-    /// Forgets what makes no difference any more to a replica that has executed up to
+    /// Forgets records that no longer affect a replica which has executed all slots up to
     /// `executed`.
     pub(super) fn forget(&mut self, now: Time, executed: Slot) {
         self.forget_ended(now);
         let records = &self.records;
-        // An expired record is of use for its barrier alone, and not once that of a
-        // later expired one is reached: a chain that has the earlier has both.
+        // An expired record is needed only for its barrier. It is not needed once the barrier of a
+        // later expired record is reached, because a chain that contains the earlier record
+        // contains both.
         let last = records.len().saturating_sub(1);
         let expired = records.iter().take_while(|r| r.expires <= now).count();
         let expired = expired.min(last);
@@ -181,9 +188,9 @@ impl Chain {
         self.records.drain(..reached.unwrap_or(0).max(over));
     }
 
-    /// When the coverage of a key ends, and the barrier of its chain: the least
-    /// highest-accepted slot of its unbroken promises. `holds`: whether a
-    /// configuration gives this replica the key.
+    /// Returns the end of a key's coverage, and the barrier of its chain, which is the lowest of
+    /// the highest-accepted slots in its unbroken promises. Returns `None` if the key is not
+    /// covered. `holds` returns whether a configuration assigns the key to this replica.
     #[inline]
     pub(super) fn coverage(
         &self,
@@ -198,8 +205,8 @@ impl Chain {
             mut barrier,
         } = self.records[newest];
         for older in self.records[..newest].iter().rev() {
-            // The configuration log tells whether the key was given without a break,
-            // not which promises are remembered: none may have been taken under a
+            // The configuration log determines whether this replica held the key without a break.
+            // The remembered promises do not, because the grantor may have sent none under a
             // configuration that took the key away.
             let gave = (older.config.0..config.0).all(|id| holds(ConfigId(id)));
             if !rules::chain_goes_on(gave) {
@@ -219,18 +226,18 @@ impl Chain {
         self.records.iter().any(|record| now < record.expires)
     }
 
-    /// The configuration under which the chain begins.
+    /// Returns the configuration under which the chain begins.
     pub(super) fn oldest_config(&self) -> Option<ConfigId> {
         self.records.first().map(|record| record.config)
     }
 
-    /// The configurations of the promises that are remembered, and when each ends.
+    /// Returns the configuration and the end of each remembered promise.
     #[inline]
     pub(super) fn promises(&self) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         self.records.iter().map(|r| (r.config, r.expires))
     }
 
-    /// Panics if the state cannot be.
+    /// Panics if the state is invalid.
     pub(super) fn check(&self) {
         assert!(self.windows.len() <= WINDOWS_MAX, "memory is bounded");
         let mut newest = self.windows.iter().rev().map(|(sequence, _)| *sequence);
@@ -254,7 +261,7 @@ impl Chain {
         );
     }
 
-    /// Whether there is nothing to read by, and nothing to promise on.
+    /// Whether neither promises nor windows are remembered.
     pub(super) fn is_erased(&self) -> bool {
         self.records.is_empty() && self.windows.is_empty()
     }
@@ -270,8 +277,8 @@ impl Chain {
     }
 }
 
-/// Whether a promise can come from a sound grantor: it lasts, and is under a
-/// configuration that gives somebody something.
+/// Whether a promise can come from a correct grantor: its duration is above zero, and its
+/// configuration is one that can assign keys to replicas.
 fn can_be_kept(promise: &Promise) -> bool {
     promise.t_lease > Duration::ZERO && promise.config > ConfigId(0)
 }

@@ -1,5 +1,5 @@
-//! The grantor's side: what this replica has promised, and until when it must
-//! keep it.
+//! The grantor's side of the engine: promises that this replica has made, and the times until which
+//! it must keep them.
 
 use std::time::Duration;
 
@@ -14,40 +14,41 @@ use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 
-/// Context that the grantor needs when it promises.
+/// State of the replica that the grantor needs for making promises.
 pub struct PollContext<'a> {
-    /// The configurations known here.
+    /// The configurations known on this replica.
     pub configs: &'a Configs,
-    /// The highest of: slots accepted in the log, accepts on their way to disk, the
-    /// snapshot's slot. §3.6: a promise carries everything accepted before it.
+    /// The highest slot among those accepted in the log, those of accepts that are being written to
+    /// disk, and that of the snapshot. §3.6: a promise states the highest slot accepted before it.
     pub highest_accepted: Slot,
-    /// Whether this replica may promise at all: its storage takes writes, and
-    /// its configuration log does not lag the leader's by `t_grace`.
+    /// Whether this replica may make promises at all. Its storage must accept writes, and its
+    /// configuration log must not lag the leader's by `t_grace`.
     pub may_promise: bool,
-    /// A holder that has not answered for so long is promised nothing until it does.
+    /// Time without an answer after which a holder receives no promises until it answers.
     pub quiet_after: Duration,
 }
 
-/// Promises that this replica has made to the others.
+/// Promises that this replica has made to the other replicas.
 #[derive(Clone, Debug, Hash)]
 pub struct Grantor {
     me: ReplicaId,
     members: Membership,
-    /// By replica; the entry of this one stays as it began.
+    /// State of each replica. The entry of this replica is unused.
     peers: Vec<Peer>,
     next_sequence: u64,
-    /// Grants may be alive until then of which nothing is known: those of an earlier run,
-    /// after a restart (§3.7), or those counted by a clock that was not to be believed.
+    /// Time until which grants may be in force that this replica does not know. They were made by
+    /// an earlier run (§3.7), or were measured by a clock that was not trusted. `None` if there are
+    /// none.
     restart_wait: Option<Time>,
-    /// The longest restart wait of any durations promised under; durable.
+    /// The longest restart wait of all durations under which promises were made. It is durable.
     longest_wait: Duration,
-    /// A grant ended outside [`poll`](Grantor::poll), which has yet to say so.
+    /// Whether a grant ended outside [`poll`](Grantor::poll), which has not reported it yet.
     ended: bool,
 }
 
 impl Grantor {
-    /// A grantor among `n` replicas. `forgotten` is the longest restart wait that
-    /// an earlier run made durable, or `None` if there was no earlier run.
+    /// Creates a grantor among `n` replicas. `forgotten` is the longest restart wait that an
+    /// earlier run made durable, or `None` if there was no earlier run.
     pub fn new(me: ReplicaId, n: usize, now: Time, forgotten: Option<Duration>) -> Grantor {
         let members = Membership::fixed(n);
         assert!(members.is_member(me), "a grantor is a member");
@@ -62,35 +63,35 @@ impl Grantor {
         }
     }
 
-    /// The restart wait that must be durable before anything is promised under
-    /// `params`; `None` if what is durable already covers it.
+    /// Returns the restart wait that must be made durable before promises are made under `params`;
+    /// `None` if the durable wait is already long enough.
     pub fn wait_to_persist(&self, params: &LeaseParams) -> Option<Duration> {
         let wait = params.restart_wait();
         rules::raises_restart_wait(wait, self.longest_wait).then_some(wait)
     }
 
-    /// The restart wait `wait` is durable now.
+    /// Records that the restart wait `wait` has become durable.
     pub fn wait_persisted(&mut self, wait: Duration) {
         if rules::raises_restart_wait(wait, self.longest_wait) {
             self.longest_wait = wait;
         }
     }
 
-    /// Whether grants of an earlier run may still be alive.
+    /// Whether grants that this replica does not know may still be in force.
     pub fn in_restart_wait(&self, now: Time) -> bool {
         self.restart_wait.is_some_and(|until| now < until)
     }
 
-    /// This replica's clock is not to be believed (hazard 80): what it has promised
-    /// may be alive, also what has lapsed by that clock. Everyone must be notified, until
-    /// the clock is trusted again and has then counted the longest wait.
+    /// Records that this replica's clock is not trusted (hazard 80). Promises that have lapsed
+    /// by this clock may still be in force. So all replicas must be notified of writes until the
+    /// clock is trusted again and has then measured the longest restart wait.
     pub fn distrust(&mut self) {
         self.restart_wait = Some(Time::MAX);
     }
 
-    /// The clock is to be believed again, from `now` on. Acks are forgotten: how long ago
-    /// they came was measured by a clock that was not to be believed, and a promise that
-    /// builds on one could be taken for longer than its grant is kept.
+    /// Records that the clock is trusted again, from `now` on. Acks are forgotten, because their
+    /// ages were measured by a clock that was not trusted. A holder could rely on a promise that
+    /// builds on such an ack for longer than the grant is kept.
     pub fn trust(&mut self, now: Time) {
         self.restart_wait = Some(now + self.longest_wait);
         for peer in &mut self.peers {
@@ -98,9 +99,9 @@ impl Grantor {
         }
     }
 
-    /// A message of `incarnation` came from `holder`. A new run honours no promise
-    /// made to an earlier one, so those grants end here (Relinquish at restart);
-    /// the next [`poll`](Self::poll) reports it.
+    /// Handles a message from the run `incarnation` of `holder`. A new run does not use
+    /// promises made to an earlier run, so the grants to the earlier run end (Relinquish at
+    /// restart). The next [`poll`](Self::poll) reports that they ended.
     pub fn observe_incarnation(&mut self, now: Time, holder: ReplicaId, incarnation: Incarnation) {
         let peer = &mut self.peers[holder.index()];
         if incarnation > peer.incarnation {
@@ -109,13 +110,13 @@ impl Grantor {
         }
     }
 
-    /// Takes a holder's answer. Returns whether a grant ended or became shorter.
-    /// The caller has checked that it names the present incarnations of both.
+    /// Handles a holder's answer. Returns whether a grant ended or became shorter. The caller has
+    /// checked that the message names the current incarnations of both replicas.
     pub fn handle(&mut self, now: Time, holder: ReplicaId, message: &LeaseMessage) -> bool {
         let next = self.next_sequence;
         let peer = &mut self.peers[holder.index()];
         match *message {
-            // About nothing that was sent.
+            // The message refers to a sequence that was never sent.
             LeaseMessage::GuardAck { sequence, .. }
             | LeaseMessage::PromiseAck { sequence, .. }
             | LeaseMessage::Relinquish { up_to: sequence }
@@ -133,14 +134,14 @@ impl Grantor {
                 peer.shorten(now, sequence)
             }
             LeaseMessage::Relinquish { up_to } => peer.relinquish(up_to),
-            // It takes nothing of this run any more, whatever is still on its way.
+            // The holder takes no further message of this run, including those on their way.
             LeaseMessage::Leave { .. } => peer.relinquish(next - 1),
             LeaseMessage::Guard { .. } | LeaseMessage::Promise(_) => false,
         }
     }
 
-    /// Sends what is due. Returns whether a grant (or the restart wait) has
-    /// ended since the last call: accepted slots may wait for fewer replicas.
+    /// Appends the messages that are due to `out`. Returns whether a grant or the restart wait has
+    /// ended since the last call, so that accepted slots may need to wait for fewer replicas.
     pub fn poll(
         &mut self,
         now: Time,
@@ -167,19 +168,20 @@ impl Grantor {
         lapsed
     }
 
-    /// A promise, or else a guard, which keeps acks flowing.
+    /// Returns a promise if one can be made, and otherwise a guard, which the holder acknowledges.
     fn renew(&mut self, now: Time, holder: ReplicaId, context: &PollContext<'_>) -> LeaseMessage {
         let newest = context.configs.params(context.configs.newest());
         let peer = &mut self.peers[holder.index()];
-        // What the holder knows may be shorter leases, which end between longer renewals.
+        // The holder may only know an older configuration, with shorter leases than the newest
+        // one's. They must be renewed at their own, shorter interval.
         let config = rules::both_know(peer.known, context.configs.newest());
         peer.next_send = now + newest.renew.min(context.configs.params(config).renew);
         peer.promise_due = false;
-        // §3.7: a peer that stays silent for t_grace is suspected, and not promised.
+        // §3.7: a peer that stays silent for t_grace is suspected, and receives no promises.
         peer.suspected |= now.since(peer.last_reply) >= newest.t_grace;
-        // A holder that has missed answers may be disconnected, and each promise would keep
-        // writes waiting for longer. A guard binds nobody, and its answer brings a promise at
-        // once.
+        // A holder that does not answer may be disconnected, and every promise would make writes
+        // wait longer. A guard makes no write wait, and the holder's answer to it immediately leads
+        // to a promise.
         let quiet = now.since(peer.last_reply) >= context.quiet_after;
         let promise = if peer.suspected || quiet {
             None
@@ -197,8 +199,8 @@ impl Grantor {
         self.next_sequence - 1
     }
 
-    /// Promises, if there is an ack to build on and nothing forbids it. The grant is
-    /// registered before the promise leaves.
+    /// Makes a promise, if there is an ack to build on and no rule forbids it. The grant is
+    /// registered before the promise is sent.
     fn promise(
         &mut self,
         now: Time,
@@ -226,7 +228,7 @@ impl Grantor {
         Some(LeaseMessage::Promise(promise))
     }
 
-    /// Whether `holder` may be promised under `config` on an ack of age `t0`.
+    /// Whether a promise to `holder` may be made under `config` on an ack of age `t0`.
     fn may_promise(
         &self,
         holder: ReplicaId,
@@ -236,10 +238,10 @@ impl Grantor {
     ) -> bool {
         let configs = context.configs;
         let params = configs.params(config);
-        // No tag could obey a grant under a configuration that is forgotten here.
+        // No tag could respect a grant under a configuration with forgotten contents.
         let kept = config > ConfigId(0) && config >= configs.oldest_kept();
-        // A restart outwaits no ack that is older than the cap, and nothing that is
-        // not durable.
+        // The restart wait covers only acks up to the age of the cap, and only durations for which
+        // the wait is durable.
         let outwaited = t0 <= params.t0_cap && params.restart_wait() <= self.longest_wait;
         let may = rules::not_before_exclusion(config, configs.oldest_promisable(holder));
         context.may_promise && kept && outwaited && may
@@ -270,7 +272,7 @@ impl Grantor {
         });
     }
 
-    /// The highest sequence sent to anybody.
+    /// Returns the highest sequence sent to any holder.
     pub fn last_sequence(&self) -> u64 {
         self.next_sequence - 1
     }
@@ -281,7 +283,7 @@ impl Grantor {
         self.in_restart_wait(now) || self.by_holder().any(granted)
     }
 
-    /// When [`poll`](Self::poll) should be called next.
+    /// Returns the time at which [`poll`](Self::poll) should be called next.
     pub fn next_deadline(&self) -> Time {
         let others = self.members.others(self.me).iter();
         others
@@ -291,7 +293,7 @@ impl Grantor {
             .unwrap_or(Time::MAX)
     }
 
-    /// The unexpired grants.
+    /// Returns the grants in force.
     pub fn live(&self, now: Time) -> LiveGrants {
         if rules::tags_everyone(self.in_restart_wait(now)) {
             return LiveGrants::unknown(self.members);
@@ -303,34 +305,35 @@ impl Grantor {
         LiveGrants::of(grants)
     }
 
-    /// The oldest configuration that an unexpired grant is under.
+    /// Returns the oldest configuration under which a grant is in force.
     pub fn oldest_config(&self, now: Time) -> Option<ConfigId> {
         let grants = self.peers.iter().flat_map(|peer| peer.grants.live(now));
         grants.map(|grant| grant.config).min()
     }
 
-    /// Replicas that have not answered for `t_grace`.
+    /// Returns the replicas that have not answered for `t_grace`.
     pub fn suspects(&self) -> ReplicaSet {
         let suspected = self.by_holder().filter(|(_, peer)| peer.suspected);
         suspected.map(|(holder, _)| holder).collect()
     }
 
-    /// The grants to `holder`: under which configurations it may believe this
-    /// replica, and until when by this clock.
+    /// Iterates over the grants to `holder`: the configuration of each grant, and the time until
+    /// which it is kept, by this replica's clock.
     #[inline]
     pub fn granted_to(&self, holder: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         let grants = self.peers[holder.index()].grants.iter();
         grants.map(|grant| (grant.config, grant.expires))
     }
 
-    /// Until when `holder` may believe promises of this replica, by this clock.
+    /// Returns the time until which `holder` may rely on promises of this replica, by this
+    /// replica's clock; `None` if there are no grants to it.
     pub fn granted_until(&self, holder: ReplicaId) -> Option<Time> {
         self.granted_to(holder).map(|(_, expires)| expires).max()
     }
 
-    /// Panics if the state cannot be: sequences and configurations of grants rising,
-    /// nothing granted or built on that was not sent or has been given back. Cost: a
-    /// few comparisons for each grant; replicas have one or two.
+    /// Panics if the state is invalid. Sequences and configurations of grants must rise. Grants and
+    /// acks must not have sequences that were never sent or that the holder has given back. Cost: a
+    /// few comparisons for each grant. There are one or two grants for each replica.
     pub fn check(&self) {
         if mutated() {
             return; // for the oracles to catch

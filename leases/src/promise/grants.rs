@@ -1,4 +1,4 @@
-//! The grants to one holder: one for each configuration that it was promised under.
+//! The grants to one holder, one for each configuration under which promises were made.
 
 use smallvec::SmallVec;
 
@@ -7,17 +7,17 @@ use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::ConfigId;
 
-/// Promise that a holder may rely on under one configuration.
+/// Record of the promises on which a holder may rely under one configuration.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Grant {
     pub(super) config: ConfigId,
-    /// By the grantor's clock.
+    /// End of the grant, by the grantor's clock.
     pub(super) expires: Time,
-    /// The newest promise behind it.
+    /// Sequence of the newest promise of the grant.
     pub(super) sequence: u64,
 }
 
-/// The grants to one holder, rising by configuration.
+/// The grants to one holder, in ascending order of configuration.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Grants(SmallVec<[Grant; 2]>);
 
@@ -26,7 +26,7 @@ impl Grants {
         self.0.iter()
     }
 
-    /// The grants in force at `now`.
+    /// Iterates over the grants in force at `now`.
     pub(super) fn live(&self, now: Time) -> impl Iterator<Item = &Grant> {
         self.0.iter().filter(move |grant| now < grant.expires)
     }
@@ -35,8 +35,8 @@ impl Grants {
         self.0.is_empty()
     }
 
-    /// Adds the grant of a promise that is about to leave. Promising again never
-    /// shortens: the promise before may arrive later than this one.
+    /// Registers the grant of a promise that is about to be sent. A further promise never shortens
+    /// a grant, because the earlier promise may arrive after it.
     pub(super) fn register(&mut self, promised: Grant) {
         let mut grants = self.0.iter_mut();
         match grants.find(|grant| rules::same_grant(grant.config, promised.config)) {
@@ -50,8 +50,9 @@ impl Grants {
         }
     }
 
-    /// The ack of the latest promise, `sequence` under `config`, ends its grant at
-    /// `until`, if that is earlier. Returns whether it is.
+    /// Handles the ack of the latest promise, which has the sequence `sequence` and was made under
+    /// `config`. Its grant then ends at `until`, if that is earlier than before. Returns whether it
+    /// is earlier.
     pub(super) fn shorten(&mut self, sequence: u64, config: ConfigId, until: Time) -> bool {
         let mut shorter = false;
         let own = |grant: &&mut Grant| rules::only_own_grant_is_shortened(grant.config, config);
@@ -66,7 +67,7 @@ impl Grants {
         shorter
     }
 
-    /// Drops the grants that a Relinquish ends. Returns whether there were any.
+    /// Drops the grants that a Relinquish up to `up_to` ends. Returns whether there were any.
     pub(super) fn drop_up_to(&mut self, up_to: u64) -> bool {
         let before = self.0.len();
         self.0
@@ -74,14 +75,14 @@ impl Grants {
         self.0.len() < before
     }
 
-    /// Drops what has expired. Returns whether anything had.
+    /// Drops grants that have expired. Returns whether there were any.
     pub(super) fn lapse(&mut self, now: Time) -> bool {
         let before = self.0.len();
         self.0.retain(|grant| now < grant.expires);
         self.0.len() < before
     }
 
-    /// Panics if configurations or sequences do not rise.
+    /// Panics unless configurations and sequences rise.
     pub(super) fn check(&self) {
         assert!(
             self.0.is_sorted_by(|a, b| a.config < b.config),

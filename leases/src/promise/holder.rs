@@ -1,5 +1,5 @@
-//! The holder's side: what this replica has been promised, and what it may
-//! read because of it.
+//! The holder's side of the engine: promises that this replica has received, and local reads that
+//! they permit.
 
 use smallvec::SmallVec;
 
@@ -12,37 +12,37 @@ use crate::mutants::mutated;
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 
-/// Leave to read one key locally.
+/// Permission to read one key locally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
-    /// The permit ends here: compare with the clock after reading.
+    /// End of the permit. After reading, the caller must compare it with the clock.
     pub until: Time,
 }
 
-/// Why there is no permit.
+/// Reason why there is no permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPermit {
-    /// Under the newest configuration this replica does not hold the key.
+    /// Under the newest configuration, this replica does not hold the key.
     NotHolder,
-    /// It holds the key, but too few grantors' promises are unexpired.
+    /// This replica holds the key, but promises of too few grantors are unexpired.
     Uncovered,
-    /// Covered, but this slot must be executed first.
+    /// The key is covered, but this slot must be executed first.
     Barrier(Slot),
 }
 
-/// Promises that this replica has received from the others.
+/// Promises that this replica has received from the other replicas.
 #[derive(Clone, Debug, Hash)]
 pub struct Holder {
     me: ReplicaId,
     members: Membership,
-    /// By grantor; the entry of this replica stays as it began.
+    /// Chain of each grantor. The entry of this replica is unused.
     chains: Vec<Chain>,
-    /// This replica has given its promises back, and takes none.
+    /// Whether this replica has given back its promises and takes no new ones.
     refusing: bool,
 }
 
 impl Holder {
-    /// A holder among `n` replicas.
+    /// Creates a holder among `n` replicas.
     pub fn new(me: ReplicaId, n: usize) -> Holder {
         let members = Membership::fixed(n);
         assert!(members.is_member(me), "a holder is a member");
@@ -54,15 +54,15 @@ impl Holder {
         }
     }
 
-    /// A message of `incarnation` came from `grantor`. Promises of an earlier run of
-    /// it end here.
+    /// Handles a message from the run `incarnation` of `grantor`. Promises of an earlier run
+    /// of the grantor end.
     pub fn observe_incarnation(&mut self, grantor: ReplicaId, incarnation: Incarnation) {
         self.chains[grantor.index()].observe_incarnation(incarnation);
     }
 
-    /// Takes a grantor's guard or promise; returns the ack, or `None` if refused.
-    /// `known` is the newest configuration known here. The caller has checked
-    /// that the message names the present incarnations of both.
+    /// Handles a guard or promise of a grantor. Returns the ack; `None` if the message is refused.
+    /// `known` is the newest configuration known on this replica. The caller has checked that the
+    /// message names the current incarnations of both replicas.
     pub fn handle(
         &mut self,
         now: Time,
@@ -88,8 +88,8 @@ impl Holder {
         }
     }
 
-    /// Erases every promise, refuses new ones, and says so to each grantor:
-    /// this replica cannot make acceptances durable and would only block writes.
+    /// Erases every promise, refuses new ones, and returns a message to each grantor that says so.
+    /// This is called when the replica cannot make acceptances durable and would only block writes.
     pub fn relinquish(&mut self) -> Vec<(ReplicaId, LeaseMessage)> {
         self.refusing = true;
         let mut out = Vec::new();
@@ -102,24 +102,25 @@ impl Holder {
         out
     }
 
-    /// A grantor that ends wants its promises back: they are erased, and those up to this
-    /// sequence are refused from now on, also if they are still on their way.
+    /// Erases the promises of a grantor that is about to end, and returns the answer. Promises of
+    /// this grantor up to the sequence `up_to` are refused from now on, including those on their
+    /// way.
     pub fn handle_recall(&mut self, grantor: ReplicaId, up_to: u64) -> LeaseMessage {
         self.chains[grantor.index()].recall(up_to);
         LeaseMessage::Relinquish { up_to }
     }
 
-    /// Takes promises again.
+    /// Resumes taking promises.
     pub fn accept_again(&mut self) {
         self.refusing = false;
     }
 
-    /// May this replica read the key locally at `now`, having executed up to
-    /// `executed`? Covered by at least N/2 others, and past the barrier of each
-    /// that is counted (§3.6, case 2).
+    /// Returns the permit to read the key locally at `now`, if this replica has executed all slots
+    /// up to `executed`. At least N/2 other replicas must cover the key, and this replica must have
+    /// executed up to the barrier of each of them (§3.6, case 2).
     ///
     /// # Errors
-    /// [`NoPermit`]: the condition that is not met.
+    /// [`NoPermit`]: the condition that is not satisfied.
     pub fn permit(
         &self,
         now: Time,
@@ -128,7 +129,7 @@ impl Holder {
         executed: Slot,
     ) -> Result<Permit, NoPermit> {
         let holds = |config| key.holders(config).contains(self.me);
-        // Almost every promise is under the newest one.
+        // Almost every promise is under the newest configuration.
         let holds_now = holds(newest);
         let permit = self.permit_where(now, executed, |config| {
             if config == newest {
@@ -143,10 +144,10 @@ impl Holder {
         })
     }
 
-    /// The same for every key there is or could be.
+    /// Returns the permit to read every possible key, as [`permit`](Self::permit) does for one key.
     ///
     /// # Errors
-    /// [`NoPermit`]: the condition that is not met.
+    /// [`NoPermit`]: the condition that is not satisfied.
     pub fn permit_all(
         &self,
         now: Time,
@@ -177,7 +178,8 @@ impl Holder {
         permit
     }
 
-    /// Until when `grantor` covers the key here, and the barrier of that chain.
+    /// Returns the time until which `grantor` covers the key on this replica, and the barrier of
+    /// its chain; `None` if it does not cover the key.
     pub fn covered_by(
         &self,
         now: Time,
@@ -188,39 +190,40 @@ impl Holder {
         self.chains[grantor.index()].coverage(now, holds)
     }
 
-    /// Grantors with an unexpired promise here, whatever it covers.
+    /// Returns the grantors of which a promise is unexpired, for any key.
     pub fn grantors(&self, now: Time) -> ReplicaSet {
         let chains = self.chains.iter().enumerate();
         let live = chains.filter(|(_, chain)| chain.is_live(now));
         live.map(|(index, _)| ReplicaId(index as u8)).collect()
     }
 
-    /// Forgets promises that make no difference any more to a replica that has
-    /// executed up to `executed`.
+    /// Forgets promises that no longer affect a replica which has executed all slots up to
+    /// `executed`.
     pub fn forget(&mut self, now: Time, executed: Slot) {
         for chain in &mut self.chains {
             chain.forget(now, executed);
         }
     }
 
-    /// The oldest configuration that an unexpired promise, or one before it in its
-    /// chain, is under.
+    /// Returns the oldest configuration of an unexpired promise, or of an earlier promise in the
+    /// same chain.
     pub fn oldest_config(&self, now: Time) -> Option<ConfigId> {
         let live = self.chains.iter().filter(|chain| chain.is_live(now));
         live.filter_map(Chain::oldest_config).min()
     }
 
-    /// Until when this replica may believe `grantor`, by this clock, and under
-    /// which configurations; also what has expired, if it is remembered.
+    /// Iterates over the promises of `grantor`: the configuration of each promise, and the time at
+    /// which it ends, by this replica's clock. Expired promises are included while they are
+    /// remembered.
     #[inline]
     pub fn promised_by(&self, grantor: ReplicaId) -> impl Iterator<Item = (ConfigId, Time)> + '_ {
         self.chains[grantor.index()].promises()
     }
 
-    /// Panics if the state is invalid: windows and records must be rising and bounded, and a
-    /// holder that has given its promises back must believe nothing. Cost: a few comparisons
-    /// for each grantor and each configuration that it is remembered under: rarely more than
-    /// four.
+    /// Panics if the state is invalid. Windows and records must be rising and bounded, and a holder
+    /// that has given back its promises must not rely on any. Cost: a few comparisons for each
+    /// grantor and each configuration under which promises of it are remembered. There are rarely
+    /// more than four such configurations.
     pub fn check(&self) {
         if mutated() {
             return; // for the oracles to catch
@@ -242,9 +245,9 @@ impl Holder {
     }
 }
 
-/// `covered` yields, for each grantor that covers the key, the end of its promise and the
-/// barrier of its chain. The permit is that of the `needed` best grantors with a passed
-/// barrier.
+/// Returns the permit that follows from the grantors that cover a key. `covered` yields, for each
+/// of them, the end of its promise and the barrier of its chain. The permit ends when fewer than
+/// `needed` of the grantors with passed barriers remain.
 #[inline]
 fn judge<I: Iterator<Item = (Time, Slot)>>(
     covered: impl Fn() -> I,
@@ -271,12 +274,12 @@ fn judge<I: Iterator<Item = (Time, Slot)>>(
 
 #[cfg(test)]
 impl Holder {
-    /// Number of windows of `grantor` that are remembered.
+    /// Returns the number of windows of `grantor` that are remembered.
     pub(super) fn windows(&self, grantor: ReplicaId) -> usize {
         self.chains[grantor.index()].windows()
     }
 
-    /// Number of configurations that `grantor` is remembered under.
+    /// Returns the number of configurations under which promises of `grantor` are remembered.
     pub(super) fn records(&self, grantor: ReplicaId) -> usize {
         self.chains[grantor.index()].records()
     }
@@ -290,7 +293,8 @@ mod tests {
     fn a_permit_needs_enough_grantors_whose_barriers_are_passed() {
         let until = |t| Ok(Permit { until: Time(t) });
         let barrier = |slot| Err(NoPermit::Barrier(Slot(slot)));
-        // (ends and barriers of those that cover the key, needed, executed, permit)
+        // (ends and barriers of the promises that cover the key, grantors needed, slot executed,
+        // permit)
         for (covered, needed, executed, expected) in [
             (&[][..], 1, 9, Err(NoPermit::Uncovered)),
             (&[(50, 0)], 1, 0, until(50)),

@@ -6,16 +6,17 @@ use crate::config::KeyView;
 use crate::membership::Membership;
 use crate::types::{ConfigId, ReplicaId, ReplicaSet};
 
-/// The grants in force at one moment.
+/// The grants in force at one moment, by configuration.
 #[derive(Clone, Debug)]
 pub struct LiveGrants {
-    /// In the restart wait: grants that nobody remembers may be in force.
+    /// All replicas, during the restart wait, when unknown grants may be in force; `None` at other
+    /// times.
     everyone: Option<ReplicaSet>,
     by_config: SmallVec<[(ConfigId, ReplicaSet); 2]>,
 }
 
 impl LiveGrants {
-    /// State in which earlier promises are not known.
+    /// Returns the state during the restart wait, when earlier promises are not known.
     pub(super) fn unknown(members: Membership) -> LiveGrants {
         LiveGrants {
             everyone: Some(members.voters()),
@@ -23,7 +24,7 @@ impl LiveGrants {
         }
     }
 
-    /// The grants in force, one by one.
+    /// Collects the grants in force, each with its holder and its configuration.
     pub(super) fn of(grants: impl Iterator<Item = (ReplicaId, ConfigId)>) -> LiveGrants {
         let mut by_config: SmallVec<[(ConfigId, ReplicaSet); 2]> = SmallVec::new();
         for (holder, granted) in grants {
@@ -38,10 +39,10 @@ impl LiveGrants {
         }
     }
 
-    /// The tag of an acceptance of a batch that writes `keys`: every holder that a grant in
-    /// force entitles to be notified. Old and new configurations are both obeyed: the tag is
-    /// the union. During the restart wait (§3.7) it is all replicas. A batch that writes no key
-    /// (a no-op, a configuration) always has an empty tag.
+    /// Returns the tag of an acceptance of a batch that writes `keys`: every holder that must be
+    /// notified because of a grant in force. The tag is the union over all configurations, so old
+    /// and new ones are both respected. During the restart wait (§3.7) the tag contains all
+    /// replicas. A batch that writes no key (a no-op, a configuration) always has an empty tag.
     pub fn tag<'a>(&self, mut keys: impl Iterator<Item = KeyView<'a>>) -> ReplicaSet {
         if let Some(everyone) = self.everyone {
             return keys.next().map_or(ReplicaSet::EMPTY, |_| everyone);
@@ -58,15 +59,16 @@ impl LiveGrants {
         tag
     }
 
-    /// The largest tag that any batch can have.
+    /// Returns the largest tag that any batch can have.
     fn most(&self) -> ReplicaSet {
         let granted = self.by_config.iter().map(|(_, granted)| *granted);
         granted.fold(ReplicaSet::EMPTY, ReplicaSet::union)
     }
 }
 
-/// Returns those of the `granted` that hold `key` under `config`. A grant may cover any key if
-/// its configuration is forgotten here (H14).
+/// Returns those replicas among `granted` that hold `key` under `config`. If the contents of
+/// `config` are forgotten on this replica, these are all `granted`, because their grants may cover
+/// any key (H14).
 fn protected(key: KeyView<'_>, config: ConfigId, granted: ReplicaSet) -> ReplicaSet {
     if key.knows(config) {
         key.holders(config).intersection(granted)

@@ -4,60 +4,62 @@ use std::time::Duration;
 
 use crate::types::{ConfigId, Slot};
 
-/// A message of the lease engine. Sequences are the grantor's, rising over guards
-/// and promises alike, retransmissions included.
+/// A message of the lease engine. Sequences belong to the grantor. They rise over guards and
+/// promises alike, including retransmissions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseMessage {
-    /// Grantor: open a window for the promise that follows.
+    /// From the grantor: a request to open a window for the promise that follows.
     Guard {
         /// The grantor's sequence.
         sequence: u64,
     },
-    /// Holder: the window of this sequence is open.
+    /// From the holder: the window of this sequence is open.
     GuardAck {
         /// Sequence of the guard.
         sequence: u64,
-        /// The newest configuration the holder knows.
+        /// The newest configuration that the holder knows.
         known: ConfigId,
     },
-    /// Grantor: you will be notified of every write to what you hold.
+    /// From the grantor: the holder will be notified of every write to the keys that it holds.
     Promise(Promise),
-    /// Holder: taken.
+    /// From the holder: the promise was taken.
     PromiseAck {
         /// Sequence of the promise.
         sequence: u64,
-        /// The newest configuration the holder knows.
+        /// The newest configuration that the holder knows.
         known: ConfigId,
     },
-    /// Holder: I have erased your promises up to this sequence, and refuse them
-    /// from now on; you may drop the grants behind them.
+    /// From the holder: it has erased the grantor's promises up to this sequence and refuses them
+    /// from now on, so the grantor may drop the corresponding grants.
     Relinquish {
-        /// The highest sequence given up.
+        /// The highest sequence that was given back.
         up_to: u64,
     },
-    /// The sender's run ends. As a holder: I have erased all promises, and take none in this
-    /// run, so drop every grant. As a grantor: erase my promises, and answer with a Relinquish.
+    /// The sender's run ends. As a holder, the sender has erased all promises and takes no more in
+    /// this run, so the receiver may drop every grant to it. As a grantor, it asks the receiver to
+    /// erase its promises and to answer with a Relinquish.
     Leave {
-        /// The highest sequence that the sender ever sent to the addressee, or a higher one.
+        /// The highest sequence that the sender ever sent to the receiver, or a higher one.
         recalls: u64,
     },
 }
 
-/// A promise and what it rests on.
+/// A promise, with the ack and the slots on which it rests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Promise {
     /// The grantor's sequence.
     pub sequence: u64,
-    /// The acknowledged sequence it builds on.
+    /// The acknowledged sequence on which the promise builds.
     pub base: u64,
-    /// Time from the grantor's receipt of that ack until it sends this, by its clock.
+    /// Time from the grantor's receipt of the ack of `base` until it sends the promise, by the
+    /// grantor's clock.
     pub t0: Duration,
-    /// The holder takes it only within `t0 + t_guard` of sending that ack.
+    /// The holder takes the promise only within `t0 + t_guard` of sending the ack of `base`.
     pub t_guard: Duration,
-    /// Duration of the promise from receipt, by the holder's clock.
+    /// Duration of the promise from its receipt, by the holder's clock.
     pub t_lease: Duration,
-    /// The configuration it is under.
+    /// The configuration under which the promise is made.
     pub config: ConfigId,
-    /// The highest slot the grantor had accepted when it registered the grant.
+    /// The highest slot that the grantor had accepted when it registered the grant.
     pub highest_accepted: Slot,
 }

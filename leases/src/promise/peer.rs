@@ -1,4 +1,4 @@
-//! State that a grantor keeps of one holder.
+//! State that a grantor keeps about one holder.
 
 use std::time::Duration;
 
@@ -20,30 +20,32 @@ pub(super) struct LatestAck {
 pub(super) struct LatestPromise {
     pub(super) sequence: u64,
     pub(super) config: ConfigId,
-    /// Duration for which the grant is kept from receipt of that ack.
+    /// Duration for which the grant is kept after the receipt of the promise's ack.
     pub(super) keep: Duration,
 }
 
-/// State of one holder.
+/// State of one holder, as its grantor knows it.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Peer {
     pub(super) incarnation: Incarnation,
     pub(super) base: Option<LatestAck>,
-    /// The newest configuration the holder said it knows.
+    /// The newest configuration that the holder has reported as known to it.
     pub(super) known: ConfigId,
     pub(super) latest: Option<LatestPromise>,
     pub(super) grants: Grants,
-    /// The holder has erased and refuses everything up to this sequence.
+    /// Highest sequence that the holder has given back. It refuses all sequences up to this one.
     relinquished: u64,
     pub(super) next_send: Time,
-    /// A guard was just answered: the promise that builds on it is due.
+    /// Whether the holder has just acknowledged a guard, so that the promise which builds on it is
+    /// due.
     pub(super) promise_due: bool,
     pub(super) last_reply: Time,
     pub(super) suspected: bool,
 }
 
 impl Peer {
-    /// A holder in its run `incarnation`, from which nothing has been received yet.
+    /// Creates the state of a holder in its run `incarnation`, of which no message has been
+    /// received yet.
     pub(super) fn new(now: Time, incarnation: Incarnation) -> Peer {
         Peer {
             incarnation,
@@ -59,12 +61,13 @@ impl Peer {
         }
     }
 
-    /// It answered what was sent with `sequence`, and knows configuration `known`.
+    /// Handles the holder's ack of the message with the sequence `sequence`. The holder knows
+    /// configuration `known`.
     pub(super) fn handle_ack(&mut self, now: Time, sequence: u64, known: ConfigId) {
         self.known = self.known.max(known);
         self.last_reply = now;
         self.suspected = false;
-        // An ack that was overtaken by its holder's Relinquish opens no window.
+        // An ack that arrives after a later Relinquish of its holder opens no window.
         let newer = self.base.is_none_or(|base| base.sequence < sequence);
         if newer && sequence > self.relinquished {
             self.base = Some(LatestAck {
@@ -74,7 +77,8 @@ impl Peer {
         }
     }
 
-    /// It took the promise with `sequence`. Returns whether its grant became shorter.
+    /// Handles the holder's ack of the promise with the sequence `sequence`. Returns whether the
+    /// grant became shorter.
     pub(super) fn shorten(&mut self, now: Time, sequence: u64) -> bool {
         let Some(latest) = self.latest else {
             return false;
@@ -85,16 +89,16 @@ impl Peer {
                 .shorten(latest.sequence, latest.config, now + latest.keep)
     }
 
-    /// It gave back everything up to `up_to`. Returns whether a grant ended.
-    /// The holder would refuse a promise on a window that it has erased, and the
-    /// promise would bind this replica all the same. So the next one needs a new guard.
+    /// Handles the holder's Relinquish of all sequences up to `up_to`. Returns whether a grant
+    /// ended. The holder would refuse a promise on a window that it has erased, but the promise
+    /// would still bind this replica. So the next promise needs a new guard.
     pub(super) fn relinquish(&mut self, up_to: u64) -> bool {
         self.relinquished = self.relinquished.max(up_to);
         self.base = self.base.filter(|base| base.sequence > up_to);
         self.grants.drop_up_to(up_to)
     }
 
-    /// When something is due for it, or a grant of it ends.
+    /// Returns the next time at which a message to the holder is due or a grant to it ends.
     pub(super) fn next_deadline(&self) -> Time {
         let send = if self.promise_due {
             Time::ZERO
@@ -105,7 +109,7 @@ impl Peer {
         expiries.fold(send, Time::min)
     }
 
-    /// Panics if the state cannot be. `next` is the grantor's next sequence.
+    /// Panics if the state is invalid. `next` is the grantor's next sequence.
     pub(super) fn check(&self, next: u64) {
         self.grants.check();
         for grant in self.grants.iter() {

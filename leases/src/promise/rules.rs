@@ -1,6 +1,6 @@
-//! The hazard rules of the lease engine: one predicate for each, named after what
-//! it keeps. A predicate asks [`off`] so that the code which keeps the rule need
-//! not; a mutant (see [`crate::mutants`]) goes without it.
+//! The hazard rules of the lease engine. There is one predicate for each rule, named after the
+//! property that the rule preserves. Only the predicates call [`off`], which disables a rule for a
+//! mutant (see [`crate::mutants`]). The code that obeys the rules need not.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use crate::mutants::{Rule, off};
 use crate::time::Time;
 use crate::types::{ConfigId, Slot};
 
-/// H01: only the ack of the latest promise shortens its grant. An older ack says
-/// nothing about the newer promise, which may still be on its way.
+/// H01: only the ack of the latest promise shortens the promise's grant. An older ack says nothing
+/// about the newer promise, which may still be on its way.
 pub(super) fn only_latest_ack_shortens(latest: u64, acknowledged: u64) -> bool {
     latest == acknowledged || off(Rule::H01OldAck)
 }
 
-/// H17: that ack shortens the grant under its own configuration only.
+/// H17: the ack of a promise shortens only the grant under the promise's configuration.
 pub(super) fn only_own_grant_is_shortened(grant: ConfigId, acknowledged: ConfigId) -> bool {
     grant == acknowledged || off(Rule::H17Shortening)
 }
 
-/// H17: a holder has one grant for each configuration. A promise extends the grant
-/// under its own, and takes the place of no other.
+/// H17: a holder has one grant for each configuration. A promise extends the grant under its own
+/// configuration, and replaces no other grant.
 pub(super) fn same_grant(grant: ConfigId, promised: ConfigId) -> bool {
     grant == promised || off(Rule::H17PerConfig)
 }
 
-/// H08: a grant ends when its time has passed, whether or not its holder answers.
+/// H08: a grant ends when its time has passed, regardless of whether its holder answers.
 pub(super) fn kept_for(keep: Duration) -> Duration {
     if off(Rule::H08Lapse) {
         keep * 1000
@@ -35,19 +35,19 @@ pub(super) fn kept_for(keep: Duration) -> Duration {
     }
 }
 
-/// H68: the restart wait is the longest that any durations promised under ever asked for.
-/// Shorter durations begin with the next promise; grants made before are waited out.
+/// H68: the restart wait is the longest that any durations required under which promises were made.
+/// Shorter durations apply from the next promise on. Grants made before keep their longer wait.
 pub(super) fn raises_restart_wait(wait: Duration, durable: Duration) -> bool {
     wait > durable || off(Rule::H68Longest) && wait != durable
 }
 
-/// H32: a Relinquish ends the grants up to its sequence, and none made later.
+/// H32: a Relinquish ends the grants up to its sequence, and no later grants.
 pub(super) fn outlives_relinquish(grant: u64, up_to: u64) -> bool {
     grant > up_to && !off(Rule::H32UpTo)
 }
 
-/// H14, at the grantor: promise under the newest configuration that *both* know. A
-/// replica that lags costs freshness, not leases.
+/// H14, at the grantor: a promise is made under the newest configuration that *both* replicas know.
+/// A replica with a log that lags loses freshness, but not its leases.
 pub(super) fn both_know(holder: ConfigId, here: ConfigId) -> ConfigId {
     if off(Rule::H14UnknownConfig) {
         here
@@ -56,76 +56,80 @@ pub(super) fn both_know(holder: ConfigId, here: ConfigId) -> ConfigId {
     }
 }
 
-/// H14, at the holder: what a configuration gives that is not known here, nobody
-/// can tell. Returns the configuration to count the promise under, if any.
+/// H14, at the holder: if a configuration is not known on this replica, the keys that it assigns
+/// are not known either. Returns the configuration under which the promise is recorded; `None` if
+/// the promise is refused.
 pub(super) fn understood(promised: ConfigId, known: ConfigId) -> Option<ConfigId> {
     let counted = promised.min(known); // differs for that mutant only
     (promised <= known || off(Rule::H14UnknownConfig)).then_some(counted)
 }
 
-/// H41: a suspect is not promised under configurations from before its exclusion.
+/// H41: a suspect receives no promises under configurations older than its exclusion.
 pub(super) fn not_before_exclusion(config: ConfigId, oldest: ConfigId) -> bool {
     config >= oldest || off(Rule::H41Oldest)
 }
 
-/// H15: a grantor that has just restarted asks everyone, for it has forgotten its
-/// grants.
+/// H15: a grantor that has just restarted demands notification of all replicas, because it has
+/// forgotten its grants.
 pub(super) fn tags_everyone(in_restart_wait: bool) -> bool {
     in_restart_wait && !off(Rule::H15RestartWait)
 }
 
-/// H02: a holder takes a sequence once, and never after a higher one.
+/// H02: a holder takes each sequence only once, and never after a higher one.
 pub(super) fn is_new(sequence: u64, taken: u64) -> bool {
     sequence > taken || off(Rule::H02Repeats)
 }
 
-/// H35: a promise counts from the ack that it names. A mutant counts from the newest.
+/// H35: the window of a promise is measured from the ack that the promise names. A mutant measures
+/// it from the newest ack.
 pub(super) fn counts_from_newest_ack() -> bool {
     off(Rule::H35NamedAck)
 }
 
-/// H16: a window that is not remembered is no window: the ack that the promise names
-/// was sent by an earlier run, or erased. A mutant takes it as sent at `now`.
+/// H16: a promise is refused if its window is not remembered. Then the ack that the promise names
+/// was sent by an earlier run, or the window was erased. A mutant acts as if the ack had been sent
+/// at `now`.
 pub(super) fn opened_if_unknown(now: Time) -> Option<Time> {
     off(Rule::H16OldPromise).then_some(now)
 }
 
-/// H04: a promise is taken only within the window of its ack, measured from when
-/// this replica sent that. One that lay in a buffer for longer is late.
+/// H04: a promise is taken only within the window of its ack, measured from when this replica sent
+/// the ack. A promise that lay in a buffer for longer is late.
 pub(super) fn is_in_time(now: Time, opened: Time, promise: &Promise) -> bool {
     now < opened + promise.t0 + promise.t_guard || off(Rule::H04LatePromise)
 }
 
-/// H40: what is relinquished is erased.
+/// H40: a holder that gives back its promises erases them.
 pub(super) fn relinquishing_erases() -> bool {
     !off(Rule::H40Chain)
 }
 
-/// H05: a lapse ends the chain: in the gap the grantor accepted without asking.
+/// H05: a lapse ends the chain, because in the gap the grantor accepted writes without demanding
+/// notification.
 pub(super) fn has_lapsed(now: Time, expires: Time) -> bool {
     expires <= now && !off(Rule::H05Lapse)
 }
 
-/// H05: a configuration that newly gives the key begins a new chain.
+/// H05: a configuration that newly assigns the key to a replica begins a new chain.
 pub(super) fn chain_goes_on(gave: bool) -> bool {
     gave || off(Rule::H05NewlyGiven)
 }
 
-/// H05: a holder reads only when it has executed what its grantors had accepted.
+/// H05: a holder reads only after it has executed the slots that its grantors had accepted.
 #[inline]
 pub(super) fn is_past(executed: Slot, barrier: Slot) -> bool {
     barrier <= executed || off(Rule::H05Barrier)
 }
 
-/// H06: each grantor that is counted brings a barrier of its own. A mutant counts
-/// it once another's is passed.
+/// H06: the barrier of each grantor must be passed for the grantor to be included. A mutant
+/// includes a grantor once the barrier of another grantor is passed.
 #[inline]
 pub(super) fn is_passed_by_another(any_passed: bool) -> bool {
     any_passed && off(Rule::H06OneBarrier)
 }
 
-/// H24: the barrier of a chain is its lowest. It falls when a new leader's log drops dead
-/// entries. The slots of these entries may never be executed.
+/// H24: the barrier of a chain is the lowest of its promises' barriers. It falls when a new
+/// leader's log drops dead entries, the slots of which may never be executed.
 pub(super) fn renewed_barrier(barrier: Slot, renewed: Slot) -> Slot {
     if off(Rule::H24Falls) {
         barrier
@@ -134,7 +138,7 @@ pub(super) fn renewed_barrier(barrier: Slot, renewed: Slot) -> Slot {
     }
 }
 
-/// H24, across configurations: `older` is the barrier of the part of the chain before.
+/// H24, across configurations: `older` is the barrier of the preceding part of the chain.
 pub(super) fn joined_barrier(barrier: Slot, older: Slot) -> Slot {
     if off(Rule::H24Falls) {
         older
@@ -165,7 +169,7 @@ mod tests {
 
     #[test]
     fn configurations() {
-        // (the holder's, the grantor's, what is promised under)
+        // (the newest configuration that the holder knows, the grantor's, that of the promise)
         for (holder, here, under) in [(1, 3, 1), (3, 1, 1), (2, 2, 2)] {
             assert_eq!(both_know(C(holder), C(here)), C(under));
         }

@@ -1,4 +1,4 @@
-//! The strategies of a configuration, ready to be asked about single keys.
+//! The strategies of a configuration, prepared to choose holders of single keys.
 
 use super::cost::{Cost, Tables};
 use super::quorum::Quorum;
@@ -6,8 +6,8 @@ use crate::config::{Policy, StrategySpec};
 use crate::demand::Row;
 use crate::types::ReplicaSet;
 
-/// Other holders for a key, and what is gained by them. Gains of keys under one strategy
-/// compare with each other, and with nothing else.
+/// New holders for a key, and the gain from the change. Gains are comparable only between keys
+/// under the same strategy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct HolderChange {
     pub(super) holders: ReplicaSet,
@@ -17,16 +17,16 @@ pub(super) struct HolderChange {
 /// A strategy in one situation.
 #[derive(Clone, Debug)]
 pub(super) enum HolderChooser {
-    /// The same holders for every key of the range.
+    /// Every key of the range has the same holders.
     Same(ReplicaSet),
-    /// See `quorum.rs`.
+    /// The strategy `quorum`.
     Quorum(Quorum),
-    /// See `cost.rs`.
+    /// The strategy `cost`.
     Cost(Box<Cost>),
 }
 
 impl HolderChooser {
-    /// The strategy of `policy`, which may be new there.
+    /// Creates the strategy of `policy`, which may be new for its range.
     pub(super) fn new(policy: &Policy, tables: &mut Tables<'_>) -> HolderChooser {
         let situation = tables.situation;
         match &policy.strategy {
@@ -47,7 +47,7 @@ impl HolderChooser {
         }
     }
 
-    /// Holders of keys that are not listed.
+    /// Returns the holders of keys that are not listed.
     pub(super) fn defaults(&self) -> ReplicaSet {
         match self {
             HolderChooser::Same(holders) => *holders,
@@ -56,12 +56,13 @@ impl HolderChooser {
         }
     }
 
-    /// Whether single keys have holders of their own.
+    /// Whether single keys may have holders of their own.
     pub(super) fn lists(&self) -> bool {
         !matches!(self, HolderChooser::Same(_))
     }
 
-    /// Returns the holders that a key with these counts should have, if not `current_holders`.
+    /// Returns the change of holders for a key with these counts; `None` if `current_holders`
+    /// should keep it.
     #[inline]
     pub(super) fn choose(&self, row: Row<'_>, current_holders: ReplicaSet) -> Option<HolderChange> {
         match self {
@@ -71,8 +72,8 @@ impl HolderChooser {
         }
     }
 
-    /// Returns the holders that a key should have if nobody asks it now and `current_holders` hold it
-    /// without the leader.
+    /// Returns the new holders of a key that no client requests now, and that `current_holders`
+    /// hold without the leader.
     pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
         match self {
             HolderChooser::Same(holders) => *holders,

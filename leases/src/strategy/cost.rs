@@ -1,5 +1,5 @@
-//! `cost`: each key is held by the set of replicas, of any size, that makes its
-//! operations wait least (protocol §5).
+//! The strategy `cost`: each key is held by the set of replicas that minimizes the waiting time of
+//! its operations (protocol §5). The set may have any size.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::config::CostSettings;
 use crate::demand::{Estimator, Rates, Row, as_counted};
 use crate::types::ReplicaSet;
 
-/// Holders change only where that saves more than this share of what the key costs.
+/// Share of a key's cost that a change of holders must save to be made.
 const HYSTERESIS: f32 = 0.02;
 
-/// See the file.
+/// The strategy `cost` with its settings, in one situation.
 #[derive(Clone, Debug)]
 pub(super) struct Cost {
     costs: Arc<Costs>,
@@ -22,13 +22,13 @@ pub(super) struct Cost {
     defaults: ReplicaSet,
 }
 
-/// State that all ranges share in one situation. A table of the costs of all sets of holders is
-/// large: one serves all ranges with the same settings.
+/// State that all ranges share in one situation. The table of the costs of all sets of holders is
+/// large, so all ranges with the same settings share it.
 #[derive(Debug)]
 pub(super) struct Tables<'a> {
     pub(super) situation: &'a Situation,
     estimator: Arc<Estimator>,
-    /// By the weight of reads and the replicas to spare.
+    /// Tables by settings: (weight of reads in thousandths, number of spare replicas).
     costs: Vec<((u32, u8), Arc<Costs>)>,
 }
 
@@ -58,7 +58,7 @@ impl Tables<'_> {
 }
 
 impl Cost {
-    /// With `current_holders` as the present holders of keys that are not listed.
+    /// Creates the strategy. `current_holders` hold the keys that are not listed.
     pub(super) fn new(
         settings: CostSettings,
         tables: &mut Tables<'_>,
@@ -75,7 +75,8 @@ impl Cost {
         cost
     }
 
-    /// Keys that nobody has asked are asked like the rare ones of every origin.
+    /// Chooses the holders of keys that are not listed. Keys that no client has requested are
+    /// expected to be requested as rarely as the rare keys of every origin.
     fn choose_defaults(&self, situation: &Situation, current_holders: ReplicaSet) -> ReplicaSet {
         let unrequested = self.estimator.unrequested();
         let near = self.costs.fitting(situation.near_majority());
@@ -87,7 +88,8 @@ impl Cost {
                 .better(&unrequested, current_holders)
                 .map_or(current_holders, |change| change.holders);
         }
-        // Too little is known: what costs writes nothing, if there is nothing yet.
+        // Too little is known: keep the current holders if they are allowed, and otherwise choose
+        // holders that do not slow writes.
         if self.costs.may_hold(current_holders) {
             current_holders
         } else {
@@ -95,7 +97,7 @@ impl Cost {
         }
     }
 
-    /// Where its table is.
+    /// Returns the address of the strategy's table.
     #[cfg(test)]
     pub(super) fn table(&self) -> *const Costs {
         Arc::as_ptr(&self.costs)
@@ -105,13 +107,14 @@ impl Cost {
         self.defaults
     }
 
-    /// Returns the holders that a key should have if nobody asks it now and `current_holders` hold it
-    /// without the leader.
+    /// Returns the new holders of a key that no client requests now, and that `current_holders`
+    /// hold without the leader.
     pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
         self.costs.fitting(current_holders)
     }
 
-    /// Returns the holders that a key with these counts should have, if not `current_holders`.
+    /// Returns the change of holders for a key with these counts; `None` if `current_holders`
+    /// should keep it.
     #[inline]
     pub(super) fn choose(&self, row: Row<'_>, current_holders: ReplicaSet) -> Option<HolderChange> {
         let rates = if self.settings.prior {
@@ -129,7 +132,7 @@ impl Cost {
         }
         let now = self.costs.cost(current_holders, rates);
         let gain = now - best.cost;
-        // Holders without the leader, or more than may be, are no choice.
+        // `current_holders` must change if they do not include the leader or are too many.
         let enough = gain > HYSTERESIS * now || !self.costs.may_hold(current_holders);
         enough.then_some(HolderChange {
             holders: best.holders,

@@ -1,4 +1,4 @@
-//! Cost of a key, for every set of holders that could be chosen.
+//! Cost of a key for every set of holders that a strategy may choose.
 
 use smallvec::SmallVec;
 
@@ -7,58 +7,60 @@ use crate::latency::{Distance, Replies};
 use crate::membership::majority;
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Up to so many replicas every set is looked at; beyond, sets are improved step by step.
+/// Maximum number of replicas with which all sets of holders are compared. With more replicas, sets
+/// are improved step by step.
 const EXHAUSTIVE_MAX: usize = 9;
 
-/// Number of candidates beyond `EXHAUSTIVE_MAX` replicas: those that read a key most. Only they
-/// are added or left out.
+/// Maximum number of replicas, if there are more than `EXHAUSTIVE_MAX`, that are added to or
+/// removed from a set. They are the replicas that read the key most.
 const READERS_MAX: usize = 8;
 
-/// Preference that counts for a choice, besides distance.
+/// Preference that affects the choice of holders, besides distance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Preference {
-    /// Weight of reads against writes, from 0 to 1: at 0.5 both count the same.
+    /// Weight of reads relative to writes, from 0 to 1: at 0.5 both have the same weight.
     pub read_weight: f64,
-    /// At least so many replicas hold no lease on a key.
+    /// Minimum number of replicas that hold no lease on a key.
     pub spare: usize,
 }
 
 /// Weighted latencies in ms, for a read and for a write at every origin.
 type WeightedLatencies = Box<[f32]>;
 
-/// Latencies for all sets of holders, under one leader.
+/// Weighted latencies for all sets of holders, under one leader.
 #[derive(Clone, Debug)]
 pub struct Costs {
     distance: Distance,
     replies: Replies,
-    /// Most holders of a key.
+    /// Maximum number of holders of a key.
     most: usize,
-    /// Weights of reads and of writes.
+    /// Weights: (of reads, of writes).
     weights: (f64, f64),
-    /// Costing of every set, by its bits. Empty, if there are too many replicas to look at
-    /// every set.
+    /// Latencies of every set. The bits of the set are the index. Empty if there are too many
+    /// replicas to compare all sets.
     all: Vec<WeightedLatencies>,
-    /// Sets that may be the best for some key, the smallest first.
+    /// Sets that may be the best for some key, in ascending order of size.
     best: Vec<ReplicaSet>,
-    /// Latencies of these sets: for the reads and the writes of each origin in turn, the
-    /// latencies under every set, side by side. So the costs of all sets are summed at once.
+    /// Latencies of the sets in `best`. For the reads and then the writes of each origin, there is
+    /// a row with the latency of every set. So the costs of all sets are summed in one pass.
     columns: Vec<f32>,
 }
 
-/// A set of holders, and what it costs: expected ms of waiting a second, weighted.
+/// A set of holders and its cost: the expected waiting time of operations on a key, weighted, in ms
+/// for each second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// The holders.
     pub holders: ReplicaSet,
-    /// Their cost.
+    /// Cost of the holders.
     pub cost: f32,
 }
 
 impl Costs {
-    /// Tabulates the latencies of all sets that contain the leader.
+    /// Creates a table of the latencies of all sets that contain the leader.
     ///
     /// # Panics
-    /// If the weight is not in 0..=1.
+    /// If the weight of reads is not from 0 to 1.
     pub fn new(distance: Distance, replies: Replies, preference: Preference) -> Costs {
         let n = distance.rtts().n();
         let weight = preference.read_weight;
@@ -78,7 +80,7 @@ impl Costs {
         costs
     }
 
-    /// Whether every set is looked at where there are `n` replicas.
+    /// Whether all sets of holders are compared if there are `n` replicas.
     pub fn tabulates(n: usize) -> bool {
         n <= EXHAUSTIVE_MAX
     }
@@ -89,7 +91,7 @@ impl Costs {
         let mut best: Vec<ReplicaSet> = sets().filter(|set| self.may_hold(*set)).collect();
         best.sort_by_key(|set| (set.len(), *set));
         self.all = all;
-        // A set that is nowhere better than a smaller one is never chosen.
+        // A set is never chosen if a smaller set is at least as good for every operation.
         let mut kept: Vec<ReplicaSet> = Vec::new();
         for set in &best {
             let beats = |other: &ReplicaSet| self.beats(*other, *set);
@@ -105,7 +107,8 @@ impl Costs {
         self.best = kept;
     }
 
-    /// Whether `one` is nowhere worse than `other`, and smaller or somewhere better.
+    /// Whether `one` is at least as good as `other` for every operation, and is smaller, or better
+    /// for some operation.
     fn beats(&self, one: ReplicaSet, other: ReplicaSet) -> bool {
         let (a, b) = (&self.all[one.0 as usize], &self.all[other.0 as usize]);
         let no_worse = a.iter().zip(b).all(|(a, b)| a <= b);
@@ -120,12 +123,13 @@ impl Costs {
         self.distance.leader()
     }
 
-    /// Whether a key may have these holders.
+    /// Whether the replicas in `set` may be the holders of a key.
     pub fn may_hold(&self, set: ReplicaSet) -> bool {
         set.contains(self.leader()) && set.len() <= self.most
     }
 
-    /// `set` with the leader, and of the others only the nearest that may be.
+    /// Returns the leader and the replicas of `set` nearest to it, up to the maximum number of
+    /// holders.
     pub fn fitting(&self, set: ReplicaSet) -> ReplicaSet {
         let nearest = self.distance.rtts().nearest_to(self.leader());
         let others = nearest.into_iter().filter(|other| set.contains(*other));
@@ -143,7 +147,7 @@ impl Costs {
         reads.chain(writes).map(|ms| ms as f32).collect()
     }
 
-    /// Returns the cost with `holders` for a key with these rates.
+    /// Returns the cost of a key with these rates, if `holders` hold it.
     pub fn cost(&self, holders: ReplicaSet, rates: &Rates) -> f32 {
         match self.all.get(holders.0 as usize) {
             Some(latencies) => dot(latencies, rates),
@@ -151,7 +155,8 @@ impl Costs {
         }
     }
 
-    /// The holders that cost least for a key that is asked like this; of equals the fewest.
+    /// Returns the holders with the lowest cost for a key with these rates, and the fewest of
+    /// several equal ones.
     pub fn best(&self, rates: &Rates) -> Choice {
         if self.best.is_empty() {
             self.best_reached(rates)
@@ -176,8 +181,9 @@ impl Costs {
         }
     }
 
-    /// Returns the best set reached from the leader alone, and from it and its nearest. Each
-    /// step adds or leaves out one of the replicas that read the key most.
+    /// Returns the best set that is reached from the leader alone, or from the leader and the
+    /// replicas nearest to it. Each step adds or removes one of the replicas that read the key
+    /// most.
     fn best_reached(&self, rates: &Rates) -> Choice {
         let nearest = self.distance.rtts().nearest_to(self.leader());
         let near = |count: usize| -> ReplicaSet {
@@ -216,7 +222,7 @@ impl Costs {
     }
 }
 
-/// Rates times latencies.
+/// Returns the sum of the products of rates and latencies.
 #[inline]
 fn dot(latencies: &[f32], rates: &[f32]) -> f32 {
     latencies
@@ -256,9 +262,9 @@ mod tests {
         };
         assert_eq!(best([0.0, 1.0, 0.0, 0.0, 0.0], [0.0; 5]), set(&[1]));
         let japan = [1.0, 0.0, 0.0, 0.0, 0.0];
-        // JP's own writes wait for JP and OR in any case.
+        // JP's own writes wait for JP and OR with any set of holders.
         assert_eq!(best(japan, japan), set(&[0, 1, 2]));
-        // VA's writes would wait for JP.
+        // If JP were a holder, VA's writes would wait for JP.
         assert!(!best(japan, [0.0, 0.0, 0.0, 9.0, 0.0]).contains(ReplicaId(0)));
         assert_eq!(best([1.0; 5], [0.0; 5]), set(&[0, 1, 2, 3, 4]));
     }
@@ -291,7 +297,7 @@ mod tests {
     }
 
     proptest! {
-        /// The table leaves out no set that is better than those it has.
+        /// The table omits no set that is better than those it contains.
         #[test]
         fn no_set_costs_less_than_the_best((n, cells, rates, leader) in cases()) {
             let costs = costs(rtts(n, &cells), leader, NEUTRAL);
@@ -305,7 +311,8 @@ mod tests {
             }
         }
 
-        /// Where not every set is looked at, the one found is no worse than its starts.
+        /// If not all sets are compared, the chosen set is no worse than the sets from which the
+        /// search starts.
         #[test]
         fn descending_ends_no_higher_than_it_starts((n, cells, rates, leader) in cases()) {
             let costs = costs(rtts(n, &cells), leader, NEUTRAL);

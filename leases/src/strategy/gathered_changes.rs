@@ -1,48 +1,51 @@
-//! Changes of single keys, as a pass gathers them.
+//! Changes of single keys that a pass gathers.
 
 use std::collections::BTreeMap;
 
 use super::chooser::HolderChange;
 use crate::types::Key;
 
-/// Maximum number of changes of a pass that are kept, those of most gain: more than
-/// configurations bring before the next pass.
+/// Maximum number of changes of a pass that are kept. These are the changes with the largest gains,
+/// more of them than configurations make before the next pass.
 pub(super) const KEYS_MAX: usize = 20_000;
 
-/// Changes that are kept for their turn, whatever they gain.
+/// Maximum number of changes that are kept in the order of their keys, regardless of gain.
 const ROUND_ROBIN_MAX: usize = 4096;
 
-/// Changes of single keys. Those of most gain are kept. All ranges share it.
+/// Changes of single keys during a pass over all ranges. The changes with the largest gains are
+/// kept.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Listing {
     changes: Vec<(Key, HolderChange)>,
-    /// Changes were dropped that gain this much, or less.
+    /// Largest gain of a change that was dropped; `None` if no change was dropped.
     dropped: Option<f32>,
     round_robin: RoundRobin,
 }
 
-/// Changes in the order of their keys, from where the last pass got to: the least of all has
-/// its turn, too, while others that gain more never end.
+/// Changes in the order of their keys, beginning where the previous pass ended. They ensure that a
+/// change with a small gain is made eventually, even if there are always changes with larger gains.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RoundRobin {
-    /// Keys up to this one had their turn; `None`: it begins with the first.
+    /// Key up to which changes were made in previous passes; `None` if this pass begins with the
+    /// first key.
     after: Option<Key>,
     changes: BTreeMap<Key, HolderChange>,
-    /// Keys beyond these have changes, too.
+    /// Whether the pass also found changes of keys beyond those in `changes`.
     goes_on: bool,
 }
 
-/// Changes that a pass gathered.
+/// All changes that a pass has gathered.
 pub(super) struct GatheredChanges {
-    /// At most [`KEYS_MAX`], in no order.
+    /// Changes with the largest gains, at most [`KEYS_MAX`] of them, in no particular order.
     pub(super) changes: Vec<(Key, HolderChange)>,
-    /// Whether there were more.
+    /// Whether further changes were dropped.
     pub(super) dropped: bool,
     pub(super) round_robin: RoundRobin,
 }
 
 impl Listing {
-    /// Starts after the key `after`: the keys that come after it have their turn.
+    /// Creates a listing without changes. Changes in the order of their keys begin after the key
+    /// `after`.
     pub(super) fn new(after: Option<Key>) -> Listing {
         Listing {
             round_robin: RoundRobin {
@@ -53,7 +56,7 @@ impl Listing {
         }
     }
 
-    /// Notes a change of a key that has none yet.
+    /// Adds a change of a key. The key must not have a change yet.
     pub(super) fn add(&mut self, change: HolderChange, key: &[u8]) {
         self.round_robin.add(change, key);
         if self.dropped.is_some_and(|dropped| change.gain <= dropped) {
@@ -71,7 +74,7 @@ impl Listing {
         self.changes.truncate(KEYS_MAX);
     }
 
-    /// Every key was looked at.
+    /// Returns the changes, after all keys have been looked at.
     pub(super) fn finish(mut self) -> GatheredChanges {
         if self.changes.len() > KEYS_MAX {
             self.keep_most();
@@ -107,13 +110,13 @@ impl RoundRobin {
         self.changes.insert(Key::copy_from_slice(key), change);
     }
 
-    /// The next key, and its change.
+    /// Returns the next key in order, and its change.
     pub(super) fn next(&self) -> Option<(&Key, HolderChange)> {
         let (key, change) = self.changes.first_key_value()?;
         Some((key, *change))
     }
 
-    /// The next key had its turn.
+    /// Records that the change of the next key has been made.
     pub(super) fn advance(&mut self) {
         let Some((key, _)) = self.changes.pop_first() else {
             return;
@@ -122,14 +125,15 @@ impl RoundRobin {
         self.after = (!ends).then_some(key);
     }
 
-    /// Where the next pass goes on. Where no key after it has a change, it begins again.
+    /// Returns the key after which the next pass continues; `None` if it begins with the first key,
+    /// because no change of a later key remains.
     pub(super) fn after(&self) -> Option<Key> {
         let ends = self.changes.is_empty() && !self.goes_on;
         self.after.clone().filter(|_| !ends)
     }
 }
 
-/// Most gain first; of equals the first key.
+/// Orders changes by descending gain, and changes with equal gains by key.
 pub(super) fn by_gain(a: &(Key, HolderChange), b: &(Key, HolderChange)) -> std::cmp::Ordering {
     b.1.gain.total_cmp(&a.1.gain).then_with(|| a.0.cmp(&b.0))
 }
@@ -144,13 +148,13 @@ mod tests {
         HolderChange { holders, gain }
     }
 
-    /// However many changes there are, and in whatever order, those of most gain are kept.
+    /// Regardless of the number and order of changes, those with the largest gains are kept.
     #[test]
     fn what_gains_most_is_kept() {
         let mut listing = Listing::default();
         let keys = 100_000_u32;
         for i in 0..keys {
-            // A permutation: 7919 and the number of keys share no factor.
+            // A permutation, because 7919 and the number of keys have no common factor.
             let gain = i * 7919 % keys;
             listing.add(change(gain as f32), &gain.to_be_bytes());
         }
@@ -166,8 +170,8 @@ mod tests {
         assert_eq!(changes[KEYS_MAX - 1].0.as_ref(), least.to_be_bytes());
     }
 
-    /// Pass after pass, some keys have their turn: in the end all of them, and then the first
-    /// again.
+    /// In each pass, the changes of some keys are made in the order of keys. After enough passes
+    /// all changes have been made, and the order begins again with the first key.
     #[test]
     fn every_key_has_its_turn() {
         let keys = 3 * ROUND_ROBIN_MAX as u32;

@@ -1,11 +1,11 @@
 //! Strategies, which decide which replicas should hold which keys.
 //!
-//! A strategy decides nothing about safety. It looks at the situation and at the demand that
-//! the leader has counted, and says what the next configuration should change. Promises, tags
-//! and barriers are the same for all.
+//! Safety does not depend on strategies. A strategy looks at the situation and at the demand that
+//! the leader has counted, and decides what the next configuration should change. Promises, tags
+//! and barriers are the same for all strategies.
 //!
-//! A new strategy has a name in `config/spec.rs`, and a line in `chooser.rs`. One that follows
-//! demand has a file here.
+//! A new strategy needs a name in `config/spec.rs` and a line in `chooser.rs`. A strategy that
+//! follows demand has a module here.
 
 mod chooser;
 mod cost;

@@ -1,5 +1,5 @@
-//! The paper's quorum leases (§3.4): each key is held by the leader and the
-//! N/2 other replicas that have read it most.
+//! The strategy `quorum`, which implements the paper's quorum leases (§3.4): each key is held by
+//! the leader and the N/2 other replicas that have read it most.
 
 use super::chooser::HolderChange;
 use super::situation::Situation;
@@ -7,7 +7,7 @@ use crate::config::UnlistedHolders;
 use crate::demand::Row;
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// See the file.
+/// The strategy `quorum` in one situation.
 #[derive(Clone, Debug)]
 pub(super) struct Quorum {
     unlisted: UnlistedHolders,
@@ -29,16 +29,18 @@ impl Quorum {
         }
     }
 
-    /// The leader and the N/2 others that read the key most; places that no reader
-    /// claims go to the replicas nearest to the leader, where they cost least.
+    /// Returns the change to the leader and the N/2 other replicas that have read the key most;
+    /// `None` if `current_holders` should keep it. If fewer replicas have read the key, the
+    /// replicas nearest to the leader are added, where leases cost least.
     pub(super) fn choose(&self, row: Row<'_>, current_holders: ReplicaSet) -> Option<HolderChange> {
         let reads = |replica: &ReplicaId| row.count(*replica).reads;
         let mut others: Vec<ReplicaId> = self.situation.nearest.clone();
-        // Stable: among equals, and among those that never read it, nearest first.
+        // The sort is stable: replicas with equal reads, or without reads, stay in order of
+        // distance.
         others.sort_by(|a, b| reads(b).total_cmp(&reads(a)));
         let holders = self.situation.with_leader(others.into_iter());
         let all: f32 = row.counts().map(|count| count.reads).sum();
-        // Nobody's reads say nothing.
+        // Without any reads of the key, its holders stay.
         (holders != current_holders && all > 0.0).then(|| HolderChange {
             holders,
             gain: holders
@@ -49,8 +51,8 @@ impl Quorum {
         })
     }
 
-    /// Returns the leader and N/2 other replicas: first those that held the key before, and the
-    /// nearest first.
+    /// Returns the leader and N/2 other replicas. Replicas in `current_holders` come first, and
+    /// nearer ones before others.
     pub(super) fn keep(&self, current_holders: ReplicaSet) -> ReplicaSet {
         let mut others: Vec<ReplicaId> = self.situation.nearest.clone();
         others.sort_by_key(|replica| !current_holders.contains(*replica));

@@ -1,9 +1,10 @@
-//! Changes that a pass found, brought by one configuration after the other.
+//! Changes that a pass has found, and that are made by several configurations, one after the other.
 //!
-//! Holders of millions of keys may want to change at once. A configuration that changed all of
-//! them would take every replica a long step, and its links for seconds. So each brings a part,
-//! and the changes that gain most come first. An eighth of each is for keys in their order,
-//! whatever they gain: none waits for ever.
+//! A pass may find new holders for millions of keys. If one configuration made all these changes,
+//! every replica would take a long step, and its links would be busy for seconds. So each
+//! configuration makes some of the changes, those with the largest gains first. An eighth of each
+//! configuration is reserved for changes in the order of their keys, regardless of gain. So every
+//! change is made eventually.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,19 +13,20 @@ use super::gathered_changes::{GatheredChanges, RoundRobin, by_gain};
 use crate::config::{ConfigChange, Configs, RangeChange};
 use crate::types::{ConfigId, Key, ReplicaSet};
 
-/// Most keys that one configuration changes: a replica applies it in about a millisecond.
+/// Maximum number of keys that one configuration changes. A replica applies it in about a
+/// millisecond.
 pub const KEYS_A_CONFIGURATION: usize = 4096;
 
-/// The part of a configuration that is for keys in their order.
+/// Divisor of a configuration's capacity that yields the part for keys in their order.
 const ROUND_ROBIN_SHARE: usize = 8;
 
-/// Bytes that a key takes of a configuration besides its own bytes.
+/// Bytes that a key takes in a configuration besides its own bytes.
 const KEY_BYTES: usize = 3;
 
-/// Bytes that a set of holders takes of a configuration.
+/// Bytes that a set of holders takes in a configuration.
 const HOLDERS_BYTES: usize = 16;
 
-/// About how many bytes the keys take that `change` brings.
+/// Returns about how many bytes the keys take that `change` lists.
 pub fn bytes_of_keys(change: &ConfigChange) -> usize {
     let group = |(_, keys): &(ReplicaSet, Vec<Key>)| {
         let keys = keys.iter().map(|key| key.len() + KEY_BYTES);
@@ -33,23 +35,23 @@ pub fn bytes_of_keys(change: &ConfigChange) -> usize {
     change.keys.iter().map(group).sum()
 }
 
-/// See the file.
+/// Changes that a pass has found, and that have not been made yet.
 #[derive(Clone, Debug)]
 pub struct RemainingChanges {
-    /// The configuration that is to be changed.
+    /// The configuration that the next change is based on.
     of: ConfigId,
-    /// In no order.
+    /// Changes of single keys, in no particular order.
     changes: Vec<(Key, HolderChange)>,
-    /// There were more.
+    /// Whether the pass found further changes, which are not kept here.
     dropped: bool,
     round_robin: RoundRobin,
-    /// Changes of ranges that come with the last key, unless some were dropped: then another
-    /// pass finds them.
+    /// Changes of ranges that are made together with the last changes of keys. If changes of keys
+    /// were dropped, these changes are not made, because another pass will find them again.
     pub(super) last: Vec<RangeChange>,
 }
 
 impl RemainingChanges {
-    /// Changes that a pass over the configuration `of` gathered.
+    /// Takes the changes that a pass over the configuration `of` has gathered.
     pub(super) fn new(of: ConfigId, gathered: GatheredChanges) -> RemainingChanges {
         RemainingChanges {
             of,
@@ -60,38 +62,40 @@ impl RemainingChanges {
         }
     }
 
-    /// The configuration that the next change goes by. With another in force all of this is to
-    /// be looked for again.
+    /// Returns the configuration that the next change is based on. If another one is in force, a
+    /// new pass must find the changes again.
     pub fn of(&self) -> ConfigId {
         self.of
     }
 
-    /// Notes that the last change is proposed: it is the configuration that the next change
-    /// goes by.
+    /// Records that the last change was proposed as the next configuration, on which further
+    /// changes are based.
     pub fn proposed(&mut self) {
         self.of = ConfigId(self.of.0 + 1);
     }
 
-    /// Whether nothing is left.
+    /// Whether no changes of keys remain.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Whether there were changes that are not kept here: another pass should follow.
+    /// Whether the pass found further changes that are not kept here, so that another pass should
+    /// follow.
     pub fn has_more(&self) -> bool {
         self.dropped
     }
 
-    /// Keys after this one are next to have their turn; `None`: the first are.
+    /// Returns the last key of which the change was made in the order of keys. The next pass
+    /// continues after it. `None` if the next pass begins with the first key.
     pub fn round_robin_after(&self) -> Option<Key> {
         self.round_robin.after()
     }
 
-    /// Returns the changes of a configuration after `current`, with about `bytes` of keys: at
-    /// least one, however long it is, unless `bytes` is 0.
+    /// Returns the changes of the configuration after `current`, with keys of up to about `bytes`
+    /// bytes. Unless `bytes` is 0, there is at least one key, regardless of its length.
     ///
     /// # Panics
-    /// If another configuration is in force than this is about.
+    /// If another configuration is in force than the one that these changes are based on.
     pub fn next(&mut self, current: &Configs, bytes: usize) -> ConfigChange {
         let keys = self.next_keys(current, bytes);
         let last = self.is_empty() && !self.dropped;
@@ -107,7 +111,7 @@ impl RemainingChanges {
         }
     }
 
-    /// The keys that come next.
+    /// Removes and returns the keys of the next configuration, grouped by holders.
     pub(super) fn next_keys(
         &mut self,
         current: &Configs,
@@ -166,7 +170,7 @@ impl RemainingChanges {
     }
 }
 
-/// The keys of one configuration.
+/// Keys of one configuration, while they are being chosen.
 struct KeyBatch {
     bytes: usize,
     taken: usize,
@@ -204,7 +208,7 @@ impl KeyBatch {
         self.keys.push((key, change.holders));
     }
 
-    /// The keys, grouped by holders.
+    /// Returns the keys, grouped by holders.
     fn into_keys(self) -> Vec<(ReplicaSet, Vec<Key>)> {
         let mut groups: BTreeMap<ReplicaSet, Vec<Key>> = BTreeMap::new();
         for (key, holders) in self.keys {
@@ -222,7 +226,7 @@ mod tests {
     use super::*;
     use crate::strategy::gathered_changes::{KEYS_MAX, Listing};
 
-    /// Keys from here on want other holders again as soon as they have them.
+    /// Keys with this number or a higher one always have another change after a change was made.
     const NEVER_ENDS: u32 = 10_000;
     const BYTES: usize = 10_000;
 
@@ -235,7 +239,7 @@ mod tests {
         text.parse().expect("digits")
     }
 
-    /// A pass over `keys` keys. Those with higher numbers gain more.
+    /// Returns the result of a pass over `keys` keys. Keys with higher numbers have larger gains.
     fn pass(current: &Configs, resume_after: Option<Key>, keys: u32) -> RemainingChanges {
         let mut listing = Listing::new(resume_after);
         for i in 0..keys {
@@ -256,7 +260,7 @@ mod tests {
         RemainingChanges::new(current.newest(), listing.finish())
     }
 
-    /// Puts the next part in force. Returns the keys, and their bytes.
+    /// Puts the next part of the changes in force. Returns its keys, and their size in bytes.
     fn bring(remaining: &mut RemainingChanges, current: &mut Configs) -> (Vec<Key>, usize) {
         let change = remaining.next(current, BYTES);
         current.apply(ConfigId(current.newest().0 + 1), &change);
@@ -276,7 +280,7 @@ mod tests {
             let (keys, bytes) = bring(&mut remaining, &mut current);
             assert!(bytes <= BYTES, "{bytes}");
             brought += keys.len();
-            // Seven of eight come by what they gain, without a gap.
+            // Seven of eight keys are chosen by gain, without a gap.
             let most = keys.iter().rev().map(number);
             let in_a_row = most.zip((0..by_gain).rev()).take_while(|(a, b)| a == b);
             let in_a_row = in_a_row.count() as u32;
@@ -287,7 +291,7 @@ mod tests {
         assert!(!remaining.has_more());
     }
 
-    /// There is always more to gain elsewhere than a pass keeps.
+    /// Other keys always have larger gains, and more of them than a pass keeps.
     #[test]
     fn the_least_gain_is_brought_at_last() {
         let mut current = Configs::new(5);

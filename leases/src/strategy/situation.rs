@@ -1,10 +1,10 @@
-//! Situation that a strategy goes by, besides demand.
+//! Situation, besides demand, on which a strategy bases its choices.
 
 use crate::latency::{Distance, Replies, RoundTrips};
 use crate::membership::Membership;
 use crate::types::{ReplicaId, ReplicaSet};
 
-/// Facts that the leader knows when it asks a strategy.
+/// Facts that the leader knows when it applies a strategy.
 #[derive(Clone, Debug)]
 pub struct Situation {
     /// The leader.
@@ -13,14 +13,14 @@ pub struct Situation {
     pub nearest: Vec<ReplicaId>,
     /// Round trips between all replicas.
     pub rtts: RoundTrips,
-    /// Recipients of the acceptors' replies.
+    /// Replicas to which acceptors send their replies.
     pub replies: Replies,
-    /// Replicas that were not heard of lately: they are given no further keys.
+    /// Replicas from which no message arrived recently. They become holders of no further keys.
     pub silent: ReplicaSet,
 }
 
 impl Situation {
-    /// Led by `leader`, with these round trips.
+    /// Creates the situation under `leader`, with these round trips, in which all replicas respond.
     pub fn new(leader: ReplicaId, rtts: RoundTrips, replies: Replies) -> Situation {
         Situation {
             leader,
@@ -31,23 +31,23 @@ impl Situation {
         }
     }
 
-    /// Every replica.
+    /// Returns the membership of all replicas.
     pub fn members(&self) -> Membership {
         Membership::fixed(self.rtts.n())
     }
 
-    /// Returns the cost of distance.
+    /// Returns the latencies that follow from distance.
     pub fn distance(&self) -> Distance {
         Distance::new(self.rtts.clone(), self.leader)
     }
 
-    /// The leader and the N/2 replicas nearest to it: a majority that writes
-    /// wait for in any case.
+    /// Returns the leader and the N/2 replicas nearest to it. Writes wait for this majority under
+    /// every strategy.
     pub fn near_majority(&self) -> ReplicaSet {
         self.with_leader(self.nearest.iter().copied())
     }
 
-    /// The leader and the first N/2 of `others`.
+    /// Returns the leader and the first N/2 of `others`.
     pub(super) fn with_leader(&self, others: impl Iterator<Item = ReplicaId>) -> ReplicaSet {
         let places = self.members().grantors_needed();
         let holders: ReplicaSet = others.take(places).chain([self.leader]).collect();

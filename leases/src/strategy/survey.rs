@@ -1,9 +1,11 @@
-//! A pass over all keys in demand, in slices: what the next configuration should change.
+//! A pass over all keys in demand, in steps, which determines the changes of the next
+//! configuration.
 //!
-//! The leader makes a pass every `reconfigure`. It looks at some thousands of keys at a
-//! time, so that it goes on leading meanwhile. Then it looks at all listed keys in the same
-//! way, if another leader has left some without it. What one configuration has no room for
-//! waits for later ones (`remaining.rs`), the least gain last.
+//! The leader makes a pass every `reconfigure`. In each step it looks at some thousands of keys, so
+//! that it can do its other work between steps. Then it looks at all listed keys in the same way,
+//! if an earlier leader may have listed some keys without the current leader. Changes that do not
+//! fit in one configuration are left for later configurations (`remaining.rs`), the ones with the
+//! least gain last.
 
 use super::chooser::{HolderChange, HolderChooser};
 use super::cost::Tables;
@@ -14,49 +16,52 @@ use crate::config::{ConfigChange, Configs, KeyRange, Policy, RangeChange, RangeM
 use crate::demand::{Census, Demand, Row};
 use crate::types::{ConfigId, Key, ReplicaSet};
 
-/// The next configuration, as far as strategies decide about it.
+/// The result of a pass: changes that the strategies make.
 #[derive(Debug)]
 pub struct SurveyResult {
     /// Changes of the next configuration.
     pub change: ConfigChange,
-    /// Changes that did not fit, if any: for later configurations.
+    /// Changes that did not fit in the next configuration, for later ones; `None` if all changes
+    /// fit.
     pub remaining: Option<RemainingChanges>,
 }
 
-/// Policy that is wanted for a range.
+/// The policy of a range that the pass aims at.
 #[derive(Clone, Debug)]
 struct RangeTarget {
-    /// Current policy of the range, with the operator's further changes.
+    /// Current policy of the range, with the changes by the operator.
     policy: Policy,
     chooser: HolderChooser,
-    /// Holders of keys that are not listed, once the change is complete.
+    /// Holders of keys that are not listed, after all changes have been made.
     defaults: ReplicaSet,
-    /// Keys may be listed here without the leader, which should hold them.
+    /// Whether keys of the range may be listed without the leader, although the leader should hold
+    /// them.
     lacks_leader: bool,
 }
 
-/// A pass that is under way.
+/// A pass in progress.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// Further changes that the operator wants.
+    /// Changes by the operator, which the result of the pass will include.
     change: ConfigChange,
     situation: Situation,
-    /// The configuration that is to be changed.
+    /// The configuration that the pass will change.
     of: ConfigId,
     targets: RangeMap<RangeTarget>,
-    /// The next key's place in the demand.
+    /// Place in the demand of the next key.
     place: usize,
-    /// Listed keys at lower places are still to be looked at.
+    /// Listed keys at places below this one remain to be looked at.
     listed_left: usize,
     census: Census,
     listing: Listing,
 }
 
 impl Survey {
-    /// Begins a pass. `change` may bring other strategies, which are asked then.
+    /// Begins a pass. If `change` sets other strategies, the pass applies those.
     ///
-    /// Keys after `resume_after` are next to have their turn, whatever that gains: see
-    /// [`RemainingChanges::round_robin_after`].
+    /// Some changes are chosen in the order of their keys, regardless of their gain. This order
+    /// continues after the key `resume_after`, which [`RemainingChanges::round_robin_after`]
+    /// returned for the previous pass.
     pub fn begin(
         change: ConfigChange,
         situation: Situation,
@@ -90,17 +95,18 @@ impl Survey {
         }
     }
 
-    /// The configuration that the pass goes by. With another in force it is to begin again.
+    /// Returns the configuration from which the pass began. If another one is in force, a new pass
+    /// must begin.
     pub fn of(&self) -> ConfigId {
         self.of
     }
 
-    /// The change that the pass began with.
+    /// Returns the change with which the pass began.
     pub fn into_change(self) -> ConfigChange {
         self.change
     }
 
-    /// Looks at up to `keys` more keys. Returns whether those were all.
+    /// Looks at up to `keys` more keys. Returns whether all keys have been looked at.
     pub fn look(&mut self, demand: &Demand, current: &Configs, keys: usize) -> bool {
         assert_eq!(
             self.of,
@@ -125,8 +131,8 @@ impl Survey {
         self.place = end;
     }
 
-    /// Adds the leader to keys that an earlier leader listed without it, and that nobody
-    /// asks now: it would not hold them until somebody did.
+    /// Adds the leader to the holders of keys that an earlier leader listed without it, and that no
+    /// client requests now. Otherwise the leader would not hold them until a client requests them.
     fn look_at_listed(&mut self, demand: &Demand, current: &Configs, keys: usize) {
         let leader = self.situation.leader;
         let end = self.listed_left.saturating_sub(keys);
@@ -147,7 +153,7 @@ impl Survey {
     fn consider(&mut self, key: &[u8], row: Row<'_>, listed: Option<ReplicaSet>) {
         let leader = self.situation.leader;
         let target = self.targets.get(key);
-        // What this change clears is listed no more.
+        // Keys in ranges that this change clears are no longer listed.
         let listed = listed.filter(|_| target.policy.any_listed());
         let current_holders = listed.unwrap_or(target.defaults);
         let change = match target.chooser.choose(row, current_holders) {
@@ -165,17 +171,17 @@ impl Survey {
         }
     }
 
-    /// Number of keys in demand for each count, once all were looked at.
+    /// Returns the number of keys in demand for each count, after all keys have been looked at.
     pub fn census(&self) -> &Census {
         &self.census
     }
 
-    /// Returns the changes of the next configuration, with at most about `bytes` of keys: the
-    /// pass is over.
+    /// Ends the pass. Returns the changes of the next configuration, with keys of up to about
+    /// `bytes` bytes.
     ///
     /// # Panics
-    /// If listed keys are still to be looked at, or another configuration is in force than the
-    /// pass went by.
+    /// If listed keys remain to be looked at, or another configuration is in force than that from
+    /// which the pass began.
     pub fn finish(self, current: &Configs, bytes: usize) -> SurveyResult {
         assert_eq!(self.listed_left, 0, "every listed key was looked at");
         let mut change = self.change;
@@ -202,8 +208,8 @@ impl Survey {
 }
 
 impl RangeTarget {
-    /// Adds the leader to `current_holders`, which hold a key without it. Nobody reads the key now, so
-    /// nothing is gained yet.
+    /// Returns the change that adds the leader to `current_holders`, which hold a key without it.
+    /// No client reads the key now, so the change has no gain yet.
     fn keep(&self, current_holders: ReplicaSet) -> HolderChange {
         HolderChange {
             holders: self.chooser.keep(current_holders),
@@ -211,9 +217,10 @@ impl RangeTarget {
         }
     }
 
-    /// Other defaults than now, if it is time for them. A replica that held a
-    /// key under the strategy before, and is to hold it under this one, holds it all the
-    /// time: while `more` keys are to be listed, nobody ceases to hold what is not listed.
+    /// Returns the next holders of keys that are not listed; `None` if they do not change now.
+    /// While `more` keys remain to be listed, no replica is removed from these holders. So a
+    /// replica that holds a key under both the old and the new strategy holds it without
+    /// interruption.
     fn next_defaults(&self, more: bool) -> Option<ReplicaSet> {
         let before = self.policy.defaults;
         let next = if more && self.chooser.lists() {
@@ -224,7 +231,8 @@ impl RangeTarget {
         (before != next).then_some(next)
     }
 
-    /// Returns the change that is to follow once no more keys are to be listed.
+    /// Returns the last change of a range, which is made when no more keys remain to be listed;
+    /// `None` if there is none.
     fn last_defaults(&self, range: &KeyRange) -> Option<RangeChange> {
         let meanwhile = self.policy.defaults.union(self.defaults);
         let differs = self.chooser.lists() && meanwhile != self.defaults;
@@ -243,14 +251,13 @@ mod tests {
     use crate::time::Time;
     use crate::types::{Key, ReplicaId};
 
-    /// A table takes a millisecond where there are nine replicas, and there may be a thousand
-    /// ranges.
+    /// With nine replicas, creating a table takes a millisecond. There may be a thousand ranges.
     #[test]
     fn ranges_with_equal_settings_share_a_table() {
         let range = |i: usize| {
             let from = Key::from(format!("{i:04}"));
             let range = KeyRange::new(from, None).expect("some keys");
-            // The prior is no part of a table.
+            // Settings that differ only in `prior` share a table.
             let settings = CostSettings::from_thousandths(500, (i % 2) as u8, i.is_multiple_of(3));
             RangeChange::strategy(range, StrategySpec::Cost(settings))
         };

@@ -1,5 +1,6 @@
-//! One contract for every strategy. For any demand and any leader, it names replicas, keeps the
-//! leader among the holders, moves in bounded steps and comes to rest.
+//! One contract that every strategy satisfies. For any demand and any leader, a strategy chooses
+//! replicas that exist, keeps the leader among the holders, makes a bounded number of changes in
+//! each step, and stops making changes.
 
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -12,10 +13,10 @@ use crate::latency::{Replies, RoundTrips};
 use crate::time::Time;
 use crate::types::{ConfigId, Key, ReplicaId, ReplicaSet};
 
-/// More proposals than any demand in these tests can need.
+/// Number of proposals, more than any demand in these tests needs.
 const ROUNDS_MAX: usize = 64;
 
-/// Most bytes of keys in a configuration, in these tests.
+/// Maximum size of the keys in a configuration of these tests, in bytes.
 const BYTES_MAX: usize = 1 << 20;
 
 fn specs(n: usize) -> Vec<StrategySpec> {
@@ -32,15 +33,15 @@ fn specs(n: usize) -> Vec<StrategySpec> {
         StrategySpec::Cost(CostSettings::default()),
         StrategySpec::Cost(CostSettings::from_thousandths(900, 1, false)),
         StrategySpec::Fixed { holders: None },
-        // The operator's sets are the operator's business, but the contract asks for the
-        // leader, whichever replica leads: give the keys to all.
+        // A set that the operator chooses may omit the leader. The contract requires the leader,
+        // whichever replica leads, so choose all replicas.
         StrategySpec::Fixed {
             holders: Some(ReplicaSet::all(n)),
         },
     ]
 }
 
-/// Every key, or the keys of one of two ranges.
+/// Returns the range of every key, and two smaller ranges.
 fn ranges() -> [KeyRange; 3] {
     let range = |from: &'static str, to: &'static str| {
         KeyRange::new(Key::from(from), Some(Key::from(to))).expect("some keys")
@@ -84,7 +85,7 @@ fn some_demand(n: usize, keys: usize, random: &mut Pcg64) -> Demand {
     demand
 }
 
-/// A whole pass.
+/// Makes a whole pass, and returns its result.
 fn survey(
     change: ConfigChange,
     situation: &Situation,
@@ -96,8 +97,8 @@ fn survey(
     survey.finish(configs, BYTES_MAX)
 }
 
-/// Puts `spec` in force for `range`, and applies proposals until the strategies rest;
-/// returns how many it took.
+/// Puts `spec` in force for `range`, and applies proposals until the strategies make no more
+/// changes. Returns the number of proposals.
 fn settle(
     range: &KeyRange,
     spec: &StrategySpec,
@@ -137,7 +138,7 @@ fn bounded(change: &ConfigChange) -> bool {
         && keys().map(|key| key.len()).sum::<usize>() <= BYTES_MAX
 }
 
-/// Every set that any key can have: listed keys, and the rest of each range.
+/// Checks all sets of holders: those of listed keys, and those of unlisted keys in each range.
 fn check_holders(situation: &Situation, configs: &Configs) {
     let named = (0..40).map(|i| format!("key{i}"));
     let others = ["", "a", "f", "g", "p", "z"].map(String::from);
@@ -171,8 +172,8 @@ proptest! {
         keys in 1usize..40,
     ) {
         let random = &mut Pcg64::seed_from_u64(seed);
-        // One history through all strategies in turn: each begins where another
-        // left off, as when an operator changes it live.
+        // Apply all strategies in turn to one history, so that each begins with the result of
+        // another, as when an operator changes the strategy of a running cluster.
         let mut configs = Configs::new(n);
         for (spec, range) in specs(n).iter().flat_map(|spec| ranges().map(|r| (spec, r))) {
             let leader = random.random_range(0..n) as u8;
@@ -183,7 +184,7 @@ proptest! {
             prop_assert_eq!(configs.strategy_of(range.from()), spec);
             prop_assert_eq!(settle(&range, spec, &first, &demand, &mut configs), 0);
 
-            // Another leads, and chooses again.
+            // Another replica leads, and the strategy chooses again.
             let second = situation(n, (leader + 1) % n as u8, random);
             let before = configs.unlisted(range.from());
             settle(&range, spec, &second, &demand, &mut configs);
@@ -223,7 +224,7 @@ fn a_large_demand_is_spread_over_bounded_entries() {
     let far = *situation.nearest.last().expect("five replicas");
     let mut demand = no_demand(5);
     for i in 0..2000u32 {
-        // Long keys: the count alone would not bound the entry.
+        // With long keys, a limit on their number would not limit the size of the entry.
         let mut key = vec![b'x'; 4096];
         key.extend(i.to_be_bytes());
         ask(&mut demand, &Key::from(key), far.0, 1, 0);
@@ -286,7 +287,7 @@ fn a_new_leader_joins_the_holders_of_keys_nobody_reads_now() {
     assert_eq!(after.intersection(before).len(), 2, "as few move as can be");
 }
 
-/// However many ranges there are, a step looks at no more keys than it is told to.
+/// Regardless of the number of ranges, a step looks at no more keys than its limit.
 #[test]
 fn a_new_leader_looks_at_listed_keys_once_and_in_steps() {
     const KEYS: usize = 4000;
@@ -298,7 +299,7 @@ fn a_new_leader_looks_at_listed_keys_once_and_in_steps() {
     let range = |i: usize| KeyRange::new(key(i * 50), None).expect("some keys");
     let mut configs = Configs::new(5);
     let mut listing = everywhere(&spec);
-    // Neighbours differ, or they would be one range.
+    // Neighbouring ranges differ, because equal ones would become one range.
     listing.ranges.extend((0..100).map(|i| RangeChange {
         defaults: Some(set(&[1, 2, 3 + (i % 2) as u8])),
         ..RangeChange::nothing(range(i))
@@ -340,7 +341,7 @@ fn everywhere(spec: &StrategySpec) -> ConfigChange {
     }
 }
 
-/// JP 0, CA 1 (leader), OR 2, VA 3, IRL 4.
+/// The replicas are JP 0, CA 1 (leader), OR 2, VA 3 and IRL 4.
 #[test]
 fn quorum_gives_a_key_to_its_readers_and_fills_in_the_nearest() {
     let mut demand = no_demand(5);
@@ -385,14 +386,14 @@ fn cost_gives_a_key_to_those_for_whom_it_pays() {
     let mut configs = Configs::new(5);
     let spec = StrategySpec::Cost(CostSettings::from_thousandths(500, 0, false));
     settle(&KeyRange::all(), &spec, &paper(1), &demand, &mut configs);
-    // OR's vote is needed in any case.
+    // Writes need OR's vote with any set of holders.
     assert_eq!(configs.holders(b"japan"), set(&[0, 1, 2]));
     assert!(set(&[0, 1, 4]).is_subset(configs.holders(b"read")));
     assert!(!configs.holders(b"written").contains(ReplicaId(0)));
 }
 
-/// While more keys are to be listed than one entry holds, nobody ceases to hold a key that
-/// it will hold again: defaults shrink last.
+/// When more keys must be listed than one entry has room for, no replica temporarily loses a key,
+/// because replicas are removed from the defaults last.
 #[test]
 fn who_holds_a_key_before_and_after_a_switch_holds_it_all_the_time() {
     let mut demand = no_demand(5);
@@ -432,7 +433,7 @@ fn who_holds_a_key_before_and_after_a_switch_holds_it_all_the_time() {
     }
 }
 
-/// More holders than may be are too many, however little they cost.
+/// A set with more than the allowed number of holders is never chosen, regardless of its cost.
 #[test]
 fn spare_replicas_hold_nothing_whoever_held_before() {
     let mut demand = no_demand(5);
@@ -459,7 +460,8 @@ fn spare_replicas_hold_nothing_whoever_held_before() {
     }
 }
 
-/// Reads of a key would be sent to its new holder, and wait for a dead one.
+/// If a silent replica became the holder of a key, reads of the key would be sent to it and might
+/// wait for a dead replica.
 #[test]
 fn who_is_silent_is_given_no_further_keys() {
     let mut demand = no_demand(5);

@@ -1,14 +1,14 @@
-//! The clock that leases are counted on, and those that it is compared with. A replica and a client
-//! process that holds leases use the same one.
+//! The clock that measures leases, and the clocks with which it is compared. Replicas and client
+//! processes that hold leases use the same clock.
 //!
-//! [`now`] reads the clock. [`Clocks::reading`] reads it together with other clocks of the machine, for
-//! [`ClockWatch`], which says whether the clock may be believed:
+//! [`now`] reads the clock. [`Clocks::reading`] also reads other clocks of the machine. From such
+//! readings, [`ClockWatch`] determines whether the clock can be trusted:
 //!
 //! ```
 //! use leasehold_clock::{ClockWatch, Clocks};
 //!
 //! let (clocks, mut watch) = (Clocks::default(), ClockWatch::default());
-//! // The greatest drift of a clock that leases allow for, in parts per million.
+//! // The maximum drift of a clock for which leases allow, in parts per million.
 //! let rho_ppm = 1000;
 //! if let Some(trusted) = watch.news(clocks.reading(), rho_ppm) {
 //!     // Without a clock that can be trusted, no lease may be used.
@@ -25,38 +25,41 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub use leasehold_leases::clock_watch::{ClockReading, ClockWatch, Divergence, OtherClocks};
 
-/// Readings that took longer than this were interrupted, and cannot be compared.
+/// Maximum duration of readings that can be compared. Readings that took longer were interrupted.
 const TOGETHER: Duration = Duration::from_micros(100);
-/// Interval between comparisons of the clocks. Reading them costs more than a step may cost, and
-/// no clock goes far wrong in this time.
+/// Interval between comparisons of the clocks. Reading the other clocks is too expensive to do in
+/// every step, and no clock goes far wrong within this time.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(1);
-/// Maximum number of attempts at readings that are interrupted.
+/// Maximum number of attempts to read the clocks, if attempts are interrupted.
 const TRIES: u32 = 4;
 
-/// The longest that the machine is known to have been suspended, in ns.
+/// The longest known total suspension of the machine since boot, in ns.
 static SUSPENDED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Time since boot by the machine's unadjusted counter, suspension included.
+/// Returns the time since boot, including suspension, as measured by the machine's unadjusted
+/// counter.
 ///
-/// NTP steers `CLOCK_MONOTONIC` and `CLOCK_BOOTTIME` (chronyd by up to 8%), but not
-/// `CLOCK_MONOTONIC_RAW`, which stands still during a suspension; a machine that slept
-/// through a lease must find it expired. What it slept is the difference of the first two,
-/// which are steered alike. `std::time::Instant` is the first of them.
+/// NTP steers `CLOCK_MONOTONIC` and `CLOCK_BOOTTIME` (chronyd by up to 8%). It does not steer
+/// `CLOCK_MONOTONIC_RAW`, but this clock is paused during a suspension, and a machine that was
+/// suspended for the duration of a lease must find the lease expired. So the time for which the
+/// machine was suspended is added. This is the difference between the first two clocks, which are
+/// steered alike. `std::time::Instant` reads the first one.
 pub fn now() -> Time {
     sample(&read, &SUSPENDED_NS).now
 }
 
-/// One sample of the clock that leases are counted on.
+/// One sample of the clock that measures leases.
 #[derive(Clone, Copy, Debug, Default)]
 struct ClockSample {
     now: Time,
-    /// The steered clock, which was read for it.
+    /// Reading of the steered clock, in ns, which was taken for computing `now`.
     boot_ns: u64,
 }
 
 impl ClockSample {
-    /// Whether so little time has passed since `earlier` by both clocks. If only one of them were
-    /// asked, nobody would see that it stands still.
+    /// Whether less than the interval between comparisons has passed since `earlier` by both
+    /// clocks. If only one of them were read, a failure of this clock to advance would not be
+    /// noticed.
     fn is_soon_after(self, earlier: ClockSample) -> bool {
         let steered = Duration::from_nanos(self.boot_ns.abs_diff(earlier.boot_ns));
         self.now.since(earlier.now) < COMPARE_INTERVAL && steered < COMPARE_INTERVAL
@@ -65,22 +68,23 @@ impl ClockSample {
 
 fn sample(read: &impl Fn(ClockId) -> u64, suspended_ns: &AtomicU64) -> ClockSample {
     let boot_ns = read(ClockId::Boottime);
-    // Read later, so the difference is what was slept or less: it never falls by chance.
+    // This clock is read after the other, so the difference is at most the duration of the
+    // suspension, and never falls because of an interruption.
     let slept_ns = boot_ns.saturating_sub(read(ClockId::Monotonic));
     let known_ns = suspended_ns.fetch_max(slept_ns, Ordering::Relaxed);
     let now = Time(read(ClockId::MonotonicRaw) + known_ns.max(slept_ns));
     ClockSample { now, boot_ns }
 }
 
-/// The machine's clocks, with the time at which they were last compared.
+/// The machine's clocks, with the time of their last comparison.
 #[derive(Debug, Default)]
 pub struct Clocks {
     compared: Cell<ClockSample>,
 }
 
 impl Clocks {
-    /// Reads the clock that leases are counted on, and the others unless they were read less than
-    /// a millisecond ago.
+    /// Reads the clock that measures leases. Also reads the other clocks, unless they were read
+    /// less than a millisecond ago.
     pub fn reading(&self) -> ClockReading {
         reading_of(&read, &SUSPENDED_NS, &self.compared)
     }
@@ -112,7 +116,7 @@ fn reading_of(
     ClockReading::alone(before)
 }
 
-/// Processor time of this process so far, all its threads together, in µs.
+/// Returns the processor time of this process so far, in µs, as the sum over all its threads.
 pub fn processor_us() -> u64 {
     read(ClockId::ProcessCPUTime) / 1_000
 }
@@ -148,7 +152,8 @@ mod tests {
         assert!(together.count() > 0, "some readings are not interrupted");
     }
 
-    /// Whether clocks are compared 2 ms after they were, if only those run that `runs` names.
+    /// Whether clocks are compared again after 2 ms in which only the clocks advance for which
+    /// `runs` returns true.
     fn compared_while_others_stand_still(runs: impl Fn(ClockId) -> bool) -> bool {
         let passed_ns = Cell::new(0);
         let read = |clock| 1_000_000_000_000 + if runs(clock) { passed_ns.get() } else { 0 };

@@ -1,5 +1,6 @@
-//! A campaign: many seeds, run by several threads and counted in order. Its result is that of the
-//! seeds in order, up to the first that fails or reaches the goal, whatever the number of threads.
+//! A campaign runs many seeds on several threads, and evaluates them in order. The result covers
+//! the seeds in order, up to the first that fails or that reaches the goal. It does not depend on
+//! the number of threads.
 
 mod state;
 
@@ -7,22 +8,22 @@ use std::collections::BTreeMap;
 
 pub use self::state::{CampaignState, ResumeError};
 
-/// Sums over runs without a failure.
+/// Sums over runs that did not fail.
 pub trait Sums: Clone + Default {
-    /// Number of runs.
+    /// Returns the number of runs.
     fn seeds(&self) -> u64;
-    /// Virtual time of all runs, in ns.
+    /// Returns the total virtual time of the runs, in ns.
     fn virtual_ns(&self) -> u64;
-    /// Adds other runs.
+    /// Adds the sums of other runs.
     fn merge(&mut self, other: &Self);
 }
 
-/// End of a campaign.
+/// Condition under which a campaign ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// All seeds before this one are done.
+    /// All seeds below this one have been run.
     Seeds(u64),
-    /// This many hours of virtual time were simulated.
+    /// This many hours of virtual time have been simulated.
     Hours(f64),
 }
 
@@ -32,15 +33,17 @@ pub struct Progress<S, F> {
     goal: Goal,
     next: u64,
     sums: S,
-    /// Seeds that have ended while a seed before them has not.
+    /// Results of seeds that have ended before some earlier seed.
     waiting: BTreeMap<u64, Result<S, F>>,
-    /// Number of seeds done and their virtual time in ns, those that wait included.
+    /// (number of seeds that ended without a failure, their virtual time in ns), including seeds in
+    /// `waiting`.
     done: (u64, u64),
     failed: u64,
 }
 
 impl<S: Sums, F> Progress<S, F> {
-    /// Continues at seed `next`, with the sums of the seeds before it.
+    /// Creates the progress of a campaign that continues at seed `next`, with the sums of the seeds
+    /// before it.
     pub fn new(goal: Goal, next: u64, sums: S) -> Progress<S, F> {
         Progress {
             goal,
@@ -52,38 +55,39 @@ impl<S: Sums, F> Progress<S, F> {
         }
     }
 
-    /// The end of the campaign.
+    /// Returns the condition under which the campaign ends.
     pub fn goal(&self) -> Goal {
         self.goal
     }
 
-    /// The first seed that does not count yet.
+    /// Returns the first seed that is not included in the sums yet.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// The sums of the seeds that count.
+    /// Returns the sums over the seeds before [`Progress::next`].
     pub fn sums(&self) -> &S {
         &self.sums
     }
 
-    /// Number of seeds done and their virtual time in ns, whether they count yet or not.
+    /// Returns (number of seeds that ended without a failure, their virtual time in ns), including
+    /// seeds that are not included in the sums yet.
     pub fn done(&self) -> (u64, u64) {
         self.done
     }
 
-    /// Number of seeds that have failed.
+    /// Returns the number of seeds that have failed.
     pub fn failed(&self) -> u64 {
         self.failed
     }
 
-    /// Failures, in order of their seeds.
+    /// Returns the failures, in order of their seeds.
     pub fn failures(&self) -> Vec<&F> {
         let waiting = self.waiting.values();
         waiting.filter_map(|result| result.as_ref().err()).collect()
     }
 
-    /// Whether no more seeds need to begin.
+    /// Whether no more seeds need to be started.
     pub fn is_enough(&self) -> bool {
         self.failed > 0 || self.reaches(self.done.1)
     }
@@ -95,7 +99,7 @@ impl<S: Sums, F> Progress<S, F> {
         }
     }
 
-    /// Takes the result of a seed. Results may come in any order, each once.
+    /// Takes the result of a seed. Results may be passed in any order, but only one for each seed.
     pub fn take(&mut self, seed: u64, result: Result<S, F>) {
         match &result {
             Ok(sums) => {
@@ -120,7 +124,7 @@ impl<S: Sums, F> Progress<S, F> {
 mod tests {
     use super::*;
 
-    /// Sums of runs that take an hour each.
+    /// Sums of runs that each take one hour of virtual time.
     #[derive(Clone, Debug, Default)]
     struct Hours(u64);
 

@@ -1,21 +1,22 @@
-//! A clock that is not true time. It starts at any reading and runs at a rate of its own, which may
-//! change.
+//! A clock that drifts from true time. It starts with any reading and runs at its own rate, which
+//! may change.
 
 use leasehold_leases::Time;
 
-/// Reads `since + (true time - from) * (1 + rate)`.
+/// A clock with the reading `since + (true time - from) * (1 + rate)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clock {
-    /// True time from which the rate counts, in ns.
+    /// True time from which the clock runs at its current rate, in ns.
     from_ns: u64,
-    /// The reading then, in ns.
+    /// Reading at the true time `from_ns`, in ns.
     since: u64,
-    /// Rate by which it runs faster than true time, in parts per million.
+    /// Amount by which the clock's rate exceeds that of true time, in parts per million.
     rate_ppm: i32,
 }
 
 impl Clock {
-    /// A clock that reads `reading_ns` at true time `now_ns`.
+    /// Creates a clock that reads `reading_ns` at true time `now_ns`. Its rate exceeds that of true
+    /// time by `rate_ppm` parts per million.
     pub fn new(now_ns: u64, reading_ns: u64, rate_ppm: i32) -> Clock {
         Clock {
             from_ns: now_ns,
@@ -24,25 +25,26 @@ impl Clock {
         }
     }
 
-    /// Runs at another rate from `now_ns` on; the reading does not jump.
+    /// Changes the rate from true time `now_ns` on. The reading does not jump.
     pub fn set_rate(&mut self, now_ns: u64, rate_ppm: i32) {
         *self = Clock::new(now_ns, self.read(now_ns).0, rate_ppm);
     }
 
-    /// Jumps ahead by `by_ns`, as no clock with a bounded drift does: for negative controls.
+    /// Sets the clock forward by `by_ns` ns. No clock with a bounded drift does this, so it serves
+    /// as a negative control.
     pub fn jump(&mut self, by_ns: u64) {
         self.since += by_ns;
     }
 
-    /// The reading at a true time, in ns.
+    /// Returns the reading at a true time, in ns.
     pub fn read(&self, true_ns: u64) -> Time {
         let elapsed = true_ns.saturating_sub(self.from_ns);
-        // No run lasts so long that this overflows.
+        // No run is long enough for an overflow.
         let drift = elapsed as i64 * i64::from(self.rate_ppm) / 1_000_000;
         Time(self.since + elapsed.wrapping_add_signed(drift))
     }
 
-    /// The first true time, in ns, at which it reads at least `time`.
+    /// Returns the first true time, in ns, at which the clock reads at least `time`.
     pub fn when(&self, time: Time) -> u64 {
         if time == Time::MAX {
             return u64::MAX;

@@ -1,22 +1,24 @@
 //! Parts of a deterministic simulator for pure state machines. A state machine is stepped with a
-//! time and inputs, and returns actions; everything around it is simulated, and decided by one seed.
+//! time and inputs, and returns actions. Everything around it is simulated, and determined by one
+//! seed.
 //!
-//! | module | part |
+//! | module | contents |
 //! |---|---|
 //! | [`queue`] | events in order of true time |
-//! | [`clock`] | clocks that drift, and are not true time |
-//! | [`network`] | links that delay, lose, repeat and reorder messages, and can be cut |
-//! | [`process`] | a state machine on its machine: started, killed, paused, with its next deadline |
-//! | [`swarm`] | times and durations of faults that recur, drawn from the seed |
-//! | [`campaign`] | many seeds, counted in order whatever the number of threads, and continued later |
-//! | [`trace`] | the last lines of a run, as a person reads them |
+//! | [`clock`] | clocks that drift from true time |
+//! | [`network`] | links that delay, lose, duplicate and reorder messages, and that can be cut |
+//! | [`process`] | a state machine that is started, killed and paused, and its next deadline |
+//! | [`swarm`] | times and durations of recurring faults, drawn from the seed |
+//! | [`campaign`] | many seeds, with results in order that do not depend on the number of threads |
+//! | [`trace`] | the last lines of a run, in readable form |
 //!
-//! Nothing here knows which state machine is simulated. The event loop belongs to its world: it
-//! takes the next event from the [queue](queue::EventQueue), moves true time, and steps a
-//! [process](process::Process). `leasehold-sim` is the world of replicas, and an example of one.
+//! No module depends on the state machine that is simulated. The event loop belongs to the *world*
+//! of this state machine. It takes the next event from the [queue](queue::EventQueue), advances
+//! true time, and steps a [process](process::Process). `leasehold-sim` is an example: it is the
+//! world of replicas.
 //!
-//! All of it is pure: no clock, no threads, no files. The same seed gives the same run, as long as
-//! the world draws from its generator in the same order.
+//! All modules are pure: they use no clock, no threads and no files. The same seed results in the
+//! same run, if the world draws from its generator in the same order.
 
 pub mod campaign;
 pub mod clock;

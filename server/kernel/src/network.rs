@@ -3,72 +3,74 @@
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 
-/// Rates of the faults of all links, as shares of messages. 0 everywhere is a perfect network.
+/// Rates of the faults of all links, as shares of messages. If all are 0, the network is perfect.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
     /// Share of messages that are lost.
     pub loss: f64,
-    /// Share of messages that are delivered twice, the copy later.
+    /// Share of messages that are delivered twice, the second time later than the first.
     pub duplication: f64,
-    /// Share of messages that are delayed by up to `delay_max_ns`, and so overtaken by others.
+    /// Share of messages that are delayed by up to `delay_max_ns`, so that later messages overtake
+    /// them.
     pub reordering: f64,
-    /// The longest extra delay, in ns.
+    /// Maximum extra delay, in ns.
     pub delay_max_ns: u64,
-    /// Share of messages that are delivered once more, up to 45 s later, as from the buffers of an
-    /// earlier connection.
+    /// Share of messages that are delivered once more, up to 45 s later, as if from the buffers of
+    /// an earlier connection.
     pub old: f64,
 }
 
-/// Number of messages that each fault befell.
+/// Number of messages that were affected by each fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkFaultCounts {
-    /// Messages lost by [`Faults::loss`].
+    /// Number of messages that were lost because of [`Faults::loss`].
     pub lost: u64,
-    /// Messages delivered twice.
+    /// Number of messages that were delivered twice.
     pub duplicated: u64,
-    /// Messages delayed.
+    /// Number of messages that were delayed.
     pub reordered: u64,
-    /// Messages delivered once more, much later.
+    /// Number of messages that were delivered once more, much later.
     pub old: u64,
 }
 
-/// LinkDegradation of one directed link.
+/// Extra delay and loss of one directed link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinkDegradation {
     /// Extra delay of each message, in ns.
     pub extra_delay_ns: u64,
-    /// The probability that a message is lost, 0 to 1.
+    /// Probability that a message is lost, from 0 to 1.
     pub loss: f64,
 }
 
-/// Maximum lateness of an old packet, in ns.
+/// Maximum delay of an old message, in ns.
 const OLD_MAX_NS: u64 = 45_000_000_000;
 
-/// Times at which copies of one message arrive, in ns of true time.
+/// Arrival times of the copies of one message, in ns of true time.
 type Arrivals = std::iter::Flatten<std::array::IntoIter<Option<u64>, 3>>;
 
-/// Delays and faults of every directed link.
+/// A network with delays and faults for every directed link.
 #[derive(Clone, Debug)]
 pub struct Network {
     /// One-way delay in ns, by sender and receiver.
     pub one_way_ns: Vec<Vec<u64>>,
-    /// Rates of the faults.
+    /// Rates of the faults of all links.
     pub faults: Faults,
-    /// Time of each link's last delivery: without faults a link keeps order.
+    /// Time of the last delivery on each link, by sender and receiver, in ns. Without faults,
+    /// messages of a link stay in order.
     last: Vec<Vec<u64>>,
-    /// Links that deliver nothing, by sender and receiver.
+    /// Whether each link is cut, by sender and receiver. A cut link delivers no messages.
     cut: Vec<Vec<bool>>,
-    /// LinkDegradation of each link, by sender and receiver.
+    /// Degradation of each link, by sender and receiver.
     degraded: Vec<Vec<LinkDegradation>>,
-    /// Bandwidth of each link, in bytes a second; 0: unlimited.
+    /// Bandwidth of each link, in bytes a second; 0 if it is unlimited.
     pub bytes_per_s: u64,
-    /// Time until which each link is busy with earlier messages, by sender and receiver.
+    /// Time until which each link is busy with earlier messages, by sender and receiver, in ns.
     busy_until_ns: Vec<Vec<u64>>,
     counts: LinkFaultCounts,
 }
 
 impl Network {
-    /// A network with these one-way delays.
+    /// Creates a network with these one-way delays in ns, by sender and receiver.
     pub fn new(one_way_ns: Vec<Vec<u64>>, faults: Faults) -> Network {
         let n = one_way_ns.len();
         Network {
@@ -83,12 +85,13 @@ impl Network {
         }
     }
 
-    /// Number of messages that each fault befell so far.
+    /// Returns the number of messages that were affected by each fault so far.
     pub fn counts(&self) -> LinkFaultCounts {
         self.counts
     }
 
-    /// Time at which the last byte of a message leaves that was handed to a link at `now_ns`.
+    /// Passes a message to a link at `now_ns`. Returns the time, in ns, at which its last byte
+    /// leaves.
     pub fn leaves_ns(&mut self, now_ns: u64, from: usize, to: usize, bytes: usize) -> u64 {
         let takes = (bytes as u64 * 1_000_000_000).checked_div(self.bytes_per_s);
         let busy = &mut self.busy_until_ns[from][to];
@@ -101,12 +104,13 @@ impl Network {
         self.cut[from][to] = cut;
     }
 
-    /// Degrades the link from one process to another; the default restores it.
+    /// Degrades the link from one process to another. The default degradation restores it.
     pub fn set_degradation(&mut self, from: usize, to: usize, degraded: LinkDegradation) {
         self.degraded[from][to] = degraded;
     }
 
-    /// Times at which a message arrives that left at `now_ns`: none, one, two or three.
+    /// Returns the times, in ns, at which copies of a message arrive that left at `now_ns`. There
+    /// are at most three.
     pub fn deliveries(
         &mut self,
         rng: &mut Pcg64Mcg,
@@ -128,7 +132,8 @@ impl Network {
         self.faulty(rng, arrival)
     }
 
-    /// Times at which a message arrives that would arrive at `arrival` without faults.
+    /// Applies the faults to a message. Without faults, it would arrive at `arrival`. Returns the
+    /// times at which copies of it arrive, in ns.
     fn faulty(&mut self, rng: &mut Pcg64Mcg, arrival: u64) -> Arrivals {
         let faults = self.faults;
         let mut chance = |share: f64| share > 0.0 && rng.random::<f64>() < share;
@@ -152,19 +157,20 @@ impl Network {
     }
 }
 
-/// Shape of a partition.
+/// Shape of a partition of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partition {
-    /// Two groups that do not hear each other.
+    /// Two groups without links between them.
     TwoWay,
-    /// One of two groups is not heard by the other.
+    /// Two groups with links between them in only one direction.
     OneWay,
-    /// Two groups that hear each other only through one process.
+    /// Two groups with links between them only to and from one process.
     Bridge,
 }
 
 impl Partition {
-    /// Draws the groups of `n` processes. Returns the links to cut, by sender and receiver.
+    /// Draws the groups of a partition of `n` processes. Returns the links to cut: (sender,
+    /// receiver).
     pub fn draw(self, rng: &mut Pcg64Mcg, n: usize) -> Vec<(usize, usize)> {
         let side: Vec<bool> = (0..n).map(|_| rng.random()).collect();
         let bridge = rng.random_range(0..n);
@@ -180,7 +186,7 @@ impl Partition {
     }
 }
 
-/// All directed links between `n` processes, by sender and receiver.
+/// Returns all directed links between `n` processes: (sender, receiver).
 pub fn links(n: usize) -> impl Iterator<Item = (usize, usize)> {
     let all = (0..n).flat_map(move |a| (0..n).map(move |b| (a, b)));
     all.filter(|(a, b)| a != b)

@@ -1,47 +1,48 @@
-//! A state machine on its machine: it is started and killed, stands still and resumes, and has a
-//! clock and a next deadline.
+//! A state machine with its clock and its next deadline. It can be started, killed, paused and
+//! resumed.
 
 use leasehold_leases::Time;
 
 use super::clock::Clock;
 
-/// A fault between two actions of one step.
+/// A fault that occurs between two actions of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
-    /// The process is killed, and started again after this many ns.
+    /// The process is killed. It is started again after this time, in ns.
     Crash(u64),
-    /// The process stands still for this many ns.
+    /// The process is paused for this time, in ns.
     Pause(u64),
 }
 
-/// State of a process that stands still.
+/// State of a process that is paused.
 #[derive(Debug)]
 pub struct Pause<I, A> {
-    /// Reading of its clock when it stopped.
+    /// Reading of the process's clock when the pause began.
     pub since: Time,
-    /// Actions that it was about to perform.
+    /// Actions that the process was about to perform.
     pub unfinished: Vec<A>,
-    /// Inputs that have arrived meanwhile.
+    /// Inputs that have arrived since the pause began.
     pub inbox: Vec<I>,
 }
 
 /// A process that runs a state machine `M` with inputs `I` and actions `A`.
 #[derive(Debug)]
 pub struct Process<M, I, A> {
-    /// `None` while the process is down.
+    /// The state machine; `None` while the process is down.
     machine: Option<M>,
     clock: Clock,
-    /// The deadline event that counts: in true time, in ns, and by the clock.
+    /// The next deadline: (true time of its event in ns, deadline by the process's clock). Other
+    /// deadline events are stale.
     deadline: Option<(u64, Time)>,
-    /// Number of times that it was started.
+    /// Number of times that the process was started.
     run: u64,
     pause: Option<Pause<I, A>>,
-    /// The trap, and the number of actions before it is sprung.
+    /// The trap, with the number of actions that precede the fault.
     trap: Option<(u32, Trap)>,
 }
 
 impl<M, I, A> Process<M, I, A> {
-    /// A process that was never started.
+    /// Creates a process that was never started.
     pub fn new(clock: Clock) -> Process<M, I, A> {
         Process {
             machine: None,
@@ -53,63 +54,64 @@ impl<M, I, A> Process<M, I, A> {
         }
     }
 
-    /// The state machine, while the process runs.
+    /// Returns the state machine; `None` while the process is down.
     pub fn machine(&self) -> Option<&M> {
         self.machine.as_ref()
     }
 
-    /// The state machine, while the process runs.
+    /// Returns the state machine; `None` while the process is down.
     pub fn machine_mut(&mut self) -> Option<&mut M> {
         self.machine.as_mut()
     }
 
-    /// Whether the process runs, and does not stand still.
+    /// Whether the process is running and not paused.
     pub fn is_up(&self) -> bool {
         self.machine.is_some() && self.pause.is_none()
     }
 
-    /// Number of the current run, or of the last one. An event for an earlier run is stale.
+    /// Returns the number of the current run, or of the last one if the process is down. Events for
+    /// earlier runs are stale.
     pub fn run(&self) -> u64 {
         self.run
     }
 
-    /// Its machine's clock.
+    /// Returns the clock of the process's machine.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Replaces the clock of a process that is down: its machine has started again.
+    /// Replaces the clock of a process that is down, because its machine was restarted.
     pub fn replace_clock(&mut self, clock: Clock) {
         assert!(self.machine.is_none(), "a running process keeps its clock");
         self.clock = clock;
     }
 
-    /// Changes the clock. The caller arms the process again.
+    /// Changes the clock. The caller must call [`Process::arm`] afterwards.
     pub fn change_clock(&mut self, change: impl FnOnce(&mut Clock)) {
         change(&mut self.clock);
         self.deadline = None;
     }
 
-    /// Begins a run. Returns its number; [`Process::boot`] brings its state machine.
+    /// Begins a run, and returns its number. The state machine is added by [`Process::boot`].
     pub fn begin_run(&mut self) -> u64 {
         self.run += 1;
         self.deadline = None;
         self.run
     }
 
-    /// The state machine of this run is there.
+    /// Adds the state machine of the current run.
     pub fn boot(&mut self, machine: M) {
         self.machine = Some(machine);
     }
 
-    /// Kills the process: its state machine, what it was about to do and its trap are gone.
+    /// Kills the process. Its state machine, its pause and its trap are dropped.
     pub fn kill(&mut self) {
         self.machine = None;
         self.pause = None;
         self.trap = None;
     }
 
-    /// Stops the process before it performs the actions that are `unfinished`.
+    /// Pauses the process before it performs the `unfinished` actions.
     pub fn stop(&mut self, now_ns: u64, unfinished: Vec<A>) {
         self.pause = Some(Pause {
             since: self.clock.read(now_ns),
@@ -118,17 +120,19 @@ impl<M, I, A> Process<M, I, A> {
         });
     }
 
-    /// Inputs that have arrived at a process that stands still.
+    /// Returns the inputs that have arrived since the process was paused; `None` if it is not
+    /// paused.
     pub fn paused_inbox(&mut self) -> Option<&mut Vec<I>> {
         Some(&mut self.pause.as_mut()?.inbox)
     }
 
-    /// Ends a pause, and returns what it has left.
+    /// Ends a pause. Returns the time at which it began, the unfinished actions and the inputs;
+    /// `None` if the process was not paused.
     pub fn resume(&mut self) -> Option<Pause<I, A>> {
         self.pause.take()
     }
 
-    /// Springs a trap after this many more actions.
+    /// Sets a trap, which causes a fault after this many more actions.
     pub fn set_trap(&mut self, actions: u32, trap: Trap) {
         self.trap = Some((actions, trap));
     }
@@ -138,7 +142,8 @@ impl<M, I, A> Process<M, I, A> {
         self.trap = None;
     }
 
-    /// Counts an action that is about to be performed. Returns the trap, if this action springs it.
+    /// Records that an action is about to be performed. Returns the trap if its fault occurs
+    /// before this action.
     pub fn springs(&mut self) -> Option<Trap> {
         let (left, trap) = self.trap.as_mut()?;
         if *left > 0 {
@@ -150,9 +155,10 @@ impl<M, I, A> Process<M, I, A> {
         Some(trap)
     }
 
-    /// Takes the machine's next deadline, by its clock, into account. Returns the true time, in ns,
-    /// for which the caller must schedule a deadline event, if none comes early enough. An event
-    /// that comes early finds nothing due, and then the process is armed again.
+    /// Records the next deadline, by the process's clock. Returns the true time, in ns, for
+    /// which the caller must schedule a deadline event; `None` if an event is scheduled that is
+    /// early enough. If an event is too early, nothing is due yet, and the caller calls this method
+    /// again.
     pub fn arm(&mut self, now_ns: u64, next: Time) -> Option<u64> {
         if next == Time::MAX || self.deadline.is_some_and(|(_, due)| due <= next) {
             return None;
@@ -165,12 +171,12 @@ impl<M, I, A> Process<M, I, A> {
         Some(at_ns)
     }
 
-    /// Whether the deadline event of this true time, in ns, is the one that counts.
+    /// Whether the deadline event for this true time, in ns, is not stale.
     pub fn is_due(&self, now_ns: u64) -> bool {
         self.deadline.is_some_and(|(at_ns, _)| at_ns == now_ns)
     }
 
-    /// The deadline event that counted has come.
+    /// Records that the event of the next deadline has occurred.
     pub fn take_deadline(&mut self) {
         self.deadline = None;
     }

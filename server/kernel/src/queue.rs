@@ -1,15 +1,15 @@
-//! Queue of events in order of true time. Events of the same time come in the order in which they
+//! Queue of events in order of true time. Events with the same time are in the order in which they
 //! were scheduled.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Bits of an event's place, and of the number of events that were scheduled before it.
+/// Number of bits for an event's place, and for the number of events scheduled before it.
 const PLACE_BITS: u32 = 24;
 const SCHEDULED_BITS: u32 = 40;
 
-/// EventQueue of events. Its heap moves one number for each event: its time, then the number of events
-/// scheduled before it, then its place.
+/// Queue of events. The heap contains one number for each event. It consists of the event's time,
+/// the number of events scheduled before it, and its place.
 #[derive(Debug)]
 pub struct EventQueue<E> {
     heap: BinaryHeap<Reverse<u128>>,
@@ -25,7 +25,7 @@ impl<E> Default for EventQueue<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new() -> EventQueue<E> {
         EventQueue {
             heap: BinaryHeap::new(),
@@ -35,16 +35,16 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Number of events scheduled so far.
+    /// Returns the number of events scheduled so far.
     pub fn scheduled(&self) -> u64 {
         self.scheduled
     }
 
-    /// Schedules an event at a true time, in ns. Returns its place, which is its own until it is
-    /// taken.
+    /// Schedules an event at a true time, in ns. Returns the event's place, which is not used for
+    /// another event until this one is taken.
     ///
     /// # Panics
-    /// If 2^24 events wait, or 2^40 were scheduled.
+    /// If 2^24 events are waiting, or 2^40 events were scheduled.
     pub fn schedule(&mut self, at_ns: u64, event: E) -> usize {
         let place = self.free.pop().unwrap_or_else(|| {
             self.events.push(None);
@@ -58,12 +58,13 @@ impl<E> EventQueue<E> {
         place
     }
 
-    /// The event in a place, as long as it waits.
+    /// Returns the event in a place; `None` if it was taken.
     pub fn get_mut(&mut self, place: usize) -> Option<&mut E> {
         self.events[place].as_mut()
     }
 
-    /// Takes the next event, and returns its true time in ns with it.
+    /// Takes the next event. Returns its true time in ns, and the event; `None` if the queue is
+    /// empty.
     pub fn pop(&mut self) -> Option<(u64, E)> {
         let Reverse(next) = self.heap.pop()?;
         let place = next as usize & ((1 << PLACE_BITS) - 1);

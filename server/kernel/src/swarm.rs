@@ -1,26 +1,28 @@
-//! Faults that recur, with times and durations drawn from the seed. In each run only some kinds are
-//! enabled, so that one kind does not hide another (swarm testing: Groce et al., ISSTA 2012).
+//! Recurring faults, with times and durations drawn from the seed. In each run only some kinds of
+//! faults are enabled, so that one kind does not hide another (swarm testing: Groce et al., ISSTA
+//! 2012).
 
 use rand::RngExt as _;
 use rand_pcg::Pcg64Mcg;
 
-/// Share of runs in which a kind of fault is enabled.
+/// Share of runs in which each kind of fault is enabled.
 pub const ENABLED: f64 = 0.3;
 const MS: u64 = 1_000_000;
-/// Mean times between two faults of one kind, one of which is drawn, in ns.
+/// Mean times between two faults of one kind, in ns. One of them is drawn for each kind.
 const EVERY_NS: [u64; 3] = [1500 * MS, 5000 * MS, 15_000 * MS];
-/// Mean time between two rare faults, in ns.
+/// Mean time between two faults of a rare kind, in ns.
 const RARE_EVERY_NS: u64 = 20_000 * MS;
-/// Longest outages, one of which is drawn for a run, in ns.
+/// Maximum durations of an outage, in ns. One of them is drawn for each run.
 const OUTAGES_NS: [u64; 3] = [100 * MS, 1500 * MS, 8000 * MS];
 
-/// Faults of kinds `F` that are enabled in a run.
+/// Kinds `F` of faults that are enabled in a run.
 #[derive(Clone, Debug)]
 pub struct Plan<F> {
-    /// Enabled kinds, each with the mean time between two, in ns.
+    /// Enabled kinds, each with the mean time between two faults, in ns.
     pub faults: Vec<(F, u64)>,
-    /// The longest outage that a fault causes, in ns. An outage is also no longer than half the
-    /// mean time between two faults of its kind, so that the system can recover in between.
+    /// Maximum duration of an outage that a fault causes, in ns. An outage also takes no longer
+    /// than half the mean time between two faults of its kind, so that the system can recover
+    /// before the next fault.
     pub outage_ns: u64,
 }
 
@@ -34,7 +36,7 @@ impl<F> Default for Plan<F> {
 }
 
 impl<F: Copy> Plan<F> {
-    /// Draws the enabled ones of these kinds. Rare faults come once in 20 s on average.
+    /// Draws which of `kinds` are enabled. Rare faults occur once in 20 s on average.
     pub fn draw(
         rng: &mut Pcg64Mcg,
         kinds: impl Iterator<Item = F>,
@@ -57,35 +59,35 @@ impl<F: Copy> Plan<F> {
         Plan { faults, outage_ns }
     }
 
-    /// Draws the time from one fault of a kind to the next, in ns. `index` is the kind's place in
-    /// [`Plan::faults`].
+    /// Draws the time from one fault of a kind to the next, in ns. `index` is the position of the
+    /// kind in [`Plan::faults`].
     pub fn draw_interval(&self, rng: &mut Pcg64Mcg, index: usize) -> u64 {
         rng.random_range(0..2 * self.faults[index].1)
     }
 
-    /// Draws the duration of a fault that comes every `every_ns` on average, in ns.
+    /// Draws the duration of a fault that occurs every `every_ns` ns on average, in ns.
     pub fn draw_outage(&self, rng: &mut Pcg64Mcg, every_ns: u64) -> u64 {
         let most = self.outage_ns.min(every_ns / 2).max(2 * MS);
         rng.random_range(MS..=most)
     }
 }
 
-/// A process that fails again and again, and is well in between.
+/// A process that fails repeatedly, and works between failures.
 #[derive(Clone, Copy, Debug)]
 pub struct Flap<F> {
-    /// The process.
+    /// Index of the process.
     pub node: usize,
-    /// The kind of each failure.
+    /// Kind of every failure.
     pub how: F,
     left: u32,
     /// Duration of each failure, in ns.
     pub down_ns: u64,
-    /// Time after each failure in which the process is well, in ns.
+    /// Time after each failure for which the process works, in ns.
     pub well_ns: u64,
 }
 
 impl<F: Copy> Flap<F> {
-    /// Draws three to eleven failures of a process, each of one kind of `hows`.
+    /// Draws three to eleven failures of a process. All are of the same kind, drawn from `hows`.
     pub fn draw<const N: usize>(rng: &mut Pcg64Mcg, node: usize, hows: [F; N]) -> Flap<F> {
         Flap {
             node,
@@ -96,8 +98,8 @@ impl<F: Copy> Flap<F> {
         }
     }
 
-    /// The process fails once more, unless it has failed often enough. Returns the time until it
-    /// fails again, in ns.
+    /// Begins another failure of the process. Returns the time until the next one, in ns; `None` if
+    /// the process has failed often enough and does not fail again.
     pub fn fail(&mut self) -> Option<u64> {
         self.left = self.left.checked_sub(1)?;
         Some(self.down_ns + self.well_ns)

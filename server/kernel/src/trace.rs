@@ -1,18 +1,18 @@
-//! A run as a person reads it: one line for each event, in true time.
+//! Trace of a run in readable form: one line for each event, with its true time.
 
 use std::collections::VecDeque;
 use std::fmt;
 
-/// The last lines of a run.
+/// The last lines of the trace of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     lines: VecDeque<String>,
-    /// Number of lines that are kept; 0: all.
+    /// Number of lines that are kept; 0 if all lines are kept.
     keep: usize,
 }
 
 impl Trace {
-    /// A trace that keeps its last `keep` lines; all of them, if that is 0.
+    /// Creates a trace that keeps its last `keep` lines, or all lines if `keep` is 0.
     pub fn keeping(keep: usize) -> Trace {
         Trace {
             lines: VecDeque::new(),
@@ -20,12 +20,12 @@ impl Trace {
         }
     }
 
-    /// The lines, in order.
+    /// Iterates over the lines, in order.
     pub fn lines(&self) -> impl Iterator<Item = &str> {
         self.lines.iter().map(String::as_str)
     }
 
-    /// Adds a line at a true time, in ns.
+    /// Adds a line for an event at a true time, in ns.
     pub fn line(&mut self, now_ns: u64, what: fmt::Arguments<'_>) {
         if self.keep > 0 && self.lines.len() == self.keep {
             self.lines.pop_front();

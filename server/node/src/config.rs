@@ -1,7 +1,7 @@
 //! The cluster's configuration: one TOML file, the same for every node.
 //!
-//! An operator reads these errors at a bad hour. Each names the file, the field,
-//! what was found there and what is accepted.
+//! Operators read these errors under pressure. So each error names the file, the field, the value
+//! found and the values accepted.
 
 mod check;
 mod depth;
@@ -30,18 +30,18 @@ use leasehold_replica::settings::{
     AcceptReplies, ElectionSettings, SessionLimits, Settings, Timing,
 };
 
-/// A cluster's configuration, checked.
+/// A cluster's configuration, after all checks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterConfig {
-    /// Where it was read from.
+    /// File from which the configuration was read.
     pub file: PathBuf,
-    /// The cluster's name: replicas and clients of another are refused.
+    /// Name of the cluster. Replicas and clients of another cluster are refused.
     pub cluster: String,
-    /// Replica that should lead when it can.
+    /// Replica that should lead when it can; `None` for no preference.
     pub leader: Option<ReplicaId>,
-    /// When a write counts as durable.
+    /// Point at which a write is taken as durable.
     pub durability: Durability,
-    /// The directory that holds one directory for each node.
+    /// Directory that holds one directory for each node.
     pub data: PathBuf,
     /// Strategies by key range, which decide the replicas that may read locally.
     pub strategies: RangeMap<StrategySpec>,
@@ -49,40 +49,40 @@ pub struct ClusterConfig {
     pub params: LeaseParams,
     /// Timers.
     pub timing: Timing,
-    /// Replicas to which votes are sent.
+    /// Replicas that receive votes.
     pub accept_replies: AcceptReplies,
     /// Maximum number of commands in a slot.
     pub batch_max: usize,
-    /// Most memory for counting what clients ask, in MiB.
+    /// Maximum memory for counting the keys that clients request, in MiB.
     pub demand_mb: u64,
-    /// Most traffic for choosing holders, in KB a second at each replica: see
+    /// Maximum traffic for choosing holders, in KB a second at each replica; see
     /// [`Settings::holders_bytes_s`].
     pub holders_kb_s: u64,
-    /// Limits on what clients may take.
+    /// Limits on the resources that clients may take.
     pub limits: Limits,
     /// Conditions under which replicas and clients may connect.
     pub security: Security,
     /// Limits on clients' sessions.
     pub sessions: SessionLimits,
-    /// The replicas, by id.
+    /// The replicas, in the order of their ids.
     pub nodes: Vec<NodeConfig>,
 }
 
 /// One replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// Its name, also of its directory.
+    /// Name of the replica, and of its directory.
     pub name: String,
-    /// `host:port` for clients.
+    /// Address for clients, as `host:port`.
     pub client: String,
-    /// `host:port` for the other replicas.
+    /// Address for the other replicas, as `host:port`.
     pub peer: String,
-    /// Addresses at which this replica dials others, by their names, instead of at their
-    /// `peer`: those of relays, for example.
+    /// Addresses, by name of the other replica, at which this replica dials others instead of at
+    /// their `peer`. They may be addresses of relays, for example.
     pub via: BTreeMap<String, String>,
 }
 
-/// A parser's message without the names that types have in this language.
+/// A parser's message in which names of Rust types are replaced by plain words.
 fn in_plain_words(problem: &str) -> String {
     problem
         .replace(", expected u64", ", expected a whole number, 0 or more")
@@ -90,7 +90,7 @@ fn in_plain_words(problem: &str) -> String {
         .replace(", expected a boolean", ", expected true or false")
 }
 
-/// Why a configuration is refused.
+/// Reason for which a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -98,15 +98,15 @@ pub enum ConfigError {
     Read {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// Not TOML, or not these fields.
+    /// The file is not TOML, or has fields of the wrong name or type.
     #[error("{}: {problem}", file.display())]
     Syntax {
         /// The file.
         file: PathBuf,
-        /// Where and what, as the parser says.
+        /// Position and description of the problem, in the parser's words.
         problem: String,
     },
     /// A field has a value that is not accepted.
@@ -114,11 +114,11 @@ pub enum ConfigError {
     Field {
         /// The file.
         file: PathBuf,
-        /// The field, as it is written in the file.
+        /// Name of the field as it is written in the file.
         field: String,
-        /// Value that it holds.
+        /// Value of the field in the file.
         found: String,
-        /// Values that it may hold, and how to fix it.
+        /// Values that the field accepts, and how to fix it.
         accepted: String,
     },
 }
@@ -127,7 +127,7 @@ impl ClusterConfig {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first problem with the file.
     pub fn load(file: &Path) -> Result<ClusterConfig, ConfigError> {
         let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
             file: file.to_owned(),
@@ -136,10 +136,10 @@ impl ClusterConfig {
         ClusterConfig::parse(&text, file)
     }
 
-    /// Checks the text of a file; relative paths in it begin where `file` lies.
+    /// Checks the text of a file. Relative paths in it start at the directory of `file`.
     ///
     /// # Errors
-    /// As [`ClusterConfig::load`].
+    /// The first problem with the text.
     pub fn parse(text: &str, file: &Path) -> Result<ClusterConfig, ConfigError> {
         let raw = from_toml(text).map_err(|error| ConfigError::Syntax {
             file: file.to_owned(),
@@ -148,18 +148,18 @@ impl ClusterConfig {
         check::check(raw, file)
     }
 
-    /// The id of the node called `name`.
+    /// Returns the id of the node called `name`.
     pub fn replica(&self, name: &str) -> Option<ReplicaId> {
         let found = self.nodes.iter().position(|node| node.name == name)?;
         Some(ReplicaId(found as u8))
     }
 
-    /// The names of all nodes, in the order of their ids.
+    /// Returns the names of all nodes, in the order of their ids.
     pub fn names(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.name.clone()).collect()
     }
 
-    /// The settings that replica `me` starts with.
+    /// Returns the settings with which replica `me` starts.
     pub fn settings(&self, me: ReplicaId) -> Settings {
         Settings {
             strategies: self.strategies.clone(),

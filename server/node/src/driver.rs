@@ -1,11 +1,10 @@
 //! The loop around the replica.
 //!
-//! What has arrived is taken at once, as much as a round may take (`inbox`), *then* the clock is read, then
-//! the replica is stepped through all of it (protocol §0: a `now` from before an
-//! input arrived could date a grant into the past). Reads made under leases
-//! leave only after the clock was read once more, after the last step: one
-//! sample serves the whole group, and is its linearization point (protocol
-//! §3.5).
+//! Arrived inputs are taken in one step, up to the amount of a round (`inbox`). *Then* the clock is
+//! read, and then the replica is stepped through all of them (protocol §0: a `now` from before an
+//! input arrived could date a grant into the past). Reads under leases are answered only after the
+//! clock was read once more, after the last step. This one sample serves the whole group, and is
+//! its linearization point (protocol §3.5).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -37,11 +36,11 @@ use leasehold_replica::shell::{
     self, FencedAnswers, FencedReply, Host, IterationBuffers, IterationPart, Watches,
 };
 
-/// The longest sleep between two rounds. The timer stands still while the machine is
-/// suspended, but leases do not: this bounds how late their deadlines are noticed.
+/// Maximum sleep between two rounds. The timer is paused while the machine is suspended, but leases
+/// are not, so this bounds the delay with which their deadlines are noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// The replica and all that is around it.
+/// The replica and all parts of the node around it.
 pub(super) struct Driver {
     pub(super) replica: Replica,
     pub(super) me: ReplicaId,
@@ -60,13 +59,13 @@ pub(super) struct Driver {
     pub(super) watches: Watches,
     pub(super) step_watch: StepWatch,
     pub(super) timeout_watch: TimeoutWatch,
-    /// Nobody waits for this replica any more: it may end.
+    /// Whether the node may end, because no other replica waits for this one any more.
     pub(super) may_end: bool,
-    /// The clocks of the machine.
+    /// Clocks of the machine.
     pub(super) clocks: Clocks,
 }
 
-/// Buffers that are reused for every group.
+/// Buffers that are reused for every group of inputs.
 #[derive(Default)]
 struct Scratch {
     inputs: Vec<Input>,
@@ -76,11 +75,11 @@ struct Scratch {
 }
 
 impl Driver {
-    /// Runs until `shutdown` completes, hands over what others would wait for, and closes the
-    /// storage.
+    /// Runs until `shutdown` completes, then hands over the work that others would wait for, and
+    /// closes the storage.
     ///
     /// # Errors
-    /// The storage failed, or turns out to have been wiped.
+    /// The storage failed, or turned out to have been wiped.
     pub(super) async fn run(
         mut self,
         shutdown: impl Future<Output = ()>,
@@ -121,11 +120,12 @@ impl Driver {
             || self.inbox.is_read_budget_spent()
             || self.clients.has_waiting();
         if left {
-            // Messages that peers have sent meanwhile are not to wait for what an iteration has
-            // left. And connections that may read since that iteration do so before others may.
+            // Messages that peers have sent meanwhile must not wait for inputs that an iteration
+            // has left. And connections that may read since that iteration must read before others
+            // may.
             tokio::task::yield_now().await;
         } else {
-            // A missed fence puts a new input into the inbox: a replica without permits would
+            // A missed fence puts a new input into the inbox. So a replica without permits would
             // starve connections.
             tokio::task::consume_budget().await;
         }
@@ -139,7 +139,7 @@ impl Driver {
         self.writer.close()
     }
 
-    /// Takes what the storage says.
+    /// Takes the reports of the storage and puts them into the inbox.
     fn take_reports(&mut self, first: Option<StorageReport>) -> Result<(), StorageError> {
         let mut next = first;
         while let Some(report) = next {
@@ -162,7 +162,8 @@ impl Driver {
         Ok(())
     }
 
-    /// One group of inputs, and what comes of it.
+    /// Takes one group of inputs, steps the replica through them, and performs the resulting
+    /// actions.
     fn run_iteration(&mut self, scratch: &mut Scratch) -> Result<(), StorageError> {
         let writable = self.watches.disk.writable();
         let diverged = self.watches.clock.divergence().is_some();
@@ -275,7 +276,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends the reads with permits that are still valid; the others go back.
+    /// Sends the reads with permits that are still valid. The other reads return to the replica.
     fn pass_fences(&self, scratch: &mut Scratch) {
         let sampled = leasehold_clock::now();
         for fenced in scratch.fenced.drain(..) {
@@ -303,16 +304,16 @@ impl Driver {
         self.clients.reply(to, path, outcome, hint);
     }
 
-    /// Sets the timer if it would fire too late. A timer that fires too early costs one
-    /// empty round; setting it in every round would cost more.
+    /// Sets the timer if it would fire too late. A timer that fires too early costs one empty
+    /// round, which is cheaper than setting the timer in every round.
     fn arm(&self, mut timer: std::pin::Pin<&mut Sleep>) {
         let requested = self
             .transfers
             .next_deadline()
             .min(self.lease_changes.next_deadline());
         let next = self.replica.next_deadline().min(requested);
-        // Clients that wait for demand or a large answer get the next part as soon as others had
-        // a turn.
+        // Clients that wait for demand or a large answer get the next part as soon as other
+        // connections had a turn.
         let at_once = !self.demand_passes.is_empty() || self.clients.has_waiting();
         let next = if at_once { Time::ZERO } else { next };
         let wait = next.since(leasehold_clock::now());
@@ -326,11 +327,11 @@ impl Driver {
 /// Performs the actions of one group of inputs.
 struct ActionHost<'a> {
     driver: &'a mut Driver,
-    /// When the group was stepped through.
+    /// Time at which the replica was stepped through the group.
     now: Time,
     /// Reads that wait until the clock has been read again.
     fenced: &'a mut Vec<FencedReply>,
-    /// The storage turned out to have been wiped: nothing more is performed.
+    /// Error of a storage that turned out to have been wiped. No further action is performed then.
     wiped: Option<StorageError>,
 }
 
@@ -375,8 +376,8 @@ impl Host for ActionHost<'_> {
     }
 }
 
-/// Ends the process after a broken invariant: anything that this replica sends next could
-/// be wrong, and others would act on it. A restart begins from the durable state.
+/// Ends the process after a broken invariant. Any further message of this replica could be wrong,
+/// and other replicas would act on it. A restart begins from the durable state.
 fn die(name: &str) -> ! {
     tracing::error!(
         replica = name,

@@ -11,20 +11,20 @@ use crate::store::StorageError;
 /// Reason why a node did not start, or why it stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// There is no such node in the configuration.
+    /// The configuration has no such node.
     #[error(
         "there is no node {name:?} in {}; it has {}; give one of these names, or add a [[node]]",
         file.display(), known.join(", ")
     )]
     UnknownNode {
-        /// The name asked for.
+        /// Name that was requested.
         name: String,
-        /// The configuration's names.
+        /// Names of the configuration's nodes.
         known: Vec<String>,
-        /// The configuration.
+        /// Path of the configuration.
         file: PathBuf,
     },
-    /// The configuration lets others than this machine pass for nodes.
+    /// The configuration lets other machines pass for nodes.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The node cannot prove its identity.
@@ -40,14 +40,14 @@ pub enum NodeError {
         node: String,
         /// `client` or `peer`.
         field: &'static str,
-        /// The address in the configuration.
+        /// Address in the configuration.
         address: String,
-        /// The configuration.
+        /// Path of the configuration.
         file: PathBuf,
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The storage cannot be opened, or failed.
+    /// The storage cannot be opened, or has failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// The file of tokens cannot be used.
@@ -69,9 +69,9 @@ pub enum NodeError {
     Descriptors {
         /// The node.
         node: String,
-        /// The limit, raised as far as it may be.
+        /// The limit, after it was raised as far as allowed.
         limit: usize,
-        /// The least that is enough.
+        /// Smallest limit that is enough.
         needed: usize,
     },
     /// The operating system refuses something that every node needs.
@@ -85,14 +85,14 @@ pub enum NodeError {
 }
 
 impl NodeError {
-    /// The exit status of a process that ended so, if starting it again cannot help: 78,
-    /// what `sysexits.h` calls a configuration error.
+    /// Exit status of a process if starting it again cannot help: 78, which `sysexits.h` calls a
+    /// configuration error.
     pub const FINAL_STATUS: u8 = 78;
-    /// The exit status of a process that lost its data directory while it ran. Starting it again
-    /// cannot help either.
+    /// Exit status of a process that lost its data directory while it ran. Starting it again cannot
+    /// help either.
     pub const GONE_STATUS: u8 = 3;
 
-    /// The exit status of a process that ended so.
+    /// Returns the exit status of a process that ended with this error.
     pub fn status(&self) -> u8 {
         match self {
             NodeError::Storage(StorageError::Gone { .. }) => NodeError::GONE_STATUS,
@@ -112,8 +112,8 @@ impl NodeError {
         }
     }
 
-    /// Returns true if a node that ended with this status would end in the same way when it is
-    /// started again, until its operator has mended something.
+    /// Returns true if a node that ended with this status would end the same way after another
+    /// start, until its operator has fixed the cause.
     pub fn is_final(status: i32) -> bool {
         [NodeError::FINAL_STATUS, NodeError::GONE_STATUS]
             .map(i32::from)

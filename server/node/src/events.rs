@@ -1,5 +1,5 @@
-//! Events of the replica: written to the log and, if asked for, to a file that
-//! experiments read, one JSON object a line.
+//! Events of the replica. They are written to the log and, on request, to a file that experiments
+//! read, as one JSON object a line.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -17,20 +17,20 @@ use leasehold_replica::action::Event;
 
 const FIRST: ConfigId = ConfigId(1);
 
-/// Where events go.
+/// Destination of a node's events.
 #[derive(Debug)]
 pub(super) struct Events {
     node: String,
-    /// The strategies that the configuration file names.
+    /// Text of the strategies that the configuration file names.
     configured: String,
-    /// Those that were in force last.
+    /// Text of the strategies that were last in force.
     in_force: RefCell<String>,
-    /// To a thread of its own: writing to a file may block, and the replica may not.
+    /// Channel to a thread of its own: writing to a file may block, and the replica may not.
     lines: Option<Sender<String>>,
 }
 
 impl Events {
-    /// Events of `node`, appended to `file` if one is given.
+    /// Creates the events of `node`, which are appended to `file` if it is given.
     pub(super) fn new(node: &str, configured: String, file: Option<&Path>) -> io::Result<Events> {
         let lines = file.map(start_writer).transpose()?;
         Ok(Events {
@@ -43,8 +43,8 @@ impl Events {
 
     pub(super) fn report(&self, event: &Event) {
         tracing::info!(node = self.node, ?event);
-        // The first leader begins the log of configurations with a slot that changes
-        // nothing; only after it has the cluster a strategy.
+        // The first leader begins the log of configurations with a slot that changes no
+        // configuration. The cluster has a strategy only after this slot.
         if let Event::Configured { id, strategy, .. } = event
             && *id > FIRST
             && self.in_force.replace(strategy.clone()) != *strategy
@@ -62,7 +62,7 @@ impl Events {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let unix_ms = since_epoch.map_or(0, |elapsed| elapsed.as_millis());
         let (name, details) = describe(event);
-        // Node names hold nothing that JSON would have to escape.
+        // Node names hold no characters that JSON would have to escape.
         let _ = lines.send(format!(
             "{{\"unix_ms\":{unix_ms},\"node\":\"{}\",\"event\":\"{name}\"{details}}}\n",
             self.node
@@ -72,7 +72,7 @@ impl Events {
 
 fn start_writer(file: &Path) -> io::Result<Sender<String>> {
     let mut options = File::options();
-    // To open a named pipe waits for its reader, and to write waits while that is slow.
+    // Opening a named pipe would wait for its reader, and writing would wait for a slow one.
     let options = options.custom_flags(OFlags::NONBLOCK.bits() as i32);
     let out = options.create(true).append(true).open(file);
     let out = out.map_err(|error| match error.raw_os_error() {
@@ -94,14 +94,14 @@ fn start_writer(file: &Path) -> io::Result<Sender<String>> {
     Ok(lines)
 }
 
-/// A file of lines. One that cannot be written, as on a full disk, is lost and counted; the
-/// next one that can be has the count before it.
+/// Writer of a file of lines. A line that cannot be written, as on a full disk, is dropped and
+/// counted. The count is written before the next line that can be written.
 #[derive(Debug)]
 struct EventWriter<W> {
     out: W,
-    /// Lines lost since the last one that was written.
+    /// Number of lines dropped since the last one that was written.
     lost: u64,
-    /// A part of a line was written, and no end of it.
+    /// Whether a part of a line was written without its end.
     torn: bool,
 }
 
@@ -138,7 +138,7 @@ impl<W: io::Write> EventWriter<W> {
         self.put(line)
     }
 
-    /// All of it, or an error and a note of whether the file ends within a line.
+    /// Writes the whole text. On an error, notes whether the file ends within a line.
     fn put(&mut self, text: &str) -> io::Result<()> {
         let mut left = text.as_bytes();
         while !left.is_empty() {
@@ -202,7 +202,7 @@ fn describe(event: &Event) -> (&'static str, String) {
 mod tests {
     use super::*;
 
-    /// A disk with room for so many bytes.
+    /// A disk with a limited number of free bytes.
     #[derive(Default)]
     struct BoundedDisk {
         room: usize,
@@ -235,7 +235,7 @@ mod tests {
         lines.out.room = 1_000;
         lines.write("four\n");
         lines.write("five\n");
-        // The rest of a line that had no room is on a line of its own.
+        // The rest of a line that had no room is a separate line.
         let expected = "one\ntw\n{\"event\":\"events_lost\",\"count\":2}\nfour\nfive\n";
         assert_eq!(String::from_utf8_lossy(&lines.out.holds), expected);
     }

@@ -1,10 +1,9 @@
 //! The shell around the replica: sockets, disk, the clock, and one loop.
 //!
-//! Sockets and the replica share one thread (`driver`), so a local read takes
-//! no lock and wakes nobody: a connection's task leaves what arrived in the
-//! [inbox](front::inbox), the driver steps the replica through all of it, and writes the
-//! answers itself, once per connection. Only the disk, which may block, has a
-//! thread of its own ([`store`]).
+//! Sockets and the replica share one thread (`driver`), so a local read takes no lock and wakes no
+//! other thread. A connection's task puts the requests that arrived into the [inbox](front::inbox).
+//! The driver steps the replica through all of them, and writes the answers itself, once per
+//! connection. Only the disk, which may block, has a thread of its own ([`store`]).
 //!
 //! | module | part |
 //! |---|---|
@@ -42,7 +41,7 @@ mod watch;
 pub use config::{ClusterConfig, ConfigError};
 pub use error::NodeError;
 pub use front::{access, frames};
-/// Whether this program can run replicas: it was built with the feature `store`.
+/// Whether this program can run replicas, because it was built with the feature `store`.
 pub const HAS_STORE: bool = cfg!(feature = "store");
 
 pub use peers::transport::MAGIC as PEER_MAGIC;

@@ -1,4 +1,4 @@
-//! One replica as a process: opens the storage, binds the ports, runs the loop.
+//! One replica as a process, which opens the storage, binds the ports and runs the loop.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -35,26 +35,26 @@ use leasehold_replica::action::RecoveredState;
 use leasehold_replica::shell::Watches;
 use leasehold_replica::{Replica, witnesses};
 
-/// Options of a node that are not in the configuration.
+/// Options of a node that are not part of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct ServeOptions {
-    /// Append what happens to the replica to this file, one JSON object a line.
+    /// File to which the replica's events are appended, one JSON object a line.
     pub events: Option<PathBuf>,
-    /// The store refuses writes as a full disk does while this file exists: for
-    /// experiments with failures.
+    /// While this file exists, the store refuses writes as on a full disk. It is for experiments
+    /// with failures.
     pub disk_full_while: Option<PathBuf>,
 }
 
 /// Runs the node called `name` until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// It cannot start, or its storage failed.
+/// The node cannot start, or its storage failed.
 pub fn serve(config: &ClusterConfig, name: &str, options: &ServeOptions) -> Result<(), NodeError> {
     serve_until(config, name, options, terminated)
 }
 
-/// Runs a node like [`serve`], until the future that `shutdown` makes completes. The future is
-/// made before anything else is done, so that a signal counts from the first moment on.
+/// Runs a node like [`serve`], until the future that `shutdown` makes completes. The future is made
+/// before any other step, so that a signal is handled from the start.
 ///
 /// # Errors
 /// Returns the same errors as [`serve`].
@@ -84,19 +84,19 @@ pub fn serve_until<F: Future<Output = ()> + Send + 'static>(
         .build_local(LocalOptions::default())
         .map_err(system("starting the runtime"))?;
     let ended = runtime.block_on(node.run(stop_signal));
-    // A thread that looks up a name or reads a file is not waited for.
+    // A thread that looks up a name or reads a file is not awaited.
     runtime.shutdown_background();
     ended?;
     tracing::info!(node = name, "the node has stopped");
     Ok(())
 }
 
-/// Tasks that are polled at most before sockets and timers are looked at. The usual 61 take tens of
-/// milliseconds where each poll is followed by a round with much work, and peers would wait for
-/// them. Where there is little to do, sockets are looked at far more often anyway.
+/// Maximum number of tasks that are polled before sockets and timers are checked. Tokio's default
+/// of 61 polls takes tens of milliseconds if a round with much work follows each poll, and peers
+/// would wait that long. With little work, sockets are checked far more often anyway.
 const TURNS_PER_LOOK: u32 = 16;
 
-/// Logs one line for the operator of a node that need not be open.
+/// Logs a line about `insecure = true`, for the operator of a node that need not be open.
 fn warn_of_what_is_open(config: &ClusterConfig) {
     if config.security.insecure {
         tracing::warn!(
@@ -109,7 +109,7 @@ fn warn_of_what_is_open(config: &ClusterConfig) {
     }
 }
 
-/// One line if others than its owner may read what a node has stored.
+/// Logs a line if users other than its owner may read the node's data directory.
 fn warn_of_open_directory(directory: &Path) {
     let Ok(found) = directory.metadata() else {
         return; // opening it says why
@@ -126,10 +126,10 @@ fn warn_of_open_directory(directory: &Path) {
     );
 }
 
-/// Makes a write beyond the largest size of a file (`ulimit -f`) an error that the log tells. By
-/// default a signal ends the process without a word.
+/// Makes a write beyond the maximum size of a file (`ulimit -f`) an error that is logged. By
+/// default a signal ends the process without a message.
 fn outlive_file_size_limit() -> io::Result<()> {
-    // A handler stays when its listener is dropped.
+    // A handler stays after its listener is dropped.
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
 }
 
@@ -161,7 +161,7 @@ fn system(doing: &'static str) -> impl Fn(io::Error) -> NodeError {
     move |source| NodeError::System { doing, source }
 }
 
-/// Handles SIGINT and SIGTERM from now on. The future completes when one has come.
+/// Handles SIGINT and SIGTERM from now on. The future completes when one of them has arrived.
 ///
 /// # Errors
 /// Returns an error if signals cannot be handled.
@@ -176,14 +176,14 @@ pub fn terminated() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     })
 }
 
-/// A node about to start: which one it is, and what it may use.
+/// A node about to start: its identity and its resources.
 struct NodeSetup<'a> {
     config: &'a ClusterConfig,
     me: ReplicaId,
     options: &'a ServeOptions,
     fd_budget: FdBudget,
     handshakes: Rc<Handshakes>,
-    /// Rights of clients' tokens.
+    /// Rights of clients' tokens; `None` if clients need no token.
     access: Option<Rc<Access>>,
 }
 
@@ -194,12 +194,12 @@ impl NodeSetup<'_> {
         let peers = self.bind("peer", &self.configured().peer).await?;
         let driver = self.assemble()?;
         if stop_signal.try_recv().is_ok() {
-            // Nothing was promised or taken yet.
+            // The replica has made no promise and accepted no connection yet.
             return Ok(driver.close()?);
         }
         self.connect(&driver, clients, peers);
         let stop = async move {
-            // An error would mean that the sender of the order is gone.
+            // An error would mean that the sender of the order was dropped.
             let _ = stop_signal.await;
         };
         // A separate task is woken without a system call; the outer future is not.
@@ -225,7 +225,7 @@ impl NodeSetup<'_> {
             })
     }
 
-    /// Takes connections on both ports, and dials every other replica.
+    /// Accepts connections on both ports, and dials every other replica.
     fn connect(&self, driver: &Driver, client_port: TcpListener, peer_port: TcpListener) {
         spawn_local(driver.clients.clone().accept(client_port));
         spawn_local(driver.clients.clone().enforce_timeouts());
@@ -244,7 +244,8 @@ impl NodeSetup<'_> {
     }
 
     fn assemble(&self) -> Result<Driver, NodeError> {
-        // Before the first map is made: clients choose keys.
+        // The hashing of this thread is seeded before the first map is made, because clients choose
+        // keys.
         leasehold_leases::hashing::seed_thread([seed(), seed()]);
         let directory = self.config.data.join(&self.configured().name);
         let (store, recovered) = self.open_store(&directory)?;
@@ -330,7 +331,7 @@ impl NodeSetup<'_> {
         };
         let members = self.config.nodes.iter().map(member).collect();
         let admission = PeerAdmission {
-            // Half of them for those of one address.
+            // Connections from one address may take half of the slots.
             unauthenticated: EvictingSlots::new(UNAUTHENTICATED_MAX, UNAUTHENTICATED_MAX / 2),
             accepted: EvictingSlots::new(usize::MAX, self.config.limits.connections_per_peer),
             handshakes: self.handshakes.clone(),
@@ -346,15 +347,15 @@ fn start_writer(
 ) -> Result<(Writer, UnboundedReceiver<StorageReport>), NodeError> {
     let (report, reports) = unbounded_channel();
     let writer = Writer::start(store, durability, move |news| {
-        // Nobody listens any more once the replica has stopped.
+        // The receiver is dropped once the replica has stopped.
         let _ = report.send(news);
     });
     let writer = writer.map_err(system("starting the storage's thread"))?;
     Ok((writer, reports))
 }
 
-/// Different for every call, and nobody can tell it: by 128 random bits of the system. Replicas
-/// that draw the same timeouts would campaign together.
+/// Returns a number that differs for every call and cannot be guessed, since it comes from 128
+/// random bits of the system. Replicas that draw the same timeouts would campaign together.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())

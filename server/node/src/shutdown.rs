@@ -1,11 +1,11 @@
-//! End of a node: the order to end, and the longest time that it may take.
+//! End of a node: the order to end, and the maximum time that the end may take.
 //!
-//! A thread of its own waits for the order to end, from the first moment on: process 1 of a
-//! container ignores signals that nobody handles, and the replica's thread may be opening a
-//! large directory. The node then hands over, closes its directory, and what it had is
-//! dropped. None of the calls of a file system that hangs returns, nor does the thread that
-//! made it: a thread that waits for that one never ends. So the thread that waits for the order
-//! looks at the time, and ends the process when it is over.
+//! A separate thread waits for the order to end from the start of the process. There are two
+//! reasons: process 1 of a container ignores signals without a handler, and the replica's thread
+//! may be opening a large directory. After the order, the node transfers leadership, closes its
+//! directory, and drops its resources. In a file system that hangs no call returns, nor does the
+//! thread that made the call, and a thread that joins that thread never ends. So the watching
+//! thread measures the time, and ends the process when the maximum is exceeded.
 
 use std::io;
 use std::time::Duration;
@@ -15,28 +15,28 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Maximum time for a node to transfer leadership before it ends. By then it has, unless other
-/// nodes are down or cut off.
+/// Maximum time for a node to transfer leadership before it ends. The transfer takes less, unless
+/// other nodes are down or cut off.
 pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time for a node to end, in all. Closing the directory takes some ms, unless the disk
-/// is slow.
+/// Maximum time in all for a node to end. Closing the directory takes some ms, unless the disk is
+/// slow.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// For the log, which another thread writes.
+/// Time that the log gets for its last lines, which another thread writes.
 const LOG_FLUSH_TIME: Duration = Duration::from_millis(200);
 
-/// Watches over the end of a node. Dropped when the node has ended.
+/// Watchdog over the end of a node. It is dropped when the node has ended.
 #[derive(Debug)]
 pub(crate) struct ShutdownWatchdog {
-    /// The thread ends when this is dropped.
+    /// Sender that ends the thread when it is dropped.
     _running: oneshot::Sender<()>,
 }
 
-/// Completes when the node is to end.
+/// Receiver that completes when the node is to end.
 pub(crate) type ShutdownSignal = oneshot::Receiver<()>;
 
 impl ShutdownWatchdog {
-    /// Waits for `shutdown`, whose signals are handled when this returns. Ends the process if
-    /// the node is still there 5 s later.
+    /// Starts to wait for `shutdown`, and handles its signals from the return on. Ends the process
+    /// if the node is still running 5 s after the order.
     ///
     /// # Errors
     /// The system has no thread left, or refuses to handle signals.
@@ -78,8 +78,8 @@ impl ShutdownWatchdog {
     }
 }
 
-/// By a signal that nothing delays: at an orderly exit destructors of RocksDB would wait for its
-/// threads, which wait for the file system.
+/// Ends the process by a signal, which nothing delays. At an orderly exit, destructors of RocksDB
+/// would wait for its threads, and these wait for the file system.
 fn force_exit(node: &str) {
     tracing::error!(
         node,
@@ -92,7 +92,7 @@ fn force_exit(node: &str) {
     if let Err(error) = kill_process(getpid(), Signal::KILL) {
         tracing::error!(%error, "the process cannot end itself");
     }
-    // Process 1 of a container is spared by its own signals, and ends by a fault.
+    // Process 1 of a container ignores its own signals, so a fault ends it.
     std::process::abort();
 }
 

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-/// Probes that a silent machine may leave unanswered.
+/// Maximum number of probes that a silent machine may leave unanswered.
 const PROBES: u32 = 3;
 
-/// Makes the kernel ask the machine at the other end for a sign of life: after `idle` without
-/// any, and then every quarter of it. A connection says nothing when its other end loses its
-/// power or its network. A connection that is only read from would stay, and keep its
-/// descriptor, for as long as this process runs. A process that stands still is no such case:
-/// its machine answers. Where data waits to be acknowledged, the time limit of that decides.
+/// Makes the kernel probe the machine at the other end after `idle` without any sign of life, and
+/// then every quarter of `idle`. A connection stays open silently when the machine at its other end
+/// loses power or its network. If this process only reads from such a connection, the connection
+/// would keep its descriptor for as long as the process runs. A paused process at the other end is
+/// no such case, because its machine answers the probes. While sent data waits to be acknowledged,
+/// the time limit of that data applies instead.
 ///
 /// # Errors
 /// If the socket is broken already.

@@ -1,4 +1,4 @@
-//! Nodes on loopback: a client is served, a bad one harms only itself.
+//! Tests of nodes on loopback: a client is served, and a bad client harms only itself.
 
 use std::net::{TcpListener as StdListener, TcpStream as StdStream};
 use std::path::Path;
@@ -24,7 +24,7 @@ mod limits;
 mod timeouts;
 mod tokens;
 
-/// A node on a thread of its own.
+/// A node that runs on a thread of its own.
 struct Running {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<(), NodeError>>>,
@@ -60,7 +60,7 @@ impl Running {
         running
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the node ends by itself.
     fn ended(mut self) -> Result<(), NodeError> {
         self.thread.take().expect("ended once").join().unwrap()
     }
@@ -71,8 +71,7 @@ impl Running {
     }
 }
 
-/// Compares the hash of a process that does not know the secret with those of two nodes.
-/// Asks for what is in force for reads under leases, too.
+/// Request for a status that includes the configuration in force for reads under leases.
 fn with_leases() -> StatusRequest {
     StatusRequest {
         leases: true,
@@ -100,7 +99,7 @@ fn every_node_hashes_keys_by_a_secret_of_its_own() {
     assert!(all[0] != all[1] && all[1] != all[2] && all[2] != all[0]);
 }
 
-/// Distinct ports that are free now, `count` of them, of the kernel's choice.
+/// Returns `count` distinct ports that are free now, chosen by the kernel.
 fn ports(count: usize) -> Vec<u16> {
     let listeners = (0..count).map(|_| StdListener::bind("127.0.0.1:0").unwrap());
     let listeners: Vec<StdListener> = listeners.collect();
@@ -136,7 +135,7 @@ async fn connect(config: &ClusterConfig) -> Client {
     Client::connect(options).await.unwrap()
 }
 
-/// A connection on which the greetings have been exchanged.
+/// Returns a connection on which the greetings have been exchanged.
 async fn greeted(config: &ClusterConfig) -> TcpStream {
     let mut stream = TcpStream::connect(&config.nodes[0].client).await.unwrap();
     let mut buffer = BytesMut::new();
@@ -147,7 +146,7 @@ async fn greeted(config: &ClusterConfig) -> TcpStream {
     stream
 }
 
-/// Sends `bytes` and reads the refusal, to the end of the connection.
+/// Sends `bytes` and reads the refusal, then reads to the end of the connection.
 async fn refused(mut stream: TcpStream, bytes: &[u8]) -> (ErrorCode, String) {
     stream.write_all(bytes).await.unwrap();
     let mut reader = FrameReader::new(&mut stream);
@@ -309,7 +308,7 @@ fn a_client_that_ends_its_requests_gets_the_answers_that_are_due() {
             answered.insert(response.id);
         }
         assert!(answered.into_iter().eq(1..=PUTS), "then it is closed");
-        // Only the connection that asks is left.
+        // Only the requesting connection is left.
         while counted(&connect(&config).await, "clients").await > 1 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -317,7 +316,7 @@ fn a_client_that_ends_its_requests_gets_the_answers_that_are_due() {
     node.stop().unwrap();
 }
 
-/// Value of a node's counter of this name.
+/// Returns the value of a node's counter of this name.
 async fn counted(client: &Client, name: &str) -> u64 {
     let status = client.raw().status(Default::default()).await.unwrap();
     let found = status.counters.iter().find(|counter| counter.name == name);
@@ -326,7 +325,7 @@ async fn counted(client: &Client, name: &str) -> u64 {
         .value
 }
 
-/// Waits until a node has counted something.
+/// Waits until this counter of a node is above 0.
 async fn until_counted(client: &Client, name: &str) {
     while counted(client, name).await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -342,7 +341,7 @@ fn requests(ids: std::ops::RangeInclusive<u64>, op: &Op) -> BytesMut {
     bytes
 }
 
-/// Three values of 1 MiB, so that a scan is of 3.
+/// Puts three values of 1 MiB, so that a scan returns 3 MiB.
 async fn put_large(client: &Client) {
     for key in ["a", "b", "c"] {
         client.put(key, vec![7; 1 << 20]).await.unwrap();
@@ -366,7 +365,7 @@ fn a_client_that_reads_nothing_takes_little_and_holds_up_nobody() {
         until_counted(&client, "clients_paused").await;
         client.put("k", "v").await.unwrap();
         assert!(client.get("k").await.unwrap().is_some());
-        // It only had to be patient: every answer is there when it reads.
+        // The connection was only paused: every answer arrives when the client reads.
         let mut reader = FrameReader::new(&mut lazy);
         for id in 1..=SCANS {
             let response: Response = reader.next().await.unwrap().unwrap();
@@ -375,7 +374,8 @@ fn a_client_that_reads_nothing_takes_little_and_holds_up_nobody() {
                 other => panic!("{} instead of {id}: {other:?}", response.id),
             }
         }
-        // Those of 16 MiB charged, and of the client that wrote.
+        // The bytes include the answers within the 16 MiB charged, and those of the client that
+        // wrote.
         let most = counted(&client, "client_bytes_unread_most").await;
         assert!((3 * MIB..20 * MIB).contains(&most), "{most} bytes");
         assert_eq!(counted(&client, "clients_given_up").await, 0);
@@ -383,8 +383,7 @@ fn a_client_that_reads_nothing_takes_little_and_holds_up_nobody() {
     node.stop().unwrap();
 }
 
-/// Everything that the client has sent is here whole when it takes the answers that were in the
-/// way.
+/// All requests of the client have arrived whole when it takes the answers that blocked them.
 #[test]
 fn a_client_that_reads_at_last_waits_for_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -491,7 +490,7 @@ fn an_unknown_node_is_told_the_known_ones() {
     assert!(message.contains("\"XX\"") && message.contains("CA, JP"));
 }
 
-/// Writes at every node: they all take part then.
+/// Writes at every node, so that all of them take part.
 async fn put_at_each(config: &ClusterConfig) {
     for node in &config.nodes {
         let client = Client::connect(ClientOptions::new(&node.client));
@@ -514,7 +513,7 @@ fn a_node_whose_directory_was_emptied_stops_and_says_why() {
     for part in [directory.to_str().unwrap(), "another one before", "a copy"] {
         assert!(message.contains(part), "{part:?} is not in {message:?}");
     }
-    // It does what it says.
+    // The test follows the advice of the message.
     std::fs::remove_dir_all(&directory).unwrap();
     std::fs::rename(&saved, &directory).unwrap();
     let third = start("BR");
@@ -768,8 +767,8 @@ fn a_status_tells_all_that_was_asked_for_at_once() {
     node.stop().unwrap();
 }
 
-/// Sends reads of these keys together, numbered from `first` on, and returns how each was
-/// served.
+/// Sends reads of these keys together, numbered from `first` on, and returns the path by which each
+/// was served.
 async fn get_together(stream: &mut TcpStream, first: u64, keys: &[String]) -> Vec<WirePath> {
     let mut bytes = BytesMut::new();
     for (id, key) in (first..).zip(keys) {
@@ -790,7 +789,8 @@ async fn get_together(stream: &mut TcpStream, first: u64, keys: &[String]) -> Ve
     paths
 }
 
-/// Asks for these at once; the hint in each answer, by the request's id.
+/// Sends these requests together. Returns the hint in each answer, in the order of the requests'
+/// ids.
 async fn hints(config: &ClusterConfig, requests: Vec<Request>) -> Vec<Option<Hint>> {
     let mut stream = greeted(config).await;
     let mut bytes = BytesMut::new();
@@ -829,7 +829,7 @@ fn who_holds_a_key_and_who_leads_is_told_to_whoever_asks() {
     ];
     let hints = block_on(async {
         connect(&config).await.put("k", "v").await.unwrap();
-        // Until the first configuration is known nobody holds anything.
+        // Until the first configuration is known, no replica holds a lease.
         while hints(&config, vec![asked[0].clone()]).await[0].is_none_or(|it| it.holders == 0) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -854,7 +854,7 @@ fn processor_time_is_counted() {
     node.stop().unwrap();
 }
 
-/// Messages that a node could not send.
+/// Returns the number of messages that a node could not encode.
 async fn unsendable(client: &Client) -> u64 {
     let counters = client
         .raw()
@@ -886,8 +886,8 @@ fn answers_to_reads_that_a_follower_forwards_together_are_split() {
                 .unwrap();
         }
         let mut follower = greeted(&config).await;
-        // A read that is asked again is confirmed by a majority instead. The leader's
-        // lease may not be there at first, or end on a slow machine.
+        // A repeated read is confirmed by a majority instead. The leader's lease may not exist yet,
+        // or may end on a slow machine.
         for round in 0.. {
             let first = 1 + round * keys.len() as u64;
             let paths = get_together(&mut follower, first, &keys).await;
@@ -944,7 +944,7 @@ fn garbage_on_the_peers_port_harms_nobody() {
             let mut stream = TcpStream::connect(&config.nodes[0].peer).await.unwrap();
             stream.write_all(garbage).await.unwrap();
             let mut answer = Vec::new();
-            // Closed, with or without a word.
+            // The connection is closed, with or without a message.
             let _ = stream.read_to_end(&mut answer).await;
         }
         connect(&config).await.put("k", "v").await.unwrap();
@@ -952,8 +952,8 @@ fn garbage_on_the_peers_port_harms_nobody() {
     node.stop().unwrap();
 }
 
-/// Whether the kernel asks the other end of this connection for signs of life, seen from the
-/// node's end: its line in the table of connections has a timer of kind 2.
+/// Whether the kernel probes the other end of this connection, seen from the node's end: its line
+/// in the table of connections then has a timer of kind 2.
 #[cfg(target_os = "linux")]
 fn is_asked_for_life(stream: &TcpStream) -> bool {
     let hex = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
@@ -967,8 +967,8 @@ fn is_asked_for_life(stream: &TcpStream) -> bool {
     own.any(|found| found[5].starts_with("02:"))
 }
 
-/// A machine that loses its power closes nothing: without questions its connections would
-/// stay, and each partition would take a place on the peers' port for good.
+/// A machine that loses power closes no connection. Without probes its connections would stay, and
+/// each partition would permanently take a slot on the peers' port.
 #[cfg(target_os = "linux")]
 #[test]
 fn machines_that_fall_silent_are_asked_whether_they_are_there() {
@@ -994,7 +994,8 @@ fn machines_that_fall_silent_are_asked_whether_they_are_there() {
             FrameReader::new(&mut peer).next().await.unwrap();
         assert_eq!(greeting.unwrap().refusal, "", "welcome");
         for stream in [client, peer] {
-            // Not before what the node has sent is acknowledged.
+            // The timer is of this kind only after the bytes that the node has sent are
+            // acknowledged.
             while !is_asked_for_life(&stream) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

@@ -1,5 +1,5 @@
-//! Costs of the core by itself: a local read, and a write or a merge of fields through the log of a
-//! single replica. Sockets, disk and the wire form are not in these figures.
+//! Benchmarks of the core alone: a local read, and a write or a merge of fields through the log of
+//! a single replica. The figures do not include sockets, disk and the wire form.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use leasehold_replica::shell::{self, FencedReply, Host};
 use leasehold_replica::{Input, Replica, Settings};
 use leasehold_wire::{Command, Field, Outcome, Path, command::Op};
 
-/// A replica that leads alone, and everything it asked for done at once.
+/// Replica that leads a cluster of one, whose requests to its host are done immediately.
 struct Alone {
     replica: Replica,
     now: Time,
@@ -22,10 +22,10 @@ struct Alone {
     done: Done,
 }
 
-/// Effects that were done for a replica.
+/// Host that performs the actions of a replica immediately.
 #[derive(Default)]
 struct Done {
-    /// Persists of which the replica has not heard.
+    /// Persists that were not yet reported to the replica as durable.
     persisted: Vec<Sequence>,
     /// Number of clients that were answered.
     answered: usize,
@@ -72,7 +72,8 @@ impl Alone {
         alone
     }
 
-    /// Returns how many clients were answered.
+    /// Passes an input to the replica, and performs its actions until no persist is left. Returns
+    /// the number of clients that were answered.
     fn input(&mut self, input: Input) -> usize {
         self.done.answered = 0;
         self.replica.step(self.now, input, &mut self.actions);
@@ -172,7 +173,7 @@ fn merges(criterion: &mut Criterion) {
             bencher.iter_batched(
                 || merge(vec![field(fields / 2)]),
                 |input| {
-                    // Merges have a part of the time.
+                    // The clock advances because merges may use only a part of the time.
                     alone.now = alone.now + Duration::from_millis(1);
                     assert_eq!(alone.input(black_box(input)), 1);
                 },

@@ -1,4 +1,4 @@
-//! Demand that a leader reports to a client that asks which strategy would do best.
+//! Report of demand by a leader, for a client that needs to know which strategy would do best.
 
 use leasehold_leases::advice::{Profile, ProfileBuilder, ProfilePass};
 use leasehold_leases::latency::RoundTrips;
@@ -8,16 +8,16 @@ use leasehold_wire as wire;
 use super::Replica;
 use super::settings::AcceptReplies;
 
-/// Looks at all keys in demand, in slices. It changes nothing at the replica.
+/// A pass over all keys in demand, in slices. It changes nothing at the replica.
 #[derive(Debug)]
 pub struct DemandPass {
     gathering: ProfilePass,
-    /// The leadership to which the demand was reported.
+    /// Ballot of the leader to which the demand was reported.
     ballot: Ballot,
 }
 
 impl Replica {
-    /// Begins to look at the demand; `None` if this replica does not lead.
+    /// Begins a pass over the demand; `None` if this replica does not lead.
     pub fn begin_demand_pass(&self) -> Option<DemandPass> {
         let ballot = self.leads_at()?;
         let n = self.ctx.settings.n;
@@ -26,15 +26,16 @@ impl Replica {
         Some(DemandPass { gathering, ballot })
     }
 
-    /// Whether a pass may go on: what was reported is forgotten when leadership ends.
+    /// Whether a pass may continue. It may not once leadership has ended, because the reported
+    /// demand is then forgotten.
     pub fn may_go_on(&self, pass: &DemandPass) -> bool {
         self.leads_at() == Some(pass.ballot)
     }
 
-    /// Looks at up to `keys` more keys. Returns whether those were all.
+    /// Looks at up to `keys` more keys. Returns whether no keys are left.
     ///
     /// # Panics
-    /// If the pass may not go on.
+    /// If the pass may not continue.
     pub fn look_at_demand(&self, pass: &mut DemandPass, keys: usize) -> bool {
         assert!(self.may_go_on(pass), "the demand is of this leadership");
         let holders = |key: &[u8]| self.configs().holders(key);
@@ -42,11 +43,11 @@ impl Replica {
         pass.gathering.look(demand, holders, keys)
     }
 
-    /// Returns what a pass has found, once all keys were looked at; replicas are named by their
-    /// index.
+    /// Returns the demand that a pass has found, once it has looked at all keys. Replicas are named
+    /// by their index.
     ///
     /// # Panics
-    /// If the pass may not go on.
+    /// If the pass may not continue.
     pub fn finish_demand_pass(&self, pass: DemandPass) -> wire::Demand {
         assert!(self.may_go_on(&pass), "the demand is of this leadership");
         let configs = self.configs();
@@ -99,7 +100,8 @@ fn describe(profile: &Profile) -> wire::Demand {
     }
 }
 
-/// Settings of strategies: those of the first range that has them, or else the defaults.
+/// Adds the settings of strategies to `described`: those of the first range that has them, or else
+/// the defaults.
 fn with_settings(described: wire::Demand, strategies: &[StrategySpec]) -> wire::Demand {
     let cost = strategies.iter().find_map(|spec| match spec {
         StrategySpec::Cost(settings) => Some(*settings),

@@ -1,13 +1,13 @@
 //! Encodes messages and records of the core for the wire and for disk.
 //!
-//! Bytes come from outside: from a peer of another version, or from a disk that
-//! has lost a bit. So everything decoded here is checked before the core sees
-//! it, in particular that no number is so large that counting on from it
-//! overflows, and that no replica id leaves a [`leasehold_leases::ReplicaSet`].
+//! Bytes come from outside: from a peer with another version, or from a disk with a flipped bit. So
+//! everything decoded here is checked before the core sees it. In particular, no number may be so
+//! large that counting up from it overflows, and no replica id may be outside a
+//! [`leasehold_leases::ReplicaSet`].
 //!
-//! A batch goes to every replica and to disk, so it is encoded once, and a batch
-//! that came from elsewhere is passed on in the bytes it came in. Decoding does
-//! not copy: keys and values share the memory of the frame.
+//! A batch is sent to every replica and written to disk, so it is encoded only once. A batch
+//! received from another replica is passed on in the bytes in which it arrived. Decoding does not
+//! copy: keys and values share the memory of the frame.
 
 mod batch;
 mod check;
@@ -34,63 +34,63 @@ pub use self::disk::{
 use self::check::{number, replica};
 use crate::message::Envelope;
 
-/// The messages of `proto/peer.proto`, not yet checked. Some are written and read
-/// by hand.
+/// Messages of `proto/peer.proto` that are not yet checked. Some of them are encoded and decoded by
+/// hand.
 #[allow(missing_docs, dead_code, clippy::all)]
 pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/leasehold.peer.rs"));
 }
 
-/// Reason why bytes are not a message, or why a message cannot become bytes.
+/// Reason why bytes are not a valid message, or why a message cannot be encoded.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CodecError {
-    /// Not the encoding of anything.
+    /// The bytes are not the encoding of any message.
     #[error("malformed: {0}")]
     Malformed(#[from] prost::DecodeError),
     /// A required part is missing.
     #[error("{field} is missing")]
     Missing {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
     },
-    /// A number so large that counting on from it could overflow.
+    /// A number is so large that counting up from it could overflow.
     #[error("{field} is {found}, the limit is {limit}")]
     OutOfRange {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// Number that it holds.
+        /// Number that the field holds.
         found: u64,
-        /// The largest value allowed.
+        /// Largest number allowed.
         limit: u64,
     },
-    /// A value outside an enumeration.
+    /// A number is not a value of its enumeration.
     #[error("{field} is {found}, which this version does not know")]
     Unknown {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// Number that it holds.
+        /// Number that the field holds.
         found: i32,
     },
-    /// Parts that contradict each other.
+    /// Parts of the message contradict each other.
     #[error("{field}: {problem}")]
     Inconsistent {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
         /// Description of the contradiction.
         problem: &'static str,
     },
-    /// More than a frame may hold.
+    /// The message is longer than a frame may be.
     #[error("a message of {length} bytes, the limit is {FRAME_BYTES_MAX} bytes")]
     TooLong {
-        /// Bytes needed.
+        /// Number of bytes that the encoded message has.
         length: usize,
     },
 }
 
-/// Appends `envelope` to `buffer` as one frame: length, then message.
+/// Appends `envelope` to `buffer` as one frame: the length, then the message.
 ///
 /// # Errors
-/// `TooLong`, and then `buffer` is as it was.
+/// `TooLong` if the message does not fit into a frame. `buffer` is then unchanged.
 pub fn encode_envelope(envelope: Envelope, buffer: &mut BytesMut) -> Result<(), CodecError> {
     let encoded = wire_envelope(envelope);
     let length = encoded.encoded_len();
@@ -117,10 +117,10 @@ fn wire_envelope(envelope: Envelope) -> proto::Envelope {
     }
 }
 
-/// The envelope in a frame, its length prefix taken off.
+/// Decodes the envelope in a frame without its length prefix.
 ///
 /// # Errors
-/// Any but `TooLong`, naming the field.
+/// Any error except `TooLong`. It names the field.
 pub fn decode_envelope(frame: Bytes) -> Result<Envelope, CodecError> {
     let envelope = proto::Envelope::decode(frame)?;
     let said = check::present("envelope.message", envelope.message)?;

@@ -1,4 +1,4 @@
-//! Identity of this replica, and its knowledge of the others. Every part may look here.
+//! Identity of this replica, and its knowledge of the others. Every part may read it.
 
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -11,28 +11,29 @@ use super::message::{Envelope, Message};
 use super::settings::Settings;
 use super::status::ShortTimeout;
 
-/// Maximum timeout: an answer that takes longer than this is waited for in vain.
+/// Maximum timeout for a majority's answers. Answers that take longer are not waited for.
 const MAJORITY_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
 /// Knowledge of another replica.
 #[derive(Clone, Debug, Default)]
 struct Peer {
     incarnation: Incarnation,
-    /// Smoothed round trip; `None` until measured.
+    /// Smoothed round trip; `None` if none was measured.
     rtt: Option<Duration>,
-    /// When anything last came from it, or this run began.
+    /// Time at which a message last came from it; the beginning of this run if none came.
     last_contact: Time,
-    /// Average wait of clients if the peer led, in ms, as it says; 0: it should not lead.
+    /// Average wait of clients if the peer led, in ms, as the peer reports it; 0 if it should not
+    /// lead.
     cost_ms: u32,
 }
 
-/// A message of a peer, against what was known of that peer before.
+/// Comparison of a peer's message with what was known of that peer before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerContact {
-    /// It is from a later run of the peer than the one known.
+    /// Whether the message is from a later run of the peer than the one known.
     pub(super) is_later_run: bool,
-    /// Time at which the peer was heard before, if it has started again since or was silent for a
-    /// `health_gap`.
+    /// Time at which the peer was last heard before; `None` unless it has restarted since or was
+    /// silent for a `health_gap`.
     pub(super) interrupted: Option<Time>,
 }
 
@@ -44,15 +45,15 @@ pub(super) struct ReplicaContext {
     pub(super) members: Membership,
     /// Whether the storage takes writes.
     pub(super) writable: bool,
-    /// Whether the clock is to be believed.
+    /// Whether the clock is trusted.
     pub(super) clock_trusted: bool,
-    /// By replica.
+    /// Knowledge of each replica, by its index.
     peers: Vec<Peer>,
 }
 
 impl Hash for ReplicaContext {
-    /// The time at which a peer was heard decides only which replica to suspect: not before the
-    /// horizon.
+    /// Omits the times at which peers were heard: they only decide which replica to suspect, and
+    /// not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.incarnation, self.writable, self.clock_trusted).hash(state);
         for peer in &self.peers {
@@ -62,7 +63,7 @@ impl Hash for ReplicaContext {
 }
 
 impl ReplicaContext {
-    /// This run of a replica, which has heard of nobody.
+    /// Returns the context of a new run, which has heard no other replica yet.
     pub(super) fn new(now: Time, settings: Settings, incarnation: Incarnation) -> ReplicaContext {
         let peer = Peer {
             last_contact: now,
@@ -82,23 +83,24 @@ impl ReplicaContext {
         self.settings.me
     }
 
-    /// The other members, rising.
+    /// Returns the other members, in rising order.
     pub(super) fn others(&self) -> impl Iterator<Item = ReplicaId> + use<> {
         self.members.others(self.me()).iter()
     }
 
-    /// A silence that shows a peer to be unhealthy: a leader would lose leadership by it.
+    /// Returns the duration of silence that shows a peer to be unhealthy. A leader that was silent
+    /// for this long would lose leadership.
     pub(super) fn health_gap(&self) -> Duration {
         let timing = &self.settings.timing;
         timing.election_timeout.max(timing.ping * 2)
     }
 
-    /// Whether messages of `from` are those of another member.
+    /// Whether `from` is another member.
     pub(super) fn is_other(&self, from: ReplicaId) -> bool {
         self.members.is_member(from) && from != self.me()
     }
 
-    /// A message of this run of a peer came.
+    /// Notes a message of a peer that its run `incarnation` sent.
     pub(super) fn note_contact(
         &mut self,
         now: Time,
@@ -120,9 +122,9 @@ impl ReplicaContext {
         }
     }
 
-    /// Whether a message is from the run of its sender that is known here, and for
-    /// this run. Lease messages, forwarded requests and what is fetched must be
-    /// (protocol §0). An acceptance of an earlier run stays valid, with its tag.
+    /// Whether a message is from the run of its sender that is known here, and for this run. Lease
+    /// messages, forwarded requests and fetched entries must be (protocol §0). An acceptance of an
+    /// earlier run stays valid, with its tag.
     pub(super) fn is_current(&self, envelope: &Envelope) -> bool {
         let known = self.incarnation_of(envelope.from);
         envelope.from_incarnation == known && envelope.to_incarnation == self.incarnation
@@ -130,12 +132,12 @@ impl ReplicaContext {
             || off(Rule::H37Life)
     }
 
-    /// The run of a peer that is known here; 0 if none.
+    /// Returns the run of a peer that is known here; 0 if none is known.
     pub(super) fn incarnation_of(&self, peer: ReplicaId) -> Incarnation {
         self.peers[peer.index()].incarnation
     }
 
-    /// A ping that this replica sent at `stamp` was answered.
+    /// Notes the answer to a ping that this replica sent at `stamp`.
     pub(super) fn note_rtt(&mut self, now: Time, from: ReplicaId, stamp: u64) {
         assert!(
             self.is_other(from),
@@ -146,7 +148,7 @@ impl ReplicaContext {
         peer.rtt = Some(peer.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
     }
 
-    /// A peer says what clients would wait if it led.
+    /// Notes the average wait of clients if the peer led, as the peer reports it.
     pub(super) fn note_cost(&mut self, from: ReplicaId, cost_ms: u32) {
         assert!(
             self.is_other(from),
@@ -155,9 +157,10 @@ impl ReplicaContext {
         self.peers[from.index()].cost_ms = cost_ms;
     }
 
-    /// Average wait of a client of any site for a write if this replica led, in ms, without the
-    /// holders of leases: the round trip to here, and the one from here to the nearest majority. At
-    /// least 1; `None` until enough round trips are measured.
+    /// Returns the average wait of a client of any site for a write if this replica led, in ms,
+    /// without the wait for the holders of leases. It is the round trip from the client to this
+    /// replica, plus the one from this replica to the nearest majority. It is at least 1; `None`
+    /// until enough round trips are measured.
     pub(super) fn cost_ms(&self) -> Option<u32> {
         let commit = self.majority_rtt()?;
         let rtts = self.peers.iter().filter_map(|peer| peer.rtt);
@@ -166,7 +169,8 @@ impl ReplicaContext {
         u32::try_from((commit + mean).as_millis() + 1).ok()
     }
 
-    /// The round trip to the nearest majority, once enough are measured.
+    /// Returns the round trip to the nearest majority; `None` until enough round trips are
+    /// measured.
     fn majority_rtt(&self) -> Option<Duration> {
         let mut rtts: SmallVec<[Duration; 8]> = self.peers.iter().filter_map(|p| p.rtt).collect();
         rtts.sort_unstable();
@@ -176,29 +180,30 @@ impl ReplicaContext {
         }
     }
 
-    /// The election timeout, if it is less than two round trips to the nearest majority.
+    /// Returns the election timeout if it is less than two round trips to the nearest majority.
     pub(super) fn short_timeout(&self) -> Option<ShortTimeout> {
         let (rtt, set) = (self.majority_rtt()?, self.settings.timing.election_timeout);
         (set < rtt * 2).then_some(ShortTimeout { set, rtt })
     }
 
-    /// Timeout for a majority's answers: an election timeout, or two round trips to the nearest
-    /// majority where that takes longer.
+    /// Returns the timeout for a majority's answers: an election timeout, or two round trips to the
+    /// nearest majority if these take longer.
     pub(super) fn majority_timeout(&self) -> Duration {
         let answers = self.majority_rtt().unwrap_or_default() * 2;
         let timeout = self.settings.timing.election_timeout;
         timeout.max(answers.min(MAJORITY_TIMEOUT_MAX))
     }
 
-    /// Whether a peer was heard of lately.
+    /// Whether a peer was heard lately.
     pub(super) fn is_heard(&self, now: Time, peer: ReplicaId) -> bool {
         let timing = &self.settings.timing;
         let timeout = timing.election_timeout.max(timing.ping * 3);
         now.since(self.peers[peer.index()].last_contact) < timeout
     }
 
-    /// Number of other replicas that should campaign before this one: those heard of lately that
-    /// would serve the sites better, and `preferred`. Not `silent`, the leader that is gone.
+    /// Returns the number of other replicas that should campaign before this one. These are the
+    /// replicas that were heard lately and would serve the sites better, and `preferred`. The
+    /// leader that is gone, `silent`, is not included.
     pub(super) fn rank(
         &self,
         now: Time,
@@ -223,16 +228,17 @@ impl ReplicaContext {
         better.count() as u32
     }
 
-    /// The other replicas that would lead well, as they say.
+    /// Returns the other replicas that report that they would lead well.
     pub(super) fn fit(&self) -> ReplicaSet {
         let fit = |other: &ReplicaId| self.peers[other.index()].cost_ms > 0;
         self.others().filter(fit).collect()
     }
 
-    /// Returns the other replica of `among` that should lead next: of those heard of lately the one
-    /// that would serve the sites best.
+    /// Returns the other replica of `among` that should lead next. Of those that were heard lately
+    /// it is the one that would serve the sites best.
     pub(super) fn successor(&self, now: Time, among: ReplicaSet) -> Option<ReplicaId> {
-        // A leader that hears nobody resigns after its timeout: all are silent for as long.
+        // A leader that hears no other replica resigns after its timeout. All others have then been
+        // silent for that long.
         let timing = &self.settings.timing;
         let timeout = (timing.ping * 3).max(self.majority_timeout() + timing.heartbeat * 3);
         let others = self.others().filter(|other| among.contains(*other));
@@ -247,38 +253,39 @@ impl ReplicaContext {
         })
     }
 
-    /// Maximum duration of a leadership transfer: two round trips are enough to commit what is
-    /// proposed and to hear of the transfer target's campaign, and each may wait for a heartbeat.
+    /// Returns the maximum duration of a leadership transfer. Two round trips are enough to commit
+    /// everything proposed and to receive the transfer target's campaign, and each may wait for a
+    /// heartbeat.
     pub(super) fn transfer_timeout(&self) -> Duration {
         (self.rtt_max() + self.settings.timing.heartbeat) * 2
     }
 
-    /// The longest round trip measured.
+    /// Returns the longest round trip that was measured; zero if none was.
     pub(super) fn rtt_max(&self) -> Duration {
         let measured = self.peers.iter().filter_map(|peer| peer.rtt);
         measured.max().unwrap_or(Duration::ZERO)
     }
 
-    /// The smoothed round trip to a peer, once it is measured.
+    /// Returns the smoothed round trip to a peer; `None` until it is measured.
     pub(super) fn rtt(&self, peer: ReplicaId) -> Option<Duration> {
         self.peers.get(peer.index())?.rtt
     }
 
-    /// Returns the other replica of `among` with the shortest round trip. A configuration comes
-    /// from peers: it may name a replica that is no member.
+    /// Returns the other replica of `among` with the shortest round trip. `among` may come from a
+    /// peer's configuration and so name a replica that is no member.
     pub(super) fn nearest(&self, among: ReplicaSet) -> Option<ReplicaId> {
         let others = among.iter().filter(|replica| *replica != self.me());
         let measured = others.filter_map(|replica| Some((self.rtt(replica)?, replica)));
         measured.min().map(|(_, replica)| replica)
     }
 
-    /// Whether this replica could keep its promise to itself, and would be heard.
+    /// Whether this replica could keep its promise to itself, and is likely to be heard.
     pub(super) fn may_campaign(&self, now: Time) -> bool {
         self.writable && !self.is_deaf(now)
     }
 
-    /// Whether too few others for a majority have been heard of lately. A replica that can
-    /// send but not receive would lead for ever without a commit, or stop every other
+    /// Whether too few others for a majority have been heard lately. Without this check, a replica
+    /// that can send but not receive would lead forever without a commit, or depose every other
     /// leader with its campaigns.
     pub(super) fn is_deaf(&self, now: Time) -> bool {
         let timing = &self.settings.timing;
@@ -290,7 +297,7 @@ impl ReplicaContext {
             .is_quorum(heard.union(ReplicaSet::one(self.me())))
     }
 
-    /// A message to `to`, with both incarnations.
+    /// Wraps a message to `to` with the incarnations of both replicas.
     pub(super) fn envelope(&self, to: ReplicaId, message: Message) -> Envelope {
         assert!(self.is_other(to), "messages go to other members");
         Envelope {

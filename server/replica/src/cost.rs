@@ -1,13 +1,14 @@
-//! Processor time that a request costs a replica, on one scale for every queue and every event-loop
-//! iteration.
+//! Processor time that a request costs a replica. All queues and event-loop iterations use this
+//! scale.
 //!
-//! Nothing else decides how much of a queue or an iteration a request takes: a limit in bytes says
-//! little about a thousand keys of one byte, and a limit in entries says little about one value of
-//! a mebibyte. A *unit* is the time that a replica takes for one byte of a large put: 6.6 ns on the
-//! machine of `results/charges`, where `benchmarks/charges.sh` compares these figures with measured
-//! processor time.
+//! No other measure decides how much of a queue or an iteration a request takes. A limit in bytes
+//! says little about a thousand keys of one byte, and a limit in entries says little about one
+//! value of a mebibyte. A *unit* is the time that a replica takes for one byte of a large put. That
+//! is 6.6 ns on the machine of `results/charges`, where `benchmarks/charges.sh` compares these
+//! figures with measured processor time.
 //!
-//! `replica::size_estimate` is another scale: bytes of memory, of messages and of disk.
+//! `replica::size_estimate` is another scale: it estimates bytes of memory, of messages and of
+//! disk.
 
 use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
@@ -19,44 +20,48 @@ use crate::size_estimate::command_size_estimate;
 #[cfg(test)]
 mod tests;
 
-/// Units of a request that is answered without the log, whatever it holds.
+/// Units of a request that is answered without the log, independent of its content.
 const READ: usize = 300;
-/// Units of a read that another replica answers, or confirms: a message to it, and its answer.
+/// Units of a read that another replica answers or confirms: they cover the message to that replica
+/// and its answer.
 const PASSED_ON: usize = 1000;
-/// Units of a command that goes through the log: the messages, the sync and the answer.
+/// Units of a command that goes through the log: they cover the messages, the sync and the answer.
 const LOGGED: usize = 2000;
-/// Units of a command in a batch, beside what it holds.
+/// Units of a command in a batch, without its content.
 const BATCHED: usize = 128;
-/// Units of a key that is written: it is marked, stored, unmarked and checkpointed.
+/// Units of a key that is written: they cover marking, storing, unmarking and checkpointing it.
 const WRITTEN: usize = 400;
 /// Units of a field that is merged into a record.
 const MERGED: usize = 70;
-/// Units of a key that is looked up, found or not.
+/// Units of a key that is looked up, whether or not it is found.
 const LOOKED_UP: usize = 60;
 /// Units of an entry that a scan walks over.
 const SCANNED: usize = 25;
-/// Bytes that are decoded, compared, copied or encoded in one unit, and are not written.
+/// Number of bytes that are decoded, compared, copied or encoded in one unit, if they are not
+/// written.
 const PASSED_BYTES: usize = 16;
 
-/// Units of a refusal, which leaves by itself.
+/// Units of a refusal. It is sent in a message of its own.
 const REFUSED: usize = 300;
-/// Units of a status: the counters, and the state of each peer.
+/// Units of a status without its optional parts: they cover the counters and the state of each
+/// peer.
 const STATUS: usize = 1600;
-/// Units of a key range in a status.
+/// Units of each key range in a status that describes leases.
 const RANGE: usize = 60;
-/// Units of a status that tells of demand, beside the keys: the costs of all holders are compared.
+/// Units that a report of demand adds to a status, besides those of its keys: the costs of all
+/// holders are compared.
 const DEMAND: usize = 4500;
-/// Units of a key in demand, of which a status tells.
+/// Units of each key in a status that reports demand.
 const IN_DEMAND: usize = 5;
-/// Units of a request to change leases that changes nothing.
+/// Units of a request to change leases if it changes nothing.
 const LEASE: usize = 3000;
-/// Units of a change of leases: a configuration, and the promises under it.
+/// Units of a change of leases: they cover a configuration and the promises under it.
 const CONFIGURATION: usize = 60_000;
 
-/// Cost of a request, by what it makes a replica do.
+/// Cost of a request, split by the kinds of work that it causes at a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Units of the request as a whole, whatever it holds: receiving, passing on, answering.
+    /// Units of receiving, passing on and answering the request, independent of its content.
     pub handling: usize,
     /// Number of keys that are written.
     pub written: usize,
@@ -66,16 +71,16 @@ pub struct Cost {
     pub lookups: usize,
     /// Number of entries that a scan walks over.
     pub scanned: usize,
-    /// Bytes of keys and values that are written.
+    /// Number of bytes of the keys and values that are written.
     pub bytes_written: usize,
-    /// Bytes that are only received or sent: names of keys that are read, and answers.
+    /// Number of bytes that are only received or sent: names of keys that are read, and answers.
     pub bytes_passed: usize,
 }
 
-/// A request, with the state that its cost depends on.
+/// A request, with the part of a replica's state that its cost depends on.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
-    /// A command of a client; a read is answered here.
+    /// A command of a client; a read is charged as one that this replica answers.
     Command(&'a Command),
     /// A read of a client, and the path that it takes.
     Read(&'a Command, Path),
@@ -87,12 +92,12 @@ pub enum Request<'a> {
     Lease {
         /// The request.
         request: &'a LeaseRequest,
-        /// Sizes of the state that answers it.
+        /// Sizes of the state from which the answer is made.
         sizes: Sizes,
-        /// Something of it is not in force yet.
+        /// Whether some part of the request is not in force yet.
         changes: bool,
     },
-    /// A request of so many bytes that is refused before it reaches the replica.
+    /// A request that is refused before it reaches the replica, with its number of bytes.
     Refused(usize),
 }
 
@@ -101,9 +106,9 @@ pub enum Request<'a> {
 pub struct Sizes {
     /// Number of key ranges with a strategy of their own.
     pub ranges: usize,
-    /// Bytes of the first keys of all ranges.
+    /// Total number of bytes of the first keys of all ranges.
     pub starts_bytes: usize,
-    /// Number of keys of which the demand is known.
+    /// Number of keys with known demand.
     pub demand_keys: usize,
 }
 
@@ -113,8 +118,8 @@ impl Cost {
         self.handling + self.executing()
     }
 
-    /// Returns the units that the request adds to a batch, a slot or a group that is handled
-    /// anyway.
+    /// Returns the units that the request adds to a batch, slot or group that is handled in any
+    /// case.
     pub const fn executing(self) -> usize {
         self.written * WRITTEN
             + self.merged * MERGED
@@ -124,8 +129,8 @@ impl Cost {
             + self.bytes_passed / PASSED_BYTES
     }
 
-    /// Returns the cost of the same request with an answer of `bytes` bytes and `entries` entries:
-    /// a scan walks over no more entries than it answers.
+    /// Returns the cost of the same request with an answer of `bytes` bytes and `entries` entries.
+    /// A scan is charged for no more entries than it returns.
     pub fn and_answering(self, bytes: usize, entries: usize) -> Cost {
         Cost {
             scanned: self.scanned.min(entries),
@@ -133,7 +138,7 @@ impl Cost {
         }
     }
 
-    /// Returns the cost of the same request, if so many bytes more are received or sent for it.
+    /// Returns the cost of the same request if `bytes` more bytes are received or sent for it.
     pub const fn and_passing(self, bytes: usize) -> Cost {
         Cost {
             bytes_passed: self.bytes_passed + bytes,
@@ -141,14 +146,14 @@ impl Cost {
         }
     }
 
-    /// Returns the number of keys, fields and entries that the request names or asks for.
+    /// Returns the number of keys, fields and entries that the request names or reads.
     pub const fn parts(self) -> usize {
         self.written + self.merged + self.lookups + self.scanned
     }
 }
 
-/// Returns the cost of a request. Its answer counts as empty if its length is not known before:
-/// [`Cost::and_answering`] adds it.
+/// Returns the cost of a request. If the length of its answer is not known in advance, the answer
+/// is taken to be empty; [`Cost::and_answering`] adds it later.
 pub fn of(request: Request<'_>) -> Cost {
     match request {
         Request::Command(command) => of_command(command),
@@ -171,7 +176,7 @@ pub fn of(request: Request<'_>) -> Cost {
     }
 }
 
-/// Returns the cost of the body of a request, as far as it does not depend on a replica's state.
+/// Returns the cost of the body of a request, without the part that depends on a replica's state.
 pub fn of_body(body: &Body) -> Cost {
     let sizes = Sizes::default();
     of(match body {
@@ -251,13 +256,15 @@ fn of_status(request: &StatusRequest, sizes: Sizes) -> Cost {
     Cost {
         handling: STATUS + described.ranges * RANGE + demand,
         lookups: usize::from(request.holders),
-        // Each range begins where another ends.
+        // Each first key is sent twice: as the start of its range and as the end of the range
+        // before it.
         bytes_passed: request.key.len() + 2 * described.starts_bytes,
         ..NOTHING
     }
 }
 
-/// The request is compared with each range, and answered with all of them.
+/// Returns the cost of a request to change leases: it is compared with each range, and its answer
+/// lists all ranges.
 fn of_lease(request: &LeaseRequest, sizes: Sizes, changes: bool) -> Cost {
     let answer = StatusRequest {
         leases: true,
@@ -272,7 +279,8 @@ fn of_lease(request: &LeaseRequest, sizes: Sizes, changes: bool) -> Cost {
     .and_passing(request.from.len() + request.to.len())
 }
 
-/// Returns the units of executing a command with this outcome: a scan counts for what it found.
+/// Returns the units of executing a command with this outcome. A scan is charged for the entries
+/// that it found.
 pub fn executed(command: &Command, outcome: &Outcome) -> usize {
     let cost = of_command(command);
     let found = match &outcome.result {
@@ -293,12 +301,12 @@ pub fn executing(value: &Value) -> usize {
     units.sum()
 }
 
-/// Returns the number of entries of a scan that takes as long to execute as `command`.
+/// Returns the number of entries of a scan that takes as long to execute as `command` does.
 pub fn scanned_instead(command: &Command) -> usize {
     of_command(command).executing().div_ceil(SCANNED)
 }
 
-/// Returns the units of a peer's message that came in so many bytes.
+/// Returns the units of handling a peer's message of `bytes` bytes.
 pub fn of_message(message: &Message, bytes: usize) -> usize {
     let of_proposed = |commands: &[Proposal]| {
         let commands = commands.iter();
@@ -341,7 +349,7 @@ pub fn of_message(message: &Message, bytes: usize) -> usize {
     bytes + parts
 }
 
-/// Returns the units of a command in a peer's message, without its bytes.
+/// Returns the units of a command in a peer's message, without those for its bytes.
 fn of_batched(command: &Command) -> usize {
     let cost = Cost {
         bytes_written: 0,
@@ -351,25 +359,28 @@ fn of_batched(command: &Command) -> usize {
     BATCHED + cost.executing()
 }
 
-/// Units of this module in the time of a unit of merging.
+/// Number of units of this module that take as long as one unit of merging.
 pub const MERGING: usize = 2;
-/// Work of each field of a record into which fields are merged.
+/// Work of each field of a record into which fields are merged, in units of merging.
 const FIELD: usize = 1;
-/// Bytes of a record that are copied in the time of a unit of work.
+/// Number of bytes of a record that are copied in the time of one unit of merging.
 const COPIED_BYTES: usize = 128;
-/// Bytes of new memory that the operating system clears in the time of a unit of work.
+/// Number of bytes of new memory that the operating system clears in the time of one unit of
+/// merging.
 const CLEARED_BYTES: usize = 16;
-/// Shorter values find memory that was used before.
+/// Minimum length in bytes of a value that needs new memory: shorter values find memory that was
+/// used before.
 const CLEARED_FROM_BYTES: usize = 32 << 10;
 
-/// Returns the work of merging fields into a record of so many fields and bytes, in units of
-/// merging: each takes as long as [`MERGING`] units of this module, since a merge waits for memory.
+/// Returns the work of merging fields into a record of `fields` fields and `bytes` bytes, in units
+/// of merging. Each of these takes as long as [`MERGING`] units of this module, because a merge
+/// waits for memory.
 pub const fn merging(fields: usize, bytes: usize) -> usize {
     fields * FIELD + bytes / COPIED_BYTES
 }
 
-/// Returns the work of writing a value of so many bytes for which there is no memory yet, in units
-/// of merging.
+/// Returns the work of writing a value of `bytes` bytes into memory that must be allocated first,
+/// in units of merging.
 pub const fn clearing(bytes: usize) -> usize {
     if bytes < CLEARED_FROM_BYTES {
         0

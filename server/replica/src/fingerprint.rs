@@ -1,9 +1,10 @@
-//! Fingerprints of replicas: the model checker visits a state once, and knows it
-//! again by this.
+//! Fingerprints of replicas. The model checker visits each state once, and recognizes it by its
+//! fingerprint.
 //!
-//! Everything that decides what a replica does is in it, but for what cannot matter before a
-//! horizon: when things were sent, heard or asked, which decides which replicas to suspect and what
-//! to say again; random delays; demand; and what is only counted. That it cannot matter is checked.
+//! A fingerprint covers everything that decides what a replica does, except what cannot matter
+//! before a horizon. It omits the times at which messages were sent, heard or requested, which
+//! decide which replicas to suspect and what to repeat. It also omits random delays, demand, and
+//! counters. Assertions check that these cannot matter.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -14,7 +15,7 @@ use super::Replica;
 use super::flow::Parts;
 use super::timers::Timer;
 
-/// Work that no replica may have before the horizon: its timers.
+/// Timers that must not be due before the horizon.
 const RESTING: [Timer; 7] = [
     Timer::Election,
     Timer::Heartbeat,
@@ -26,18 +27,18 @@ const RESTING: [Timer; 7] = [
 ];
 
 impl Replica {
-    /// Replicas of one fingerprint, with the same settings, answer the same inputs
-    /// alike, at every reading of their clocks up to `horizon`. `start` is when the
-    /// first of them began.
+    /// Returns the fingerprint of this replica. Replicas with the same fingerprint and settings
+    /// answer the same inputs alike, at every reading of their clocks up to `horizon`. `start` is
+    /// the time at which the first of them began.
     ///
     /// # Panics
-    /// If what the fingerprint leaves out could matter until then: one of the
-    /// long timers is due, or a span of silence that counts could have passed.
+    /// If an omitted part of the state could matter before `horizon`: one of the long timers is
+    /// due, or a relevant span of silence could have passed.
     pub fn fingerprint(&self, start: Time, horizon: Time) -> u64 {
         self.assert_rests(start, horizon);
         let mut hasher = FixedState::default().build_hasher();
         let state = &mut hasher;
-        // Named one by one: a new field must be thought about here.
+        // All fields are named, so that a new field does not compile until it is handled here.
         let Replica {
             ctx,
             parts,
@@ -51,13 +52,13 @@ impl Replica {
             consensus,
             machine,
             leasing,
-            session_opens: _, // more than a model asks
+            session_opens: _, // A model opens fewer sessions than the limit.
             writes,
             reads,
             disconnected,
             awaits_successor_until,
-            execution: _, // when to go on matters before the horizon only as a timer
-            marks_looked_at: _, // of one group of inputs
+            execution: _,       // Before the horizon it has an effect only by a timer.
+            marks_looked_at: _, // It is reset after each group of inputs.
             left,
         } = parts;
         (ctx, joining, consensus, machine.kv()).hash(state);
@@ -95,8 +96,8 @@ impl Replica {
         }
     }
 
-    /// Lets the election timeout pass at the next [`super::Input::Tick`]: it is
-    /// drawn at random, so it may be any.
+    /// Lets the election timeout pass at the next [`super::Input::Tick`]. The timeout is drawn at
+    /// random, so a model may choose any.
     pub fn expire_election(&mut self, now: Time) {
         self.timers.set(Timer::Election, now);
     }

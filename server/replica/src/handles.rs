@@ -1,48 +1,48 @@
-//! Names that inputs and actions share: of clients' requests, of persists, and of the clients and
-//! replicas that asked.
+//! Names that inputs and actions share: names of clients' requests, of persists, and of the clients
+//! and replicas that made requests.
 
 use leasehold_leases::{Incarnation, Key, ReplicaId};
 use leasehold_wire::Command;
 
 use super::message::RequestId;
 
-/// A request of a client, as the shell names it: connection and request id.
+/// Name that the shell gives to a request of a client: connection and request id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientHandle {
-    /// Never used again for another connection of this process.
+    /// Number of the connection. It is never used again for another connection of this process.
     pub connection: u64,
-    /// The client's id for the request.
+    /// Id that the client gave to the request.
     pub request: u64,
 }
 
-/// Numbers the persists of a run, from 1.
+/// Number of a persist within a run, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Sequence(pub u64);
 
-/// A replica, and the run of it, that asked for something which takes a while: the
-/// answer is for that run alone.
+/// A run of a replica that requested something which takes a while. The answer is for this run
+/// alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Requester {
-    /// Replica that asked.
+    /// Replica that made the request.
     pub replica: ReplicaId,
-    /// Run of the replica that asked.
+    /// Run of the replica in which the request was made.
     pub incarnation: Incarnation,
 }
 
-/// Client or peer that a read is for.
+/// Client or peer that requested a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReadFrom {
     /// A client of this replica.
     Client(ClientHandle),
-    /// A peer that forwarded it.
+    /// A peer that forwarded the read, and its name for the attempt.
     Peer(ReplicaId, RequestId),
 }
 
 /// Read to repeat when a fence was missed.
 #[derive(Clone, Debug)]
 pub enum FencedRead {
-    /// One key.
+    /// A read of one key.
     Key(Key),
-    /// A client's read of several.
+    /// A client's read of several keys.
     Command(Box<Command>),
 }

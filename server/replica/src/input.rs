@@ -1,4 +1,4 @@
-//! Everything that can happen to a replica.
+//! Inputs of a replica: every event that it can handle.
 
 use leasehold_leases::Slot;
 use leasehold_wire::Command;
@@ -9,53 +9,54 @@ use super::handles::{ClientHandle, Requester, Sequence};
 use super::lease_set::LeaseSet;
 use super::message::{Envelope, LogId, Value};
 
-/// One thing that happened. `now` of a step is sampled after its input arrived.
+/// One event. The `now` of a step is sampled after its input arrived.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A client asks. The command has been validated (`leasehold_wire::validate`).
+    /// A client sends a command that has already been validated (`leasehold_wire::validate`).
     Client {
         /// Client to answer.
         from: ClientHandle,
-        /// Command that the client asks for.
+        /// Command that the client requests.
         command: Command,
     },
-    /// This connection of a client has ended: nobody waits for its answers. No command of it
-    /// follows. The replica answers those that it drops, too.
+    /// A connection of a client has ended, so no client waits for its answers. No command of the
+    /// connection follows. The replica also answers the requests that it drops.
     ClientDisconnected {
-        /// As in `ClientHandle::connection`.
+        /// Number of the connection, as in `ClientHandle::connection`.
         connection: u64,
     },
-    /// A reply's fence had passed when the clock was sampled: read again.
+    /// The fence of a reply had passed when the clock was sampled: the read is to be repeated.
     FenceMissed {
         /// Client or peer to answer.
         from: ReadFrom,
-        /// Read to repeat, as the reply said.
+        /// Read to repeat, as given in the reply.
         again: FencedRead,
     },
-    /// A peer says something.
+    /// A message of a peer arrived.
     Peer(Envelope),
-    /// Everything up to this `Action::Persist` is durable.
+    /// All records up to and including those of this `Action::Persist` are durable.
     Persisted(Sequence),
-    /// The answer to `Action::ReadLog`: what the log on disk holds there.
+    /// Answer to `Action::ReadLog`: entries that the log on disk holds in the requested slots.
     LogRead {
         /// Log that was read.
         log: LogId,
         /// Requester of the entries, as in `Action::ReadLog`.
         to: Requester,
-        /// Rising by slot.
+        /// Entries in rising order of slots.
         entries: Vec<(Slot, Value)>,
     },
-    /// The storage takes no writes for now (full, stalled), or takes them again.
-    /// An fsync error is not this: it stops the process.
+    /// The storage takes no writes for now (false; it is full or stalled), or takes them again
+    /// (true). An fsync error is different: it stops the process.
     StorageWritable(bool),
-    /// The clock that `now` is read from is not to be believed for now, or is again.
+    /// The clock from which `now` is read is not trusted for now (false), or is trusted again
+    /// (true).
     ClockTrusted(bool),
-    /// The operator of the cluster asks.
+    /// The operator of the cluster makes a request.
     Operator(OperatorRequest),
-    /// The process is to end: this replica transfers what others would wait for, and says
-    /// with `Event::Left` when it has.
+    /// The process is to end. This replica hands over everything that others would wait for, and
+    /// then returns `Event::Left`.
     Stop,
-    /// A deadline may have passed.
+    /// Time has passed, so deadlines may have been reached.
     Tick,
 }
 
@@ -66,12 +67,12 @@ pub enum OperatorRequest {
     /// does not lead passes the request on to the leader.
     Transfer(leasehold_leases::ReplicaId),
     /// Put other strategies and durations in force. A replica that does not lead passes the request
-    /// on to the leader. `Event::LeaseAnswered` reports how it ended, unless the leader is lost:
-    /// then it may be asked for again.
+    /// on to the leader. `Event::LeaseAnswered` reports the result, unless the leader is lost; the
+    /// request may then be repeated.
     Lease {
-        /// A number of its own, for the answer.
+        /// Number of the request, by which its answer is recognized.
         ask: u64,
-        /// Changes that the operator asks for.
+        /// Changes that the operator wants.
         set: LeaseSet,
     },
 }

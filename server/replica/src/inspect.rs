@@ -6,22 +6,22 @@ use super::Replica;
 use super::message::{LogId, Value};
 
 impl Replica {
-    /// This run.
+    /// Returns the incarnation of this run.
     pub fn incarnation(&self) -> Incarnation {
         self.ctx.incarnation
     }
 
-    /// The ballot that this replica leads at.
+    /// Returns the ballot under which this replica leads; `None` if it does not lead.
     pub fn leads_at(&self) -> Option<Ballot> {
         self.parts.consensus.leadership().map(|l| l.ballot)
     }
 
-    /// Last executed slot of a log.
+    /// Returns the last executed slot of a log.
     pub fn executed_of(&self, log: LogId) -> Slot {
         self.parts.consensus.log(log).executed()
     }
 
-    /// Up to where everything is committed here, and how many slots are beyond.
+    /// Returns the commit point of a log, and the number of slots above it that are committed here.
     pub fn commits_of(&self, log: LogId) -> (Slot, u64) {
         let log = &self.parts.consensus.log(log);
         (log.commit_point(), log.committed_above())
@@ -32,12 +32,13 @@ impl Replica {
         self.parts.consensus.log(log).is_committed(slot)
     }
 
-    /// The highest slot of a log that is accepted here.
+    /// Returns the highest slot of a log that is accepted here.
     pub fn highest_of(&self, log: LogId) -> Slot {
         self.parts.consensus.log(log).highest()
     }
 
-    /// The tags of this replica's own votes on a slot, as it counts them itself.
+    /// Returns the tags of this replica's own votes on a slot, as it counts them itself, each with
+    /// its ballot.
     pub fn own_votes(
         &self,
         log: LogId,
@@ -51,31 +52,32 @@ impl Replica {
         })
     }
 
-    /// Log time at the last command executed here, in ms: what a client opens a
-    /// session with.
+    /// Returns the log time at the last command executed here, in ms. A client opens a session with
+    /// it.
     pub fn log_time_ms(&self) -> u64 {
         self.parts.machine.log_time_ms()
     }
 
-    /// The version of what is stored under `key` here.
+    /// Returns the version of the value stored under `key` here; `None` if there is none.
     pub fn version_of(&self, key: &[u8]) -> Option<leasehold_wire::Version> {
         let stored = self.parts.machine.kv().get(key);
         stored.map(|stored| stored.version)
     }
 
-    /// Slots that are marked on `key`: accepted, not yet executed, rising.
+    /// Returns the slots that are marked on `key`, in rising order: they are accepted and not yet
+    /// executed.
     pub fn marks_on(&self, key: &[u8]) -> &[Slot] {
         self.parts.consensus.marks().on(key)
     }
 
-    /// Until when `grantor` covers `key` here, by this replica's clock, and the
-    /// barrier of that chain.
+    /// Returns the time until which `grantor` covers `key` here, by this replica's clock, and the
+    /// barrier of the chain of promises that covers it.
     pub fn covered_by(&self, now: Time, grantor: ReplicaId, key: &[u8]) -> Option<(Time, Slot)> {
         let view = self.configs().view(key);
         self.parts.leasing.holder().covered_by(now, grantor, view)
     }
 
-    /// Number of members of the cluster.
+    /// Returns the number of members of the cluster.
     pub fn members(&self) -> usize {
         self.ctx.settings.n
     }
@@ -86,13 +88,13 @@ impl Replica {
         cell.accepted.as_ref().map(|accepted| &accepted.value)
     }
 
-    /// Returns the value accepted in a slot, and the ballot at which it was accepted.
+    /// Returns the value accepted in a slot, and the ballot under which it was accepted.
     pub fn accepted(&self, log: LogId, slot: Slot) -> Option<(Ballot, &Value)> {
         let accepted = self.parts.consensus.log(log).get(slot)?.accepted.as_ref()?;
         Some((accepted.ballot, &accepted.value))
     }
 
-    /// For which slots reads of which keys wait, in no order.
+    /// Returns all marks in no particular order. A read of the key waits for the slot.
     pub fn marks(&self) -> impl Iterator<Item = (&Key, Slot)> {
         self.parts.consensus.marks().all()
     }
@@ -102,13 +104,13 @@ impl Replica {
         self.parts.consensus.marks().on(key).contains(&slot)
     }
 
-    /// Until when, by its own clock, every vote demands everyone, for forgotten
-    /// grants may be alive; zero if that is over.
+    /// Returns the time, by this replica's clock, until which each of its votes demands all
+    /// replicas, because forgotten grants may still be valid. It is zero if that time is over.
     pub fn outwaits_until(&self) -> Time {
         self.parts.leasing.outwaits_until()
     }
 
-    /// Whether promises of this incarnation of `grantor` are the ones believed here.
+    /// Whether promises of this incarnation of `grantor` are believed here.
     pub fn honours(&self, grantor: ReplicaId, incarnation: Incarnation) -> bool {
         self.ctx.incarnation_of(grantor) == incarnation
     }
@@ -125,7 +127,8 @@ impl Replica {
         self.parts.leasing.grantor().granted_to(holder)
     }
 
-    /// Until when, by its own clock, this replica keeps its grant to `holder`.
+    /// Returns the time, by this replica's clock, until which this replica keeps its grant to
+    /// `holder` under `config`; `None` if there is no such grant.
     pub fn granted_to(&self, holder: ReplicaId, config: ConfigId) -> Option<Time> {
         self.parts
             .leasing
@@ -135,26 +138,26 @@ impl Replica {
             .map(|(_, until)| until)
     }
 
-    /// Whether `key` may be read here, now, under leases.
+    /// Whether `key` may be read at this replica under leases at `now`.
     pub fn may_read(&self, now: Time, key: &[u8]) -> bool {
         self.parts.view().permit(now, key).is_ok()
     }
 
-    /// Slots that this replica has accepted, up to the highest.
+    /// Returns the highest slot of the log of commands that is accepted here.
     pub fn highest_accepted(&self) -> Slot {
         self.parts.consensus.commands().highest()
     }
 }
 
-/// Damage for tests of the oracles that judge marks.
+/// Corrupts marks, for tests of the oracles that check them.
 #[doc(hidden)]
 impl Replica {
-    /// Marks the keys of a value that is not accepted in this slot.
+    /// Marks the keys of `value`, although it is not accepted in this slot.
     pub fn mark_wrongly(&mut self, slot: Slot, value: &Value) {
         self.parts.consensus.marks_mut().mark(slot, value);
     }
 
-    /// Unmarks keys of a value that is accepted in this slot.
+    /// Removes the marks of the keys of `value`, although it is accepted in this slot.
     pub fn unmark_wrongly(&mut self, slot: Slot, value: &Value) {
         self.parts.consensus.marks_mut().unmark(slot, value, |_| {});
     }

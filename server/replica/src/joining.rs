@@ -1,36 +1,36 @@
-//! Joining: a replica takes part only once enough others know its directory's *life*, so that a
-//! replica with a wiped disk is found out (hazard 33).
+//! Joining: a replica takes part only once enough others know the *life* of its data directory. So
+//! a replica with a wiped disk is detected (hazard 33).
 //!
-//! A data directory draws its life, a number, when it is made. A replica that starts on a new one
-//! reports the life to all others ([`Message::Join`]). A peer durably remembers the first life that
-//! it ever heard of a replica, and only then answers with the life that it remembers
+//! A life is a number that is drawn when a data directory is made. A replica that starts on a new
+//! directory reports its life to all others ([`Message::Join`]). A peer durably remembers the first
+//! life that it ever received from a replica, and only then answers with the life that it remembers
 //! ([`Message::Joined`]). The replica has *joined* once [`witnesses`] others have answered with its
-//! own life; it makes that durable before it acts on it, and no later run asks again. Until then it
-//! neither votes nor promises, accepts, grants, campaigns, confirms or serves. An answer with
-//! another life means that this replica ran before, on a directory that is gone: it stays mute for
-//! good.
+//! own life. It makes this fact durable before it acts on it, and no later run has to join again.
+//! Before it has joined, it neither votes nor promises, accepts, grants, campaigns, confirms or
+//! serves. An answer with another life means that this replica ran before, on a directory that is
+//! lost: it sends nothing from then on.
 //!
 //! # Why this is sound
-//! Assumption: of n replicas at most f = (n-1)/2 ever lose what their disks held
-//! (a directory that is brought back, from a copy made since its replica last
-//! ran, was not lost). Then no replica takes part in two lives.
+//! Assumption: of n replicas at most f = (n-1)/2 ever lose the contents of their disks. (A
+//! directory is not lost if it is restored from a copy made since its replica last ran.) Then no
+//! replica takes part with two lives.
 //!
-//! Suppose that r took part in a first life, lost its disk, and joined in a second. For each there
-//! is a set of q = ceil((n-1 + f)/2) others that answered with that life.
-//! Two such sets share 2q - (n-1) >= f of the n-1 others, and one at least. Each of those had
-//! durably remembered the first life when it answered with it, and nothing but the loss of its disk
-//! makes it answer with another. So all of them lost their disks, and with r these are more than f:
-//! a contradiction. A peer that has not joined itself, or was wiped and does not know it yet, may
-//! therefore answer: that its memory may be a new one is what the f in q pays for. If only replicas
-//! that have joined answered, no replica could be the first.
+//! Suppose that r took part with a first life, lost its disk, and joined with a second. For each
+//! life there is a set of q = ceil((n-1 + f)/2) others that answered with that life. Two such sets
+//! share at least 2q - (n-1) >= f of the n-1 others, and never fewer than one. Each replica in both
+//! sets had durably remembered the first life when it answered with it. Only the loss of its disk
+//! can make it answer with another. So all replicas in both sets lost their disks. Together with r
+//! they are more than f: a contradiction. A peer may therefore answer even if it has not joined
+//! itself, or was wiped and does not know it yet: q includes f replicas to allow for lost memories.
+//! If only replicas that have joined answered, no replica could be the first to join.
 //!
-//! With more losses than f nothing is promised; but one survivor among the first q
-//! that answer finds the replica out.
+//! With more losses than f there is no guarantee. But one peer among the first q that answer is
+//! enough to detect the replica, if it did not lose its disk.
 //!
-//! The price: at the first start of all, q others must be there (both of 3, three
-//! of the other four), where a majority would do later. It cannot be less: if a
-//! replica began without asking someone, that one, asked alone later, would know
-//! nothing of it.
+//! The price is paid when a cluster starts for the first time: q others must be running (both of
+//! the others with 3 replicas, three of the other four with 5), although a majority is enough
+//! later. The number cannot be lower: if a replica could join without asking one of the others,
+//! that one, when later asked alone, would know nothing of it.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
@@ -41,7 +41,8 @@ use super::persist::Continuation;
 use super::step::Step;
 use super::timers::Timer;
 
-/// Number of others that must know a replica's life before it takes part.
+/// Returns the number of others that must know a replica's life before it takes part in a cluster
+/// of `n`.
 pub fn witnesses(n: usize) -> usize {
     let lost_max = n.saturating_sub(1) / 2;
     (n.saturating_sub(1) + lost_max).div_ceil(2)
@@ -50,36 +51,38 @@ pub fn witnesses(n: usize) -> usize {
 /// Progress of a replica with joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum JoinState {
-    /// Not enough others have answered with its life.
+    /// Not enough others have answered with the replica's life.
     Asking,
-    /// They have, and that is on its way to disk.
+    /// Enough others have answered with the replica's life, and the record of that is on its way to
+    /// disk.
     Sealing,
-    /// It takes part.
+    /// The replica takes part.
     Joined,
-    /// Somebody remembers another life.
+    /// Another replica remembers a different life of this one.
     Wiped,
 }
 
-/// Lives that a replica knows, its own and those of others.
+/// Lives that a replica knows: its own and those of others.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Joining {
     life: u64,
     state: JoinState,
-    /// Replicas that are not known to remember this life, and are still notified of it.
+    /// Replicas that are not known to remember this replica's life; it is still sent to them.
     unconfirmed: ReplicaSet,
-    /// Replicas that have answered with this life, in this run.
+    /// Replicas that have answered with this replica's life in this run.
     witnesses: ReplicaSet,
-    /// By replica: the first life ever heard of it; 0 if none.
+    /// First life that was ever received from each replica; 0 if none was.
     lives: Vec<u64>,
-    /// The highest Phase 1 that waits for an answer until this replica has joined.
+    /// The Phase 1 of the highest ballot that arrived before this replica joined, and that is
+    /// answered once it has joined.
     prepare: Option<(Ballot, PerLog<Slot>)>,
-    /// A campaign fell due meanwhile.
+    /// Whether a campaign fell due before this replica joined.
     campaign_due: bool,
 }
 
 impl Joining {
     /// # Panics
-    /// If `life` is 0: no directory has that.
+    /// If `life` is 0: no directory has that life.
     pub(super) fn new(
         me: ReplicaId,
         n: usize,
@@ -116,12 +119,12 @@ impl Joining {
         self.state == JoinState::Joined
     }
 
-    /// Whether it may never take part.
+    /// Whether this replica may never take part.
     pub(super) fn is_wiped(&self) -> bool {
         self.state == JoinState::Wiped
     }
 
-    /// Reports its life to all replicas that may not know it.
+    /// Sends this replica's life to all replicas that may not know it.
     pub(super) fn retransmit(&self, step: &mut Step<'_>) {
         let life = self.life;
         for to in self.unconfirmed.iter() {
@@ -129,7 +132,8 @@ impl Joining {
         }
     }
 
-    /// A peer starts on a new directory. The first life it ever had counts.
+    /// Handles a peer that starts on a new directory. The first life that was ever received from it
+    /// is kept.
     pub(super) fn on_join(&mut self, step: &mut Step<'_>, from: ReplicaId, life: u64) {
         let known = &mut self.lives[from.index()];
         if *known == 0 {
@@ -147,14 +151,14 @@ impl Joining {
         step.when_durable(Continuation::Joined { to: from });
     }
 
-    /// Answers `to`: the life that is remembered of it is durable.
+    /// Sends to `to` the life that is remembered of it, which is now durable.
     pub(super) fn answer_join(&self, step: &mut Step<'_>, to: ReplicaId) {
         let life = self.lives[to.index()];
         assert!(life != 0, "only a known life is confirmed");
         step.send(to, Message::Joined { life });
     }
 
-    /// A peer remembers this life of this replica.
+    /// Handles an answer of a peer: it remembers `life` as the life of this replica.
     pub(super) fn on_joined(&mut self, step: &mut Step<'_>, from: ReplicaId, life: u64) {
         if life == 0 {
             step.metrics.refused_messages += 1;
@@ -165,8 +169,8 @@ impl Joining {
             self.unconfirmed.remove(from);
         }
         if self.state != JoinState::Asking {
-            // It takes part already, or is about to: another life that somebody
-            // remembers was one that never did.
+            // This replica takes part already, or is about to. So a different life that another
+            // replica remembers never took part.
             self.unconfirmed.remove(from);
             return;
         }
@@ -183,7 +187,8 @@ impl Joining {
         }
     }
 
-    /// Phase 1 of a replica that joined earlier: it is answered as soon as may be.
+    /// Remembers Phase 1 of a replica that joined earlier, to answer it as soon as this replica has
+    /// joined.
     pub(super) fn postpone_prepare(
         &mut self,
         from: ReplicaId,
@@ -196,13 +201,14 @@ impl Joining {
         }
     }
 
-    /// The election timer has run out before this replica may campaign.
+    /// Notes that the election timer ran out before this replica may campaign.
     pub(super) fn postpone_campaign(&mut self, step: &mut Step<'_>) {
         self.campaign_due = true;
         step.timers.stop(Timer::Election);
     }
 
-    /// That this replica has joined is durable. Returns what was postponed until now.
+    /// Handles that the record of this replica's joining is durable. Returns the work that was
+    /// postponed.
     pub(super) fn take_part(&mut self) -> PostponedWork {
         assert_eq!(
             self.state,
@@ -217,7 +223,7 @@ impl Joining {
     }
 }
 
-/// Work that fell due before a replica took part.
+/// Work that became due before a replica took part, and was postponed.
 #[derive(Debug)]
 pub(super) struct PostponedWork {
     pub(super) campaign: bool,

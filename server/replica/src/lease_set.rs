@@ -4,49 +4,50 @@ use std::time::Duration;
 
 use leasehold_leases::{ConfigId, KeyRange, LeaseParams, StrategySpec};
 
-/// Past so many renewals without an ack a grantor establishes again.
+/// Number of renewals without an ack after which a grantor establishes its lease again.
 pub const RENEWALS_PER_ACK: u32 = 8;
 
-/// Changes that an operator wants. A setting that is left out stays as it is.
+/// Changes that an operator wants. An omitted setting stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LeaseSet {
-    /// Other strategies, one range after the other.
+    /// New strategies, each for a range of keys, in the order in which they are applied.
     pub strategies: Vec<(KeyRange, StrategySpec)>,
-    /// Other durations, of all keys.
+    /// New durations, which are for all keys.
     pub durations: Durations,
-    /// Durations above [`Durations::LONG`] are meant.
+    /// Whether durations above [`Durations::LONG`] are allowed.
     pub force: bool,
 }
 
-/// Durations; those that are left out stay as they are.
+/// Durations of leases. Omitted ones (`None`) stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Durations {
-    /// See [`LeaseParams::t_lease`].
+    /// New value of [`LeaseParams::t_lease`].
     pub t_lease: Option<Duration>,
-    /// See [`LeaseParams::t_guard`].
+    /// New value of [`LeaseParams::t_guard`].
     pub t_guard: Option<Duration>,
-    /// See [`LeaseParams::renew`]. The cap on the age of an ack follows it.
+    /// New value of [`LeaseParams::renew`]. The cap on the age of an ack is set to a multiple of
+    /// it.
     pub renew: Option<Duration>,
-    /// See [`LeaseParams::t_grace`].
+    /// New value of [`LeaseParams::t_grace`].
     pub t_grace: Option<Duration>,
 }
 
 impl Durations {
-    /// Durations above this are refused unless they are forced: after a restart a replica
-    /// waits for the longest that ever was.
+    /// Duration above which an operator's request is refused unless it is forced. After a restart a
+    /// replica waits for the longest duration that was ever in force.
     pub const LONG: Duration = Duration::from_secs(60);
 
-    /// Durations above this are never in force, and are believed of no peer. A lease of years
-    /// would be waited for after every restart.
+    /// Duration above which none is ever in force or believed of a peer. A lease of years would be
+    /// waited for after every restart.
     pub const MAX: Duration = Duration::from_secs(24 * 3600);
 
-    /// The same for the age of an ack, which follows the interval between renewals.
+    /// Maximum cap on the age of an ack, which is a multiple of the interval between renewals.
     pub const T0_MAX: Duration = Duration::from_secs(24 * 3600 * RENEWALS_PER_ACK as u64);
 
-    /// The shortest interval between renewals that an operator may set.
+    /// Shortest interval between renewals that an operator may set.
     pub const RENEW_MIN: Duration = Duration::from_millis(1);
 
-    /// All that `params` says.
+    /// Returns all durations of `params`.
     pub fn of(params: &LeaseParams) -> Durations {
         Durations {
             t_lease: Some(params.t_lease),
@@ -56,7 +57,7 @@ impl Durations {
         }
     }
 
-    /// Whether none is longer than may ever be.
+    /// Whether no duration is above [`Durations::MAX`].
     pub fn are_sane(&self) -> bool {
         let spans = [self.t_lease, self.t_guard, self.renew, self.t_grace];
         spans
@@ -65,7 +66,7 @@ impl Durations {
             .all(|span| span <= Durations::MAX)
     }
 
-    /// `before`, with these durations.
+    /// Returns `before` with these durations in place of its own.
     pub fn in_place(&self, before: &LeaseParams) -> LeaseParams {
         LeaseParams {
             t_lease: self.t_lease.unwrap_or(before.t_lease),
@@ -80,31 +81,31 @@ impl Durations {
     }
 }
 
-/// Result of an operator's request.
+/// Result of an operator's request to change leases.
 pub type LeaseAnswer = Result<InForce, Refusal>;
 
-/// Why a request is not in force.
+/// Reason why a request is not in force.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// It can never be: the reason, and what would do.
+    /// The request can never be in force: the reason, and a request that can be.
     Invalid(String),
-    /// It cannot be now, and may be soon, if it is asked for again: the reason.
+    /// The request cannot be in force now, but may be soon if it is repeated: the reason.
     Busy(String),
 }
 
 impl Refusal {
-    /// The reason.
+    /// Returns the reason.
     pub fn reason(&self) -> &str {
         let (Refusal::Invalid(reason) | Refusal::Busy(reason)) = self;
         reason
     }
 }
 
-/// A request is in force.
+/// Answer to a request that is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InForce {
-    /// As of this configuration.
+    /// Configuration since which the request is in force.
     pub config: ConfigId,
-    /// It was before it was asked for.
+    /// Whether it was in force before it was requested.
     pub already: bool,
 }

@@ -1,31 +1,32 @@
 //! The replica: Multi-Paxos with read leases, as a state machine without I/O.
 //!
 //! # The call contract
-//! - [`Replica::step`] takes one input. `now` is sampled *after* the input had
-//!   arrived (a `now` from before could date a grant into the past, protocol §0).
-//! - [`Replica::flush`] follows the last step of a batch of inputs that shared a `now`, and does
-//!   the work that is done once a batch: it proposes batches and sends votes, forwards and news of
-//!   commits.
-//! - [`Replica::next_deadline`] says when to step with [`Input::Tick`] at the latest.
-//! - Actions are performed in order. Nothing here waits, reads a clock or draws chance that was not
-//!   passed in, so one seed gives one run.
+//! - [`Replica::step`] takes one input. `now` is sampled *after* the input has arrived; an earlier
+//!   sample could date a grant into the past (protocol §0).
+//! - [`Replica::flush`] follows the last step of a batch of inputs that shared a `now`. It does the
+//!   work that is done once for each batch: it proposes batches of commands and sends votes,
+//!   forwards and news of commits.
+//! - [`Replica::next_deadline`] returns the latest time for the next step with [`Input::Tick`].
+//! - Actions are performed in order. The replica never waits, reads a clock or draws random numbers
+//!   other than from the seed that it was given, so one seed gives one run.
 //!
 //! # The parts
-//! Each part owns its state, and alone changes it. It is given what it needs and returns what
-//! happened. Calls between parts never form a cycle.
+//! Each part owns its state, and no other part changes it. A part is given what it needs and
+//! returns what happened. Calls between parts never form a cycle.
 //!
 //! - `consensus`: ballots, roles, both logs, votes, commits, catching up.
-//! - `leasing`: which replicas must a vote name, and may this key be read, until when?
-//! - `machine`: the state that executing the log builds: keys, values, sessions.
-//! - `origin`: clients that wait at this replica, for writes and for reads.
+//! - `leasing`: decides which replicas a vote must name, and whether and until when a key may be
+//!   read.
+//! - `machine`: the state that results from executing the log: keys, values and sessions.
+//! - `origin`: writes and reads of clients that wait at this replica.
 //! - `joining`: keeps out a replica that has lost its disk.
-//! - `flow`: the steps that an event triggers from part to part.
+//! - `flow`: the steps from part to part that an event triggers.
 //!
-//! `sanity` makes sanity checks of a peer's numbers, and `parts` limits the size of one message.
+//! `sanity` checks the numbers in a peer's messages, and `parts` limits the size of one message.
 //!
-//! Every part is given a `Step`: the time, this node (`ctx`), and where its effects go (`persist`,
-//! `timers`, `metrics`). `fingerprint` distinguishes states for the model checker; `status` and
-//! `inspect` show them to operators and to oracles.
+//! Every part is given a `Step`: the time, this node (`ctx`), and the places where its effects go
+//! (`persist`, `timers`, `metrics`). `fingerprint` distinguishes states for the model checker.
+//! `status` and `inspect` show states to operators and to oracles.
 
 pub mod action;
 pub mod advice;
@@ -83,7 +84,7 @@ use self::sanity::{SanityBaseline, is_sane, round_of};
 use self::step::{RequestNames, Step};
 use self::timers::Timers;
 
-/// One replica.
+/// A replica: its parts, and the context that they share.
 #[derive(Clone, Debug)]
 pub struct Replica {
     ctx: ReplicaContext,
@@ -108,7 +109,7 @@ impl Replica {
                 }
             }
             Input::ClockTrusted(trusted) => {
-                // Hazard 80: what the clock says is not believed while it is not trusted.
+                // Hazard 80: readings of the clock are not believed while it is not trusted.
                 if self.ctx.clock_trusted != trusted && !off(Rule::H80Slew) {
                     self.ctx.clock_trusted = trusted;
                     self.with(now, out, |parts, step| parts.on_clock_trusted(step));
@@ -119,14 +120,14 @@ impl Replica {
         self.with(now, out, Parts::tick);
     }
 
-    /// Ends a group of inputs that shared `now`.
+    /// Ends a group of inputs that shared one `now`.
     pub fn flush(&mut self, now: Time, out: &mut Vec<Action>) {
         if !self.is_wiped() {
             self.with(now, out, Parts::flush);
         }
     }
 
-    /// When to step with [`Input::Tick`] at the latest.
+    /// Returns the time at which to step with [`Input::Tick`] at the latest.
     pub fn next_deadline(&self) -> Time {
         self.timers.next()
     }
@@ -136,8 +137,9 @@ impl Replica {
         self.timers.all_due(now)
     }
 
-    /// Takes a message of another member. Its sender is checked before its content is believed. A
-    /// later run than the one known has forgotten its promises.
+    /// Takes a message of another member. The sender is checked before the content is believed. If
+    /// the message is from a later run than the one known, that run has forgotten the promises of
+    /// the earlier one.
     fn on_peer(&mut self, now: Time, envelope: Envelope, out: &mut Vec<Action>) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         if !self.ctx.is_other(from) {
@@ -187,7 +189,7 @@ impl Replica {
         }
     }
 
-    /// Nothing that a message says is believed, for its numbers jump too far.
+    /// Refuses a message with numbers that jump too far: no part of it is believed.
     fn refuse(&mut self, message: &Message) {
         self.metrics.refused_messages += 1;
         if let Some(round) = round_of(message) {
@@ -195,7 +197,7 @@ impl Replica {
         }
     }
 
-    /// Hands the parts what they need for one step.
+    /// Calls `flow` with the parts and with the context of one step.
     fn with(
         &mut self,
         now: Time,
@@ -214,51 +216,52 @@ impl Replica {
         flow(&mut self.parts, &mut step);
     }
 
-    /// A message to `to`, with both incarnations.
+    /// Wraps a message to `to` with the incarnations of both replicas.
     pub fn envelope(&self, to: ReplicaId, message: Message) -> Envelope {
         self.ctx.envelope(to, message)
     }
 
-    /// Leader, as far as this replica knows.
+    /// Returns the leader, as far as this replica knows; `None` if it knows none.
     pub fn leader(&self) -> Option<ReplicaId> {
         self.parts.consensus.leader()
     }
 
-    /// Commands executed here.
+    /// Returns the last slot of the log of commands that is executed here.
     pub fn executed(&self) -> Slot {
         self.parts.consensus.commands().executed()
     }
 
-    /// The newest configuration known here.
+    /// Returns the newest configuration known here.
     pub fn configuration(&self) -> ConfigId {
         self.configs().newest()
     }
 
-    /// The lease configurations known here.
+    /// Returns the lease configurations known here.
     pub fn configs(&self) -> &Configs {
         self.parts.leasing.configs()
     }
 
-    /// Whether this replica's disk was wiped since it took part: it is mute for good.
+    /// Whether this replica's disk was wiped after the replica had taken part. If so, it never
+    /// sends anything again.
     pub fn is_wiped(&self) -> bool {
         self.parts.joining.is_wiped()
     }
 
-    /// Whether this replica takes part: enough others know its directory.
+    /// Whether this replica takes part: enough others know its data directory.
     pub fn has_joined(&self) -> bool {
         self.parts.joining.has_joined()
     }
 
-    /// A digest of the replicated state.
+    /// Returns a digest of the replicated keys and values.
     pub fn digest(&self) -> u64 {
         self.parts.machine.kv().digest()
     }
 
-    /// Checks invariants of the parts, and between them. Costs about a tenth of a step; the
-    /// simulator and the model checker call it after each.
+    /// Checks invariants within the parts and between them. A check costs about a tenth of a step.
+    /// The simulator and the model checker run it after each step.
     ///
     /// # Panics
-    /// If one is broken.
+    /// If an invariant is broken.
     pub fn check(&self) {
         self.parts.check();
         self.timers.check();

@@ -1,4 +1,5 @@
-//! Messages between replicas, as the core sees them. The wire form is made of them in `codec.rs`.
+//! Messages between replicas in the form that the core uses. `codec.rs` translates between this
+//! form and the wire form.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
@@ -15,46 +16,47 @@ use super::lease_set::{LeaseAnswer, LeaseSet};
 
 pub use super::per_log::{LogId, PerLog};
 
-/// A message with both incarnations: a mismatch rejects lease messages and
-/// forwarded requests.
+/// A message with the incarnations of its sender and its addressee. If these do not match the
+/// current runs, lease messages and forwarded requests are rejected.
 #[derive(Clone, Debug, Hash)]
 pub struct Envelope {
     /// Replica that sent it.
     pub from: ReplicaId,
-    /// In which run.
+    /// Run in which the sender sent it.
     pub from_incarnation: Incarnation,
-    /// The run of the addressee that the sender knew; 0 if none.
+    /// Run of the addressee that the sender knew; 0 if it knew none.
     pub to_incarnation: Incarnation,
     /// Content of the envelope.
     pub message: Message,
 }
 
-/// Names one attempt of one request: the origin's incarnation and a counter, new
-/// for every attempt, so that an answer to an earlier life or attempt is no answer.
+/// Name of one attempt of one request. It is made of the origin's incarnation and of a counter that
+/// rises with every attempt. So an answer to an earlier run or attempt is not mistaken for an
+/// answer to this attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// A command on its way into the log.
+/// A command that is to be proposed in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Proposal {
-    /// The replica the client is connected to.
+    /// Replica that the client is connected to.
     pub origin: ReplicaId,
-    /// The origin's name for this attempt.
+    /// Name that the origin gave to this attempt.
     pub request: RequestId,
-    /// Command that the client asked for.
+    /// Command that the client requested.
     pub command: Command,
 }
 
-/// The commands of one slot, encoded at most once however many replicas it goes to.
+/// Commands of one slot. They are encoded at most once, even if they are sent to several replicas.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// The leader's log time, in ms: never falls from slot to slot.
+    /// Log time of the leader, in ms. It never decreases from slot to slot.
     pub log_time_ms: u64,
-    /// Maximum number of sessions, as in the settings of the leader; 0: any number.
+    /// Maximum number of sessions, from the settings of the leader; 0 if there is no maximum.
     pub sessions_max: u32,
-    /// In order.
+    /// Commands in the order of their execution.
     pub commands: Vec<Proposal>,
-    /// The wire form, made on first use.
+    /// Wire form of the batch, made on first use.
     pub encoded: OnceLock<Bytes>,
 }
 
@@ -65,7 +67,7 @@ impl PartialEq for Batch {
     }
 }
 
-/// So that copies of one `Arc` are known to be equal without a look at their commands.
+/// Lets copies of one `Arc` be recognized as equal without a comparison of their commands.
 impl Eq for Batch {}
 
 impl Hash for Batch {
@@ -77,7 +79,7 @@ impl Hash for Batch {
 /// Content of a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
-    /// Nothing: fills holes and opens a ballot.
+    /// A no-op: it fills holes and opens a ballot.
     Noop,
     /// Commands of clients.
     Commands(Arc<Batch>),
@@ -86,7 +88,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The commands; none for a no-op or a configuration.
+    /// Returns the commands of the value; none for a no-op or a configuration.
     pub fn commands(&self) -> &[Proposal] {
         match self {
             Value::Commands(batch) => &batch.commands,
@@ -95,14 +97,14 @@ impl Value {
     }
 }
 
-/// State of one of a leader's logs, as the leader reports it.
+/// State of one log of a leader, as the leader reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LogNews {
-    /// Every slot up to here is committed.
+    /// Slot up to which every slot is committed.
     pub commit_point: Slot,
-    /// Ranges (first, last) committed above it, rising.
+    /// Committed ranges above the commit point in rising order: (first slot, last slot).
     pub above: Vec<(Slot, Slot)>,
-    /// The slot of this ballot's opening no-op.
+    /// Slot of the opening no-op of this ballot.
     pub log_start: Slot,
 }
 
@@ -113,17 +115,17 @@ pub struct Accept {
     pub ballot: Ballot,
     /// Log of the slot.
     pub log: LogId,
-    /// Slot to accept at.
+    /// Slot in which the value is to be accepted.
     pub slot: Slot,
-    /// Value to accept.
+    /// Value that is to be accepted.
     pub value: Value,
-    /// The leader's own tag: this message is its vote.
+    /// Tag of the leader's own vote: this message is that vote.
     pub tag: ReplicaSet,
-    /// Commits so far.
+    /// Slots of this log that the leader knows to be committed.
     pub news: LogNews,
-    /// The highest slot not above this one that may hold a multi-key command.
+    /// Highest slot, up to and including this one, that may hold a multi-key command.
     pub last_multi: Slot,
-    /// A bit per command: execution cannot refuse it.
+    /// One bit for each command: set if execution cannot refuse the command.
     pub infallible: Arc<[u64]>,
 }
 
@@ -134,18 +136,19 @@ pub struct ReportedEntry {
     pub log: LogId,
     /// Slot of the entry.
     pub slot: Slot,
-    /// At which ballot it was accepted.
+    /// Ballot under which the entry was accepted.
     pub ballot: Ballot,
     /// Accepted value.
     pub value: Value,
 }
 
-/// The answer to a forwarded read.
+/// Answer to a forwarded read.
 #[derive(Clone, Debug, Hash)]
 pub struct ReadAnswer {
-    /// The attempt it answers.
+    /// Attempt that is answered.
     pub request: RequestId,
-    /// The value and how it was served; `None`: not here, ask the leader.
+    /// Value, and the path on which the read was served; `None` if this replica cannot serve the
+    /// read and the leader is to be asked.
     pub outcome: Option<(Outcome, Path)>,
 }
 
@@ -154,43 +157,44 @@ pub struct ReadAnswer {
 pub enum Message {
     /// Measures the round trip and makes incarnations known.
     Ping {
-        /// The sender's clock, in ns; returned as it came.
+        /// Reading of the sender's clock, in ns. The answer returns it unchanged.
         stamp: u64,
-        /// Average wait of a client if the sender led, in ms; 0: it should not lead, or cannot
-        /// estimate it.
+        /// Average wait of a client if the sender led, in ms; 0 if the sender should not lead or
+        /// cannot estimate it.
         cost_ms: u32,
     },
-    /// The answer.
+    /// Answer to a ping.
     Pong {
-        /// Stamp of the ping.
+        /// Stamp of the ping that is answered.
         stamp: u64,
     },
-    /// The sender starts on a directory that nobody may know yet (hazard 33).
+    /// The sender starts on a data directory that no other replica may know yet (hazard 33).
     Join {
-        /// The directory's life.
+        /// Life of the sender's data directory.
         life: u64,
     },
-    /// The answer, once that is durable at the sender.
+    /// Answer to `Join`, sent once the life that it names is durable at its sender.
     Joined {
-        /// The first life that the sender ever heard of the addressee.
+        /// First life that the sender ever learned of the addressee.
         life: u64,
     },
-    /// Would the addressee promise this ballot? Nothing is raised yet. Once it has promised:
-    /// the sender is collecting promises still, and they arrive.
+    /// Asks whether the addressee would promise this ballot; no round is raised yet. To an
+    /// addressee that has promised the ballot already, it means that the sender is still collecting
+    /// promises and that they arrive.
     PreVote {
-        /// The ballot that the sender would campaign under.
+        /// Ballot under which the sender would campaign.
         ballot: Ballot,
         /// Number of this question among the sender's.
         ask: u64,
     },
-    /// The answer, if it would.
+    /// Answer to `PreVote`, sent if the replica would promise the ballot.
     PreVoted {
-        /// Ballot of the question.
+        /// Ballot of the `PreVote` that is answered.
         ballot: Ballot,
-        /// Number of the question.
+        /// Number of the `PreVote` that is answered.
         ask: u64,
     },
-    /// Phase 1, for every slot above the commit points, of both logs.
+    /// Phase 1 for all slots above the commit points of both logs.
     Prepare {
         /// The candidate's ballot.
         ballot: Ballot,
@@ -201,135 +205,138 @@ pub enum Message {
     Prepared {
         /// The candidate's ballot.
         ballot: Ballot,
-        /// Number of the answer, in the replier's run, of which this is a part, from 1: entries may
-        /// differ between two, and only parts of one make a promise.
+        /// Number of the whole answer in the replier's run, from 1. Accepted entries may differ
+        /// between two answers, so only parts with the same number make up a promise.
         answer: u64,
-        /// This part, from 0.
+        /// Index of this part, from 0.
         part: u32,
         /// Number of parts.
         parts: u32,
         /// The replier's commit points.
         commits: PerLog<Slot>,
-        /// Accepted entries above the candidate's commit points; this part's share.
+        /// This part's share of the accepted entries above the candidate's commit points.
         entries: Vec<ReportedEntry>,
-        /// Where each ballot accepted at here began; this part's share.
+        /// This part's share of the starts of ballots under which the replier has accepted: the
+        /// log, the ballot and the slot at which it began.
         log_starts: Vec<(LogId, Ballot, Slot)>,
     },
-    /// Phase 2.
+    /// Phase 2 of one slot.
     Accept(Accept),
-    /// Acceptances, durable at the sender, with their tags.
+    /// Acceptances that are durable at the sender, with their tags.
     Accepted {
-        /// At which ballot.
+        /// Ballot under which the slots were accepted.
         ballot: Ballot,
         /// Log of the slots.
         log: LogId,
-        /// Slots and tags.
+        /// Accepted slots, each with the tag of the vote.
         votes: SmallVec<[(Slot, ReplicaSet); 1]>,
     },
-    /// A ballot was too low.
+    /// Refuses a ballot that is below the promised one.
     Rejected {
         /// Ballot that the sender has promised.
         promised: Ballot,
     },
-    /// The leader lives; these slots are committed.
+    /// Says that the leader is alive, and which slots are committed.
     Heartbeat {
         /// The leader's ballot.
         ballot: Ballot,
-        /// To be returned; 0: news of commits only, no answer wanted.
+        /// Number that the answer returns; 0 if the message only reports commits and needs no
+        /// answer.
         probe: u64,
-        /// State of each log.
+        /// State of each log, as the leader reports it.
         logs: PerLog<LogNews>,
     },
-    /// The answer to a heartbeat with a probe.
+    /// Answer to a heartbeat with a probe.
     HeartbeatAck {
         /// Ballot of the heartbeat.
         ballot: Ballot,
-        /// Probe of the heartbeat.
+        /// Number of the probe in the heartbeat.
         probe: u64,
-        /// Peers that have not answered the sender's promises for t_grace.
+        /// Peers that have not answered the lease promises of the sender for t_grace.
         suspects: ReplicaSet,
     },
-    /// Send me committed entries.
+    /// Requests committed entries.
     Fetch {
         /// Log to read.
         log: LogId,
-        /// First slot wanted.
+        /// First slot requested.
         from: Slot,
-        /// Last slot wanted.
+        /// Last slot requested.
         to: Slot,
     },
-    /// Entries known to be committed, rising by slot.
+    /// Entries that the sender knows to be committed, in rising order of slots.
     Fetched {
         /// Log of the entries.
         log: LogId,
-        /// Slots and contents.
+        /// Slots, each with its value.
         entries: Vec<(Slot, Value)>,
     },
     /// Commands for the leader to propose.
     Forward {
-        /// With the origin's names for the attempts.
+        /// Commands, each with the name that the origin gave to the attempt.
         commands: Vec<(RequestId, Command)>,
     },
-    /// Results that the leader knows of commands that it need not propose again.
+    /// Results of commands that the leader knows already, so that it need not propose them again.
     Answered {
-        /// By attempt.
+        /// Results, each with the name of its attempt.
         answers: Vec<(RequestId, Outcome)>,
     },
-    /// Reads for a holder, or (`read_index`) for the leader to confirm.
+    /// Reads that a holder is to answer, or that the leader is to confirm if `read_index` is set.
     ForwardRead {
-        /// Whether to confirm with a majority instead of under a lease.
+        /// Whether a majority is to confirm the reads, instead of a lease.
         read_index: bool,
-        /// Attempts and keys.
+        /// Names of the attempts, each with the key to read.
         reads: Vec<(RequestId, Key)>,
     },
-    /// The answers.
+    /// Answers to forwarded reads.
     ReadAnswers(Vec<ReadAnswer>),
-    /// Between grantor and holder.
+    /// Lease message between a grantor and a holder.
     Lease(LeaseMessage),
     /// Reads and writes of the sender's clients since its last report.
     Demand(DemandReport),
     /// The preferred leader asks the leader to transfer leadership.
     TransferRequest,
-    /// The leader transfers leadership: everything it proposed is committed.
+    /// The leader transfers leadership to the addressee: everything that it proposed is committed.
     Transfer {
-        /// The ballot that ends.
+        /// Ballot of the leader that transfers leadership.
         ballot: Ballot,
-        /// Whether an operator wants it: then nobody asks for leadership back by
-        /// preference.
+        /// Whether an operator wants the transfer. If so, no replica asks for leadership back
+        /// because it is the preferred one.
         by_operator: bool,
     },
-    /// An operator wants this replica to lead.
+    /// A move of leadership that an operator wants.
     Move {
         /// Replica that is to lead.
         to: ReplicaId,
     },
-    /// An operator wants leases to change: for the leader.
+    /// A change of leases that an operator wants, sent to the leader.
     SetLease {
-        /// The sender's number of it.
+        /// Number of the request at its sender.
         ask: u64,
         /// Changes that the operator wants.
         set: LeaseSet,
     },
     /// Answer to `SetLease`.
     LeaseAnswer {
-        /// The number.
+        /// Number of the request that is answered.
         ask: u64,
-        /// In force, or why not.
+        /// The configuration in force, or the reason for a refusal.
         answer: LeaseAnswer,
     },
 }
 
-/// Report of a replica to the leader, so that it can choose holders.
+/// Report of a replica to the leader, which chooses holders by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DemandReport {
-    /// Reads and writes of its clients since its last report.
+    /// Reads and writes of the replica's clients since its last report.
     pub report: TallyReport,
-    /// Its round trips to all replicas, in us; 0 where none was measured.
+    /// Round trips from the replica to all replicas, in us; 0 where none was measured.
     pub rtts_us: Vec<u32>,
 }
 
 impl Message {
-    /// Name of the message's kind, for people: a whole message may be long.
+    /// Returns the name of the message's kind. It is meant for readers, as a whole message may be
+    /// long.
     pub fn name(&self) -> &'static str {
         match self {
             Message::Ping { .. } => "Ping",

@@ -1,19 +1,19 @@
-//! Counters of a replica since its run began. Counters decide nothing.
+//! Counters of a replica since its run began. They have no effect on its behavior.
 //!
-//! To add one, add a line below and count where it happens: `step.metrics.name += 1`.
-//! A replica's answer to a status request lists it under its name. Explain it in
+//! To add a counter, add a line below and increment it where the event happens: `step.metrics.name
+//! += 1`. A replica's answer to a status request lists the counter under its name. Explain it in
 //! `docs/operating.md`, too.
 
 macro_rules! counters {
     ($($name:ident: $meaning:literal,)*) => {
-        /// Counts since this run began.
+        /// Counters since this run began.
         #[derive(Clone, Debug, Default)]
         pub(super) struct Metrics {
             $(#[doc = $meaning] pub(super) $name: u64,)*
         }
 
         impl Metrics {
-            /// Every counter with its name, in the order of declaration.
+            /// Returns every counter with its name, in the order of declaration.
             pub(super) fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
@@ -47,7 +47,7 @@ counters! {
 }
 
 impl Metrics {
-    /// Counts a read that could not be served here, by its reason.
+    /// Counts a read that could not be served here, under its reason.
     pub(super) fn count_fallback(&mut self, reason: leasehold_leases::NoPermit) {
         match reason {
             leasehold_leases::NoPermit::NotHolder => self.fallback_not_holder += 1,

@@ -1,10 +1,10 @@
-//! Limits the size of one message (hazard 82). All code that gathers items into messages asks here:
-//! a message above the frame's limit is never sent, and all its items would be lost, again and
-//! again.
+//! Limits the size of one message (hazard 82). All code that gathers items into messages must use
+//! these limits: a message above the frame's limit is never sent, so all its items would be lost
+//! again and again.
 //!
 //! A part is a quarter of a frame. So the size estimate of an item need not be exact, and the bytes
-//! around the items need not be counted. A single item may be larger than a part: clients' commands
-//! and answers are at most a frame less 64 KiB, and such an item travels alone.
+//! around the items can be ignored. A single item may be larger than a part: clients' commands and
+//! answers may be as long as a frame less 64 KiB. Such an item is sent alone.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_wire::Outcome;
@@ -15,21 +15,22 @@ use super::message::{Message, ReadAnswer};
 
 /// Maximum total size estimate of the items of one message, in bytes.
 pub const PART_BYTES: usize = 1 << 20;
-/// Added to each item's size estimate: its names, numbers and lengths.
+/// Bytes added to each item's size estimate for its names, numbers and lengths.
 pub const ITEM_OVERHEAD: usize = 64;
-/// Ranges of committed slots that one message tells, at most: 2,000 take at most
-/// 36 KB, which fits beside the largest command. A peer hears of the others when the
-/// first slots that are still open are committed.
+/// Maximum number of ranges of committed slots in one message. 2,000 ranges take at most 36 KB,
+/// which fits beside the largest command. A peer learns the remaining ranges once the first slots
+/// that are still open are committed.
 pub const NEWS_RANGES_MAX: usize = 2000;
 
-/// Capacity of one message.
+/// Used capacity of one message.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Capacity {
     used: usize,
 }
 
 impl Capacity {
-    /// Takes an item of about `size` bytes, if it fits. The first always does.
+    /// Adds an item of about `size` bytes if it fits, and returns whether it does. The first item
+    /// always does.
     pub fn takes(&mut self, size: usize) -> bool {
         let used = self.used + size + ITEM_OVERHEAD;
         let fits = self.used == 0 || used <= PART_BYTES || off(Rule::H82Frames);
@@ -67,12 +68,12 @@ pub fn chunks<T>(items: Vec<T>, size: impl Fn(&T) -> usize) -> SmallVec<[Vec<T>;
     parts
 }
 
-/// Bytes of an outcome on the wire.
+/// Returns the number of bytes of an outcome on the wire.
 pub fn outcome_size(outcome: &Outcome) -> usize {
     outcome.encoded_len()
 }
 
-/// The messages that carry these answers.
+/// Returns the messages that carry these answers.
 pub fn read_answers(answers: Vec<ReadAnswer>) -> impl Iterator<Item = Message> {
     let size = |answer: &ReadAnswer| {
         let outcome = answer.outcome.as_ref();

@@ -2,7 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-/// Two logs run on the same machinery.
+/// One of the two logs. Both are handled by the same code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LogId {
     /// Commands of clients.
@@ -12,10 +12,10 @@ pub enum LogId {
 }
 
 impl LogId {
-    /// Both.
+    /// Both logs.
     pub const ALL: [LogId; 2] = [LogId::Commands, LogId::Configs];
 
-    /// For tables with one row a log.
+    /// Returns the index of this log in tables with one row for each log.
     pub fn index(self) -> usize {
         self as usize
     }
@@ -24,14 +24,14 @@ impl LogId {
 /// One value for each of the two logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PerLog<T> {
-    /// For the log of clients' commands.
+    /// Value for the log of clients' commands.
     pub commands: T,
-    /// For the log of lease configurations.
+    /// Value for the log of lease configurations.
     pub configs: T,
 }
 
 impl<T> PerLog<T> {
-    /// Builds both values by calling `of` for each log, commands first.
+    /// Builds both values: calls `of` for each log, commands first.
     pub fn of(mut of: impl FnMut(LogId) -> T) -> PerLog<T> {
         PerLog {
             commands: of(LogId::Commands),
@@ -39,7 +39,7 @@ impl<T> PerLog<T> {
         }
     }
 
-    /// Both values with their logs, commands first.
+    /// Returns both values with their logs, commands first.
     pub fn each(self) -> [(LogId, T); 2] {
         [
             (LogId::Commands, self.commands),
@@ -47,7 +47,7 @@ impl<T> PerLog<T> {
         ]
     }
 
-    /// Whether `holds` of both.
+    /// Whether `holds` returns true for both values.
     pub fn all(&self, mut holds: impl FnMut(LogId, &T) -> bool) -> bool {
         holds(LogId::Commands, &self.commands) && holds(LogId::Configs, &self.configs)
     }
@@ -74,7 +74,7 @@ impl<T> IndexMut<LogId> for PerLog<T> {
 }
 
 impl<T> From<[T; 2]> for PerLog<T> {
-    /// Commands first.
+    /// Takes the values of both logs, commands first.
     fn from([commands, configs]: [T; 2]) -> PerLog<T> {
         PerLog { commands, configs }
     }

@@ -1,4 +1,4 @@
-//! Work that must follow a durable write, and so waits for it.
+//! Work that must follow a durable write, and waits until the write is durable.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -13,24 +13,26 @@ use super::message::LogId;
 use super::per_log::PerLog;
 use super::size_estimate::record_size_estimate;
 
-/// Maximum backlog that may wait for the disk, in bytes, besides one checkpoint. Past it a replica
-/// accepts nothing more until the disk has caught up: what waits for a full disk stays in memory.
+/// Maximum backlog that may wait for the disk, in bytes, besides one checkpoint. Above it a replica
+/// accepts nothing more until the disk has caught up, because the backlog of a full disk stays in
+/// memory.
 pub const BACKLOG_BYTES_MAX: usize = 64 << 20;
 /// Size estimate of one persist without its records, in bytes.
 const PERSIST_BYTES: usize = 128;
 
-/// Done once the records before it are durable.
+/// Work that is done once the records before it are durable.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Continuation {
-    /// Acknowledge an acceptance.
+    /// Acknowledge an acceptance with a vote.
     Vote {
         log: LogId,
         slot: Slot,
         ballot: Ballot,
-        /// For a slot executed already: its tag and origins, for the entry may be gone.
+        /// Tag and origins of a slot that is executed already, because its entry may no longer be
+        /// in memory; `None` if the slot is not executed.
         executed: Option<(ReplicaSet, ReplicaSet)>,
     },
-    /// The leader's own acceptance is durable: send the Accept.
+    /// Send the Accept: the leader's own acceptance is durable.
     Propose {
         log: LogId,
         slot: Slot,
@@ -42,33 +44,33 @@ pub(super) enum Continuation {
         ballot: Ballot,
         commits: PerLog<Slot>,
     },
-    /// Ask for promises.
+    /// Request promises: the candidate's own promise is durable.
     Campaign { ballot: Ballot },
-    /// Tell a replica which life of it is remembered.
+    /// Send to a replica the life that is remembered of it.
     Joined { to: ReplicaId },
-    /// This replica has joined.
+    /// Take part: this replica has joined.
     TakePart,
-    /// Promises may be made under parameters with this restart wait.
+    /// Allow promises under parameters with this restart wait.
     RestartWait(Duration),
-    /// That nobody believes this replica any more.
+    /// Note that no other replica relies on a grant of this one any more.
     Left,
-    /// Values of a checkpoint are durable that were handed over then: the next may follow.
+    /// Continue with the checkpoint: the values that were handed over at `since` are durable.
     Staged { since: Time },
-    /// The checkpoint up to these slots is durable: windows move.
+    /// Move the windows: the checkpoint up to these slots is durable.
     Checkpointed(PerLog<Slot>),
 }
 
-/// Mostly one: a step answers one Accept.
+/// Continuations of one persist. Mostly there is only one, as a step answers one Accept.
 pub(super) type Continuations = SmallVec<[Continuation; 1]>;
 
-/// Bytes that are to be written.
+/// Bytes that are still to be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BacklogBytes {
     checkpoints: usize,
     others: usize,
 }
 
-/// Gathers the records of a group of steps, and what waits for them.
+/// Collects the records of a group of steps, and the work that waits until they are durable.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Persister {
     last: Sequence,
@@ -79,7 +81,7 @@ pub(super) struct Persister {
     waiting: VecDeque<PendingPersist>,
     /// Size estimate of `waiting`.
     backlog: BacklogBytes,
-    /// Up to here the log on disk holds the chosen values.
+    /// Slot of each log up to which the log on disk holds the chosen values.
     executed: PerLog<Slot>,
 }
 
@@ -90,12 +92,13 @@ struct PendingPersist {
     continuations: Continuations,
     /// Size estimate of this persist, with its records.
     bytes: BacklogBytes,
-    /// By log, executed when it was asked for: all of that had been recorded before.
+    /// Last slot of each log that was executed when the persist was requested: everything up to it
+    /// had been recorded before.
     executed: PerLog<Slot>,
 }
 
 impl Hash for Persister {
-    /// Sequences are names: only their distances matter.
+    /// Hashes distances between sequences: sequences are only names.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.records, &self.continuations).hash(state);
         for waiting in &self.waiting {
@@ -114,25 +117,26 @@ impl Persister {
         self.records.push(record);
     }
 
-    /// Does `continuation` once everything recorded so far is durable.
+    /// Queues `continuation` until everything recorded so far is durable.
     pub(super) fn when_durable(&mut self, continuation: Continuation) {
         self.bytes.others += size_of::<Continuation>();
         self.continuations.push(continuation);
     }
 
-    /// Whether so much waits for the disk that nothing more may be accepted.
+    /// Whether the backlog for the disk is so large that nothing more may be accepted.
     pub(super) fn is_behind(&self) -> bool {
         self.waiting_bytes() > BACKLOG_BYTES_MAX
     }
 
-    /// Whether a checkpoint may follow: one may always wait, several only if they are small.
-    /// It holds what is in memory anyway, until that is overwritten.
+    /// Whether another checkpoint may be made. One may always wait for the disk, several only if
+    /// they are small. A checkpoint shares its values with the state in memory until the state is
+    /// overwritten.
     pub(super) fn may_checkpoint(&self) -> bool {
         let waiting = self.backlog.checkpoints + self.bytes.checkpoints;
         waiting <= BACKLOG_BYTES_MAX
     }
 
-    /// Bytes that wait for the disk, but for checkpoints.
+    /// Returns the number of bytes that wait for the disk, without those of checkpoints.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.backlog.others + self.bytes.others
     }
@@ -159,13 +163,13 @@ impl Persister {
         out.push(Action::Persist { sequence, records });
     }
 
-    /// Last slot of `log` that was executed and is on the disk as it was executed. Later slots on
-    /// the disk may still hold what an earlier ballot had left there.
+    /// Returns the last slot of `log` up to which the disk holds the entries as they were executed.
+    /// Later slots on the disk may still hold entries that an earlier ballot left in them.
     pub(super) fn executed(&self, log: LogId) -> Slot {
         self.executed[log]
     }
 
-    /// Creates the persister of a run that begins with what the disk says is executed.
+    /// Returns the persister of a new run, which has executed these slots according to the disk.
     pub(super) fn begin(executed: PerLog<Slot>) -> Persister {
         Persister {
             executed,
@@ -173,7 +177,8 @@ impl Persister {
         }
     }
 
-    /// Everything up to `sequence` is durable: returns what waited for it, in order.
+    /// Notes that everything up to `sequence` is durable. Returns the work that waited for it, in
+    /// order.
     pub(super) fn done(&mut self, sequence: Sequence) -> Continuations {
         assert!(
             sequence <= self.last,

@@ -1,15 +1,16 @@
-//! Queues of many connections, served round-robin: a connection with many waiting items does not
-//! keep the others waiting for all of them.
+//! Queues of many connections, which are served round-robin. A connection with many waiting items
+//! does not make the others wait for all of them.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// By connection, what waits of it.
+/// Waiting items of all connections, with one queue for each.
 #[derive(Clone, Debug, Hash)]
 pub struct RoundRobinQueue<T> {
-    /// In order. None is empty.
+    /// Waiting items of each connection, in their order. No queue in the map is empty.
     waiting: BTreeMap<u64, VecDeque<T>>,
-    /// The connections that have something waiting: the first has the next turn. Some may
-    /// have nothing any more, for to look for them would take long: they are passed over.
+    /// Connections in the order of their turns: the first has the next turn. It includes every
+    /// connection with waiting items. It may also include connections without any, because finding
+    /// and removing them would take long; these are skipped.
     order: VecDeque<u64>,
     len: usize,
 }
@@ -35,7 +36,7 @@ impl<T> RoundRobinQueue<T> {
         self.len
     }
 
-    /// Adds what comes last of its connection.
+    /// Adds an item at the end of the queue of its connection.
     pub fn push(&mut self, connection: u64, one: T) {
         let of_connection = self.waiting.entry(connection).or_default();
         if of_connection.is_empty() {
@@ -63,20 +64,20 @@ impl<T> RoundRobinQueue<T> {
         }
     }
 
-    /// Takes all of a connection, which adds nothing any more.
+    /// Takes all items of a connection that adds no more.
     pub fn take(&mut self, connection: u64) -> VecDeque<T> {
         let taken = self.waiting.remove(&connection).unwrap_or_default();
         self.len -= taken.len();
         taken
     }
 
-    /// Keeps nothing but what waits still.
+    /// Keeps only the items for which `waits` returns true.
     pub fn retain(&mut self, mut waits: impl FnMut(&T) -> bool) {
         self.waiting.retain(|_, of_connection| {
             of_connection.retain(&mut waits);
             !of_connection.is_empty()
         });
-        // One that comes again has one turn.
+        // A connection that is added again later then has only one turn.
         let waiting = &self.waiting;
         self.order
             .retain(|connection| waiting.contains_key(connection));

@@ -1,23 +1,23 @@
-//! Sanity checks: the numbers of a peer's message that are believed (hazard 81).
+//! Sanity checks that decide whether the numbers in a peer's message are believed (hazard 81).
 //!
-//! Numbers that a replica counts on from (rounds, slots, the replicated clock) end up in its own
-//! messages and on its disk, and every decoder refuses what is above [`NUMBER_MAX`]. So one wrong
-//! message near that limit would make everybody campaign above it, and no directory could be opened
-//! again. A message with numbers too far beyond what is known here is therefore refused whole,
-//! before anything of it is believed. A member that means harm can still do harm within the bounds,
-//! and without certificates so can any process that passes for a member.
+//! Some numbers are counted up by the replica that receives them: rounds, slots and the replicated
+//! clock. They end up in its own messages and on its disk, and every decoder refuses numbers above
+//! [`NUMBER_MAX`]. So one wrong message near that limit would make every replica campaign above it,
+//! and no data directory could be opened again. A message with numbers too far beyond those known
+//! here is therefore refused as a whole, before any part of it is believed. A malicious member can
+//! still do harm within the bounds. Without certificates, so can any process that poses as a
+//! member.
 //!
 //! # A replica that was away
-//! It must believe an honest leader again, however much happened meanwhile:
-//! - Slots, configurations and the replicated clock: the bounds are decades of work.
-//! - Rounds: 2^20 campaigns, which is 12 days in which nobody ever leads longer than the
-//!   default election timeout of 1 s. If there were more, the first messages are
-//!   refused, but each brings the rounds seen nearer by 2^20 ([`nearer`]), so that the
-//!   replica soon believes its peers again. A message near the decoders' limit costs
-//!   2^20 of the 2^56 rounds.
-//! - Durations: a day, which is the most that a configuration may say.
-//! - Incarnations: a peer may have started 2^20 times since it was heard of, and 2^40
-//!   times before it is heard of first in this run.
+//! It must believe an honest leader again, even if much happened in its absence:
+//! - Slots, configurations and the replicated clock: the bounds correspond to decades of work.
+//! - Rounds: 2^20 campaigns, which take 12 days if no leader ever leads longer than the default
+//!   election timeout of 1 s. If there were more, the first messages are refused. But each refused
+//!   message raises the highest round seen by up to 2^20 ([`nearer`]), so the replica soon believes
+//!   its peers again. A message near the decoders' limit uses up 2^20 of the 2^56 rounds.
+//! - Durations: a day, which is the maximum that a configuration may set.
+//! - Incarnations: a peer may have started 2^20 times since it was last heard, and 2^40 times
+//!   before it is first heard in this run.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ConfigId, Incarnation, LeaseMessage, LeaseParams, Slot};
@@ -28,43 +28,45 @@ use super::message::{
     Accept, DemandReport, Envelope, LogId, LogNews, Message, PerLog, ReportedEntry, Value,
 };
 
-/// The largest slot, round, incarnation, time in ms or span in ns that a decoder
-/// accepts: far above any that occurs, far enough below `u64::MAX` to count on.
+/// Largest slot, round, incarnation, time in ms or span in ns that a decoder accepts. It is far
+/// above any that occurs, and far enough below `u64::MAX` that counting up from it does not
+/// overflow.
 pub const NUMBER_MAX: u64 = 1 << 56;
 
 /// Maximum jump of rounds in one message: a larger one is out of range.
 pub const ROUNDS_AHEAD_MAX: u64 = 1 << 20;
-/// Maximum number of starts of a peer since the peer was last heard of.
+/// Maximum number of starts of a peer since it was last heard.
 pub const INCARNATIONS_AHEAD_MAX: u64 = 1 << 20;
-/// The same for a peer that was not heard of in this run: 34 years of one start a ms.
+/// Maximum incarnation of a peer that has not been heard in this run: 34 years with one start in
+/// each ms.
 pub const FIRST_INCARNATION_MAX: u64 = 1 << 40;
-/// Maximum number of slots that a message may be ahead of what is accepted here: ten years at
-/// 55,000 slots a second; 68 years at two configurations a second.
+/// Maximum distance from the highest slot accepted here to a slot in a message. For commands it is
+/// ten years at 55,000 slots a second; for configurations, 68 years at two a second.
 pub const SLOTS_AHEAD_MAX: PerLog<u64> = PerLog {
     commands: 1 << 44,
     configs: 1 << 32,
 };
-/// Maximum lead of a message's replicated clock over what is executed here, in ms: it passes as
-/// fast as a leader's clock, so this is 34 years.
+/// Maximum distance from the replicated clock of what is executed here to the one in a message, in
+/// ms. The replicated clock runs as fast as a leader's clock, so this is 34 years.
 pub const LOG_TIME_AHEAD_MAX_MS: u64 = 1 << 40;
-/// Maximum of the numbers that a replica counts from 0 in each of its runs: answers in Phase 1, and
-/// guards and promises. 8,900 years of one a ms.
+/// Maximum of the numbers that a replica counts from 0 in each of its runs: answers in Phase 1,
+/// guards and promises. It is 8,900 years with one in each ms.
 pub const COUNT_MAX: u64 = 1 << 48;
 
-/// Knowledge that a message is compared with.
+/// Numbers known here, with which those of a message are compared.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SanityBaseline {
-    /// The highest round seen.
+    /// Highest round seen.
     pub round: u64,
-    /// The sender's newest run that was heard of; 0 if none was in this run.
+    /// Newest run of the sender that was heard; 0 if none was heard in this run.
     pub incarnation: Incarnation,
-    /// The highest slots accepted here.
+    /// Highest slot accepted here in each log.
     pub slots: PerLog<Slot>,
-    /// Log time of what is executed here, in ms.
+    /// Log time of the last command executed here, in ms.
     pub log_time_ms: u64,
 }
 
-/// Whether a message may be believed, beside what is known.
+/// Whether a message may be believed, compared with the numbers known here.
 pub fn is_sane(baseline: &SanityBaseline, envelope: &Envelope) -> bool {
     if off(Rule::H81Leaps) {
         return true;
@@ -72,14 +74,14 @@ pub fn is_sane(baseline: &SanityBaseline, envelope: &Envelope) -> bool {
     baseline.run(envelope.from_incarnation) && baseline.message(&envelope.message)
 }
 
-/// Returns the highest round seen after a message that named `round` was refused. It follows as far
-/// as it would have for a message that is believed: otherwise a replica with rounds just too far
-/// ahead of all others would never be heard again.
+/// Returns the highest round seen, once a message that named `round` was refused. It rises by as
+/// much as a believed message could raise it. Otherwise a replica with rounds just too far above
+/// all others would never be believed again.
 pub fn nearer(seen: u64, round: u64) -> u64 {
     seen.max(round.min(seen + ROUNDS_AHEAD_MAX)).min(NUMBER_MAX)
 }
 
-/// The round of the ballot that a message is about, if it is about one.
+/// Returns the round of the ballot that a message is about; `None` if it is about no ballot.
 pub fn round_of(message: &Message) -> Option<u64> {
     let ballot = match message {
         Message::PreVote { ballot, .. }
@@ -97,8 +99,8 @@ pub fn round_of(message: &Message) -> Option<u64> {
     Some(ballot.round)
 }
 
-/// Whether leases with these durations end within days: a replica waits for them after each
-/// restart.
+/// Whether leases with these durations end within days. This matters because a replica waits for
+/// them after each restart.
 fn are_sane(params: &LeaseParams) -> bool {
     Durations::of(params).are_sane() && params.t0_cap <= Durations::T0_MAX
 }
@@ -134,7 +136,7 @@ impl SanityBaseline {
     }
 
     fn news(&self, log: LogId, news: &LogNews) -> bool {
-        // Ranges rise: the decoder has seen to it.
+        // The decoder has checked that the ranges rise.
         let last = news.above.last().map_or(Slot::ZERO, |(_, last)| *last);
         let slots = [news.commit_point, news.log_start, last];
         slots.iter().all(|slot| self.slot(log, *slot))
@@ -228,7 +230,8 @@ impl SanityBaseline {
                 | Message::Transfer { .. }
                 | Message::Move { .. } => true,
                 Message::Demand(DemandReport { report, .. }) => {
-                    // No client can ask for others, and none of them could ever be listed.
+                    // No client can read or write keys of other lengths, and no such key could ever
+                    // be listed.
                     let mut lengths = report.deltas.iter().map(|delta| delta.key.len());
                     lengths.all(|length| (1..=KEY_BYTES_MAX).contains(&length))
                 }

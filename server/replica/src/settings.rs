@@ -1,4 +1,4 @@
-//! Settings that a replica gets at its start.
+//! Settings that a replica receives when it starts.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use super::persist::BACKLOG_BYTES_MAX;
 /// Recipients of an acceptor's vote, besides the leader (Castro's optimization, §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum AcceptReplies {
-    /// Nobody: origins learn from the leader.
+    /// No other replica: origins learn of a commit from the leader.
     Leader,
-    /// Every origin with a command in the batch.
+    /// Every origin of a command in the batch.
     #[default]
     Origin,
-    /// Every replica: holders learn of a commit by themselves.
+    /// Every replica: holders learn of a commit from the votes.
     All,
 }
 
 /// Spans of a replica's timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Interval at which a leader says that it lives.
+    /// Interval at which a leader sends heartbeats.
     pub heartbeat: Duration,
-    /// Silence of the leader after which the best successor campaigns. Others wait a little
-    /// longer, in the order in which they would serve the sites. A leader that hears no
-    /// majority for as long steps down.
+    /// Silence of the leader after which the best successor campaigns. Other replicas wait a little
+    /// longer, in the order of how well they would serve the sites. A leader that hears no majority
+    /// for this long steps down.
     pub election_timeout: Duration,
-    /// Time that the leader waits for a vote, an origin for its command's slot, or a follower
-    /// behind for an entry, before it asks again.
+    /// Time after which an unanswered request is repeated: the leader waits this long for a vote,
+    /// an origin for the slot of its command, and a follower that lags for an entry.
     pub retransmit: Duration,
-    /// Interval at which round trips are measured.
+    /// Interval at which a replica sends pings to measure round trips.
     pub ping: Duration,
     /// Interval at which demand is reported to the leader.
     pub report: Duration,
@@ -41,7 +41,7 @@ pub struct Timing {
 }
 
 impl Default for Timing {
-    /// As short as a world-wide network permits without false suspicion
+    /// Returns spans that are as short as a world-wide network permits without false suspicion
     /// (`results/durations`).
     fn default() -> Self {
         let ms = Duration::from_millis;
@@ -60,10 +60,10 @@ impl Default for Timing {
 /// Settings of leader elections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElectionSettings {
-    /// Replica that should lead when it can.
+    /// Replica that should lead when it can; `None` if no replica is preferred.
     pub preferred: Option<ReplicaId>,
-    /// Whether a replica asks the others before it raises its round. Off only where tests choose
-    /// which replica campaigns.
+    /// Whether a replica asks the others before it raises its round. It is off only in tests that
+    /// choose which replica campaigns.
     pub pre_vote: bool,
 }
 
@@ -76,32 +76,33 @@ impl Default for ElectionSettings {
     }
 }
 
-/// Activity of sessions is remembered in steps of this, in log time: a busy one is moved
-/// rarely, and each may live this much longer than it must.
+/// Granularity, in log time, at which the activity of sessions is remembered. It makes updates of a
+/// busy session rare, and lets each session live up to this much longer than it must.
 pub const SESSION_STEP: Duration = Duration::from_secs(1);
 
 /// Limits on the number of clients' sessions, and on their duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Time that a session lives after its last command, by the replicated clock. The same for all
-    /// replicas, in every version that runs on their disks.
+    /// Time that a session lives after its last command, by the replicated clock. It must be the
+    /// same for all replicas, in every version that runs on their disks.
     pub ttl: Duration,
-    /// Time, by the replicated clock, for which a session must have been silent before it ends to
-    /// free capacity for another: longer than clients wait for the answer to a write, and at most
-    /// `ttl`. The same for all replicas, in every version that runs on their disks.
+    /// Time, by the replicated clock, for which a session must have been silent before it may be
+    /// ended to free capacity for another session. It must be longer than clients wait for the
+    /// answer to a write, and at most `ttl`. It must be the same for all replicas, in every version
+    /// that runs on their disks.
     pub stay: Duration,
-    /// Most sessions; 0: any number. Every batch names the bound of the leader that proposed
-    /// it, so replicas may be told different ones.
+    /// Maximum number of sessions; 0 if there is no maximum. Every batch names the maximum of the
+    /// leader that proposed it, so replicas may be configured differently.
     pub max: u32,
-    /// Most sessions that clients of this replica open in a second, and those of [`busy`] at
-    /// once; 0: any number.
+    /// Maximum number of sessions that clients of this replica open in a second; 0 if there is no
+    /// maximum. As many as are allowed in the span [`busy`] may be opened in one burst.
     ///
     /// [`busy`]: SessionLimits::busy
     pub opened_per_s: u32,
 }
 
 impl SessionLimits {
-    /// The defaults for a cluster of `n` replicas.
+    /// Returns the default limits for a cluster of `n` replicas.
     pub fn of(n: usize) -> SessionLimits {
         let default = SessionLimits::default();
         SessionLimits {
@@ -110,15 +111,16 @@ impl SessionLimits {
         }
     }
 
-    /// Maximum time for which a session cannot end to free capacity for others.
+    /// Returns the maximum time for which a session is protected from being ended to free capacity
+    /// for others.
     pub fn busy(&self) -> Duration {
         self.stay + SESSION_STEP
     }
 
-    /// Maximum number of sessions that clients of each of `n` replicas may open in a second, so
-    /// that new sessions alone never take all capacity. In the time for which a session cannot end
-    /// for others, half of the capacity is for sessions opened at once, and half for those that
-    /// follow.
+    /// Returns the maximum number of sessions that clients of each of `n` replicas may open in a
+    /// second, so that new sessions alone never take all capacity. Within the time for which a
+    /// session is protected, half of the capacity is for sessions that are opened in one burst, and
+    /// half for those that follow.
     pub fn session_opens_max(&self, n: usize) -> u32 {
         let spans = 2 * self.busy().as_secs() * n as u64;
         (u64::from(self.max) / spans) as u32
@@ -126,7 +128,8 @@ impl SessionLimits {
 }
 
 impl Default for SessionLimits {
-    /// About 40 MB of sessions on every replica. Clients open any number.
+    /// Returns limits that allow about 40 MB of sessions on every replica. Clients open sessions at
+    /// any rate.
     fn default() -> Self {
         SessionLimits {
             ttl: Duration::from_secs(3600),
@@ -137,77 +140,82 @@ impl Default for SessionLimits {
     }
 }
 
-/// Settings that a replica gets at its start.
+/// Settings that a replica receives when it starts.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// This replica.
+    /// Id of this replica.
     pub me: ReplicaId,
     /// Number of replicas.
     pub n: usize,
-    /// The strategies, by key range, that a leader puts in force when no configuration ever
-    /// was. What the log holds then counts, not what a node is told.
+    /// Strategies by key range that a leader puts in force if there has never been a configuration.
+    /// After that the configurations in the log are authoritative, and this setting is ignored.
     pub strategies: RangeMap<StrategySpec>,
-    /// Likewise the lease durations.
+    /// Lease durations that a leader puts in force if there has never been a configuration.
     pub params: LeaseParams,
-    /// Timers.
+    /// Spans of timers.
     pub timing: Timing,
     /// Settings of leader elections.
     pub elections: ElectionSettings,
-    /// Recipients of votes.
+    /// Recipients of votes, besides the leader.
     pub accept_replies: AcceptReplies,
-    /// Most commands in a slot.
+    /// Maximum number of commands in a slot.
     pub batch_max: usize,
-    /// Most uncommitted slots a leader keeps in flight.
+    /// Maximum number of uncommitted slots that a leader keeps in flight.
     pub in_flight_max: usize,
-    /// Work that a group of inputs executes, in units of [`crate::cost`], unless much is left. The
-    /// last slot may exceed it.
+    /// Maximum work that one group of inputs executes, in units of [`crate::cost`]. It is higher if
+    /// much work is left. The last slot may exceed it.
     pub executed_work_max: usize,
-    /// Most work of merges that a replica has in the log for its clients, in units of
-    /// [`crate::cost::merging`]. More merges wait at the replica, and other commands pass them by. Each
-    /// counts as 64 bytes at least. Long merges have a quarter of that for themselves.
+    /// Maximum work of merges that a replica has in the log for its clients, in units of
+    /// [`crate::cost::merging`]. Further merges wait at the replica, and other commands overtake
+    /// them. Each merge is charged for at least 64 bytes. A quarter of the maximum is reserved for
+    /// long merges.
     pub merge_work_max: usize,
-    /// With so many merges of one key waiting at a replica more of them count as 512 bytes at
-    /// least.
+    /// Number of merges of one key waiting at a replica from which further merges of that key are
+    /// charged for at least 512 bytes each.
     pub merges_of_key_max: usize,
-    /// Most work that is committed and to be executed, in units of [`crate::cost`]. With more a leader
-    /// proposes no more commands. With twice as many others accept none; what they miss they fetch later.
+    /// Maximum work that is committed and still to be executed, in units of [`crate::cost`]. Above
+    /// it a leader proposes no more commands. Above twice as much, other replicas accept none, and
+    /// fetch later what they miss.
     pub to_execute_work_max: usize,
-    /// Most bytes of long values that a checkpoint has the disk write at once; one longer value goes
-    /// alone. More than that is written ahead of it, in parts.
+    /// Maximum number of bytes of long values that a checkpoint makes the disk write in one step; a
+    /// longer value is written alone. Further values are written in advance, in parts.
     pub checkpoint_piece_bytes: usize,
-    /// Number of slots above its durable checkpoint that a replica accepts, in each log. A leader
-    /// proposes in the first half, and a quarter executed forces the next checkpoint. At least 4,
-    /// and the same for all replicas, in every version that runs on their disks.
+    /// Number of slots above its durable checkpoint in which a replica accepts, in each log. A
+    /// leader proposes in the first half. Once a quarter is executed, the next checkpoint is
+    /// forced. At least 4. It must be the same for all replicas, in every version that runs on
+    /// their disks.
     pub log_window: u64,
     /// Limits on the number of clients' sessions, and on their duration.
     pub sessions: SessionLimits,
-    /// Most memory for demand, in bytes.
+    /// Maximum memory for demand, in bytes.
     pub demand_bytes_max: usize,
-    /// Maximum traffic for the choice of holders, in bytes a second: half of it from a replica to
-    /// the leader (the demand of clients), half from the leader to each replica (the holders of
-    /// keys) (§3.4).
+    /// Maximum traffic for the choice of holders, in bytes a second (§3.4). Half of it is for the
+    /// demand of clients that a replica reports to the leader. The other half is for the holders of
+    /// keys that the leader sends to each replica.
     pub holders_bytes_s: usize,
 }
 
-/// Some 1.7 ms: a write passes through several replicas, and waits for a group at each. A command of the
-/// most keys exceeds it.
+/// Takes about 1.7 ms. It is short because a write passes through several replicas and waits for a
+/// group of inputs at each. A command with the maximum number of keys exceeds it.
 const EXECUTED_WORK_MAX: usize = 256 << 10;
-/// Some 5 ms, so 170 merges into the largest records (27 if they are the first since a checkpoint), or
-/// 8,192 into small ones: what follows them in the log waits for those of all replicas. These 8,192 take up to 240 ms if writes on their way make
-/// all their records the largest, and merging has a quarter of the time.
+/// Takes about 5 ms. That is 170 merges into the largest records (27 if they are the first since a
+/// checkpoint), or 8,192 merges into small ones. Commands that follow them in the log wait for the
+/// merges of all replicas. The 8,192 merges take up to 240 ms if writes in flight make all their
+/// records the largest, and merging has a quarter of the time.
 const MERGE_WORK_MAX: usize = 512 << 10;
-/// More of one key are rare, unless they are meant to follow a write that makes it large. 1,024 of
-/// them are sent at once.
+/// More merges of one key are rare, unless they are meant to follow a write that makes its record
+/// large. In that case 1,024 of them are sent in one burst.
 const MERGES_OF_KEY_MAX: usize = 64;
-/// The disk takes some ms for it, with what the store writes behind it.
+/// The disk takes a few ms for this many bytes, including what the store writes behind them.
 const CHECKPOINT_PIECE_BYTES: usize = 512 << 10;
-/// A replica is behind with this share, one part in so many, of the work that may be left to execute.
+/// Divisor of the maximum work that may be left to execute: with more than the quotient left, a
+/// replica is behind.
 const BEHIND_SHARE: usize = 4;
-/// As much as may wait for the disk.
+/// Equal to the number of bytes that may wait for the disk.
 const TO_EXECUTE_WORK_MAX: usize = BACKLOG_BYTES_MAX;
 
 impl Settings {
-    /// The defaults for replica `me` of `n`.
+    /// Returns the default settings of replica `me` of `n`.
     pub fn new(me: ReplicaId, n: usize) -> Settings {
         Settings {
             me,
@@ -231,18 +239,19 @@ impl Settings {
         }
     }
 
-    /// With more work left to execute a replica is behind.
+    /// Returns the work left to execute above which a replica is behind, in units of
+    /// [`crate::cost`].
     pub(super) fn behind_work(&self) -> usize {
         self.to_execute_work_max / BEHIND_SHARE
     }
 
-    /// Most bytes of a report of demand.
+    /// Returns the maximum number of bytes of a report of demand.
     pub(super) fn report_bytes_max(&self) -> usize {
         let ms = self.timing.report.as_millis() as usize;
         (self.holders_bytes_s / 2).saturating_mul(ms) / 1000
     }
 
-    /// Most bytes of keys that configurations bring in a second.
+    /// Returns the maximum number of bytes of keys that configurations bring in a second.
     pub(super) fn configuration_bytes_s(&self) -> usize {
         self.holders_bytes_s / 2
     }

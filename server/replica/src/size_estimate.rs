@@ -1,4 +1,4 @@
-//! About how large values and commands are.
+//! Size estimates of records, values and commands.
 
 use leasehold_leases::Key;
 use leasehold_wire::command::Op;
@@ -7,11 +7,11 @@ use super::action::{Checkpoint, Record, StoredValue};
 use super::message::{Batch, Value};
 use super::parts::outcome_size;
 
-/// Size estimate of a record without what it holds, in bytes: its names and numbers.
+/// Size estimate of a record without its content, in bytes: its names and numbers.
 const RECORD_BYTES: usize = 64;
-/// Size estimate of a command without what it holds, in bytes.
+/// Size estimate of a command without its content, in bytes.
 const COMMAND_BYTES: usize = 96;
-/// About how many bytes a record takes, in memory or on disk.
+/// Returns a size estimate of a record, in bytes in memory or on disk.
 pub fn record_size_estimate(record: &Record) -> usize {
     let held = match record {
         Record::Accepted { value, .. } => value_size_estimate(value),
@@ -46,7 +46,7 @@ fn stored_size_estimate(key: &Key, stored: Option<&StoredValue>) -> usize {
     RECORD_BYTES + key.len() + stored.map_or(0, |stored| stored.value.len())
 }
 
-/// About how many bytes a value keeps in memory.
+/// Returns a size estimate of a value, in bytes in memory.
 pub fn value_size_estimate(value: &Value) -> usize {
     match value {
         Value::Noop => 64,
@@ -66,7 +66,7 @@ fn batch_size_estimate(batch: &Batch) -> usize {
         .sum()
 }
 
-/// About how many bytes a command takes on the wire.
+/// Returns a size estimate of a command, in bytes on the wire.
 pub fn command_size_estimate(command: &leasehold_wire::Command) -> usize {
     match &command.op {
         Some(Op::Put(put)) => put.key.len() + put.value.len(),

@@ -1,4 +1,4 @@
-//! A replica's start, the first or after a crash: from what is durable.
+//! Start of a replica from its durable state, for the first time or after a crash.
 
 use leasehold_leases::Time;
 
@@ -18,14 +18,15 @@ use super::step::RequestNames;
 use super::timers::Timers;
 
 impl Replica {
-    /// A replica that continues from what an earlier run made durable, or begins.
+    /// Returns a replica that continues from the durable state of an earlier run, or begins without
+    /// one.
     ///
-    /// It has forgotten its grants, so it votes with tag = everyone until the
-    /// longest of them has ended (§3.7); and it rebuilds the marks of all
-    /// accepted, unexecuted slots before anything is read.
+    /// It has forgotten its grants, so it votes with tag = everyone until the longest of them has
+    /// ended (§3.7). It rebuilds the marks of all accepted, unexecuted slots before any key is
+    /// read.
     ///
     /// # Panics
-    /// If `recovered` contradicts itself: it is then no state this code wrote.
+    /// If `recovered` contradicts itself, so it cannot be a state that this code wrote.
     pub fn new(now: Time, settings: Settings, recovered: RecoveredState, seed: u64) -> Replica {
         let (me, n) = (settings.me, settings.n);
         assert!(

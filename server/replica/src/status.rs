@@ -1,4 +1,4 @@
-//! State that an operator may look at, in a few words, and counters.
+//! State and counters that an operator may look at.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::Replica;
 use super::message::LogId;
 use crate::cost::Sizes;
 
-/// Replicas by their index.
+/// Returns the names of replicas, which are their indexes.
 fn names(replicas: ReplicaSet) -> Vec<String> {
     replicas
         .iter()
@@ -17,31 +17,31 @@ fn names(replicas: ReplicaSet) -> Vec<String> {
         .collect()
 }
 
-/// An election timeout that is too short for the distances.
+/// An election timeout that is too short for the distances between replicas.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortTimeout {
-    /// The election timeout that is set.
+    /// Configured election timeout.
     pub set: Duration,
-    /// The measured round trip to the nearest majority.
+    /// Measured round trip to the nearest majority.
     pub rtt: Duration,
 }
 
 impl ShortTimeout {
-    /// The smallest election timeout that would do, in ms.
+    /// Returns the smallest election timeout that is long enough, in ms.
     pub fn least_ms(&self) -> u64 {
         (self.rtt * 2).as_micros().div_ceil(1000) as u64
     }
 }
 
 impl Replica {
-    /// The election timeout, if it is less than two measured round trips to the nearest
-    /// majority. Elections then wait longer than it says, and a late heartbeat deposes a
-    /// healthy leader.
+    /// Returns the election timeout if it is less than two measured round trips to the nearest
+    /// majority. Elections then wait longer than it says, and a late heartbeat deposes a healthy
+    /// leader.
     pub fn short_timeout(&self) -> Option<ShortTimeout> {
         self.ctx.short_timeout()
     }
 
-    /// The state in a few words; replicas are named by their index.
+    /// Returns a summary of the state. Replicas are named by their index.
     pub fn status(&self, now: Time) -> StatusReply {
         let name = |replica: ReplicaId| replica.0.to_string();
         let consensus = &self.parts.consensus;
@@ -65,13 +65,13 @@ impl Replica {
         }
     }
 
-    /// Maximum duration of a move of leadership: what is proposed is drained for at most t_grace,
-    /// and then there is an election.
+    /// Returns the maximum duration of a move of leadership. The leader waits at most t_grace until
+    /// its proposals are committed, and then there is an election.
     pub fn transfer_duration_max(&self) -> Duration {
         self.parts.leasing.grace() + self.ctx.settings.timing.election_timeout * 2
     }
 
-    /// Replicas that have not answered this leader lately; none, if it does not lead.
+    /// Returns the replicas that have not answered this leader lately; none if it does not lead.
     pub fn out_of_touch(&self, now: Time) -> ReplicaSet {
         match self
             .parts
@@ -107,7 +107,7 @@ impl Replica {
         status.holders_of = key;
     }
 
-    /// Hint for a client that asks which replica to ask about `key`.
+    /// Returns the hint for a client that needs to know which replica to read `key` from.
     pub fn hint(&self, key: &[u8]) -> Hint {
         let configs = self.configs();
         Hint {
@@ -117,7 +117,8 @@ impl Replica {
         }
     }
 
-    /// Says what is in force for reads under leases, of each range.
+    /// Adds to `status` the strategies and durations in force for reads under leases, with one
+    /// entry for each range.
     pub fn describe_leases(&self, status: &mut StatusReply) {
         let configs = self.configs();
         let params = configs.params(configs.newest());
@@ -148,7 +149,7 @@ impl Replica {
         });
     }
 
-    /// Sizes of the state that the cost of operators' requests depends on.
+    /// Returns the sizes of the state that the cost of operators' requests depends on.
     pub fn sizes(&self) -> Sizes {
         let starts = || self.configs().policies().starts();
         Sizes {
@@ -169,7 +170,7 @@ impl Replica {
         }
     }
 
-    /// Counters, and how much there is of what may grow.
+    /// Returns the counters, and the sizes of everything that may grow.
     fn counters(&self) -> Vec<Counter> {
         let parts = &self.parts;
         let (demand, sessions) = (parts.leasing.demand_use(), parts.machine.sessions());

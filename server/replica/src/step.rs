@@ -1,5 +1,5 @@
-//! Context that every part is given for one step: the time, this node, and where its effects go. No
-//! effect is read back within the step.
+//! Context that every part is given for one step: the time, this node, and the places where its
+//! effects go. No effect is read back within the step.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Incarnation, ReplicaId, Time};
@@ -13,7 +13,7 @@ use super::metrics::Metrics;
 use super::persist::{Continuation, Persister};
 use super::timers::{Timer, Timers};
 
-/// One step of a replica.
+/// Context of one step of a replica.
 pub(super) struct Step<'a> {
     pub(super) now: Time,
     pub(super) ctx: &'a ReplicaContext,
@@ -49,17 +49,17 @@ impl Step<'_> {
         self.out.push(Action::Event(event));
     }
 
-    /// Makes a fact durable, with all others of this group of steps.
+    /// Makes a fact durable, together with all others of this group of steps.
     pub(super) fn record(&mut self, record: Record) {
         self.persister.record(record);
     }
 
-    /// Does `continuation` once everything recorded so far is durable.
+    /// Queues `continuation` until everything recorded so far is durable.
     pub(super) fn when_durable(&mut self, continuation: Continuation) {
         self.persister.when_durable(continuation);
     }
 
-    /// Whether so much waits for the disk that nothing more may be accepted.
+    /// Whether the backlog for the disk is so large that nothing more may be accepted.
     pub(super) fn is_disk_behind(&self) -> bool {
         self.persister.is_behind()
     }
@@ -68,14 +68,14 @@ impl Step<'_> {
         self.timers.set(timer, at);
     }
 
-    /// A name for an attempt, never used before by any run of this replica.
+    /// Returns a new name for an attempt. No run of this replica has used it before.
     pub(super) fn name_request(&mut self) -> RequestId {
         self.requests.next(self.ctx.incarnation)
     }
 }
 
-/// Names attempts. Runs share no name, or an answer to an earlier one could be taken
-/// for an answer to this one (hazard 37).
+/// Generator of names for attempts. Runs share no names: otherwise an answer to a request of an
+/// earlier run could be taken for an answer to a request of this run (hazard 37).
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct RequestNames {
     last: u64,

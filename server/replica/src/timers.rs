@@ -1,31 +1,32 @@
-//! Deadlines of a replica's timers. A deadline is a comparison; nothing fires by itself.
+//! Deadlines of a replica's timers. A deadline is only compared with the time of a step; no timer
+//! fires by itself.
 
 use leasehold_leases::Time;
 
-/// Things that recur or fall due.
+/// Timers, each named after the work that it makes due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// The leader has been silent too long.
+    /// The leader has been silent for too long.
     Election,
-    /// A leader's heartbeat.
+    /// A leader sends a heartbeat.
     Heartbeat,
-    /// Round trips are measured.
+    /// Pings are sent to measure round trips.
     Ping,
-    /// The lease engine has something due.
+    /// Work of the lease engine is due.
     Lease,
-    /// Unanswered things are asked again.
+    /// Unanswered requests are repeated.
     Retransmit,
     /// Demand is reported to the leader.
     Report,
-    /// The leader asks the strategy.
+    /// The leader asks the strategy for changes of holders.
     Reconfigure,
     /// The state is checkpointed.
     Checkpoint,
     /// Missed entries are fetched.
     Fetch,
-    /// Committed slots are left to execute.
+    /// Execution continues with committed slots that were left.
     Execute,
-    /// More values of a checkpoint are written ahead.
+    /// Further values of a checkpoint are written in advance.
     Stage,
 }
 
@@ -45,12 +46,12 @@ const NAMES: [&str; TIMERS] = [
     "checkpoint in parts",
 ];
 
-/// Timers that are due, for the code that reports what a step had to do.
+/// Timers that are due. Code that reports the work of a step uses them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DueTimers([bool; TIMERS]);
 
 impl DueTimers {
-    /// Names of the timers that are due.
+    /// Returns the names of the timers that are due.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let named = NAMES.iter().zip(self.0);
         named.filter_map(|(name, due)| due.then_some(*name))
@@ -65,7 +66,8 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Everything recurrent begins now, but the election and what only leaders do.
+    /// Returns timers with all recurrent work due at `now`, except the election and the work that
+    /// only leaders do.
     pub(super) fn new(now: Time) -> Timers {
         let mut timers = Timers {
             at: [Time::MAX; TIMERS],
@@ -83,7 +85,7 @@ impl Timers {
         self.next = self.at.iter().copied().min().unwrap_or(Time::MAX);
     }
 
-    /// Brings a timer forward.
+    /// Moves the deadline of a timer to `at` if that is earlier.
     pub(super) fn set_earlier(&mut self, timer: Timer, at: Time) {
         if at < self.at[timer as usize] {
             self.set(timer, at);
@@ -94,7 +96,7 @@ impl Timers {
         self.set(timer, Time::MAX);
     }
 
-    /// Deadlines, those after `horizon` as one.
+    /// Returns the deadlines. Those after `horizon` are replaced by [`Time::MAX`].
     pub(super) fn until(&self, horizon: Time) -> [Time; TIMERS] {
         self.at.map(|at| if at <= horizon { at } else { Time::MAX })
     }
@@ -104,18 +106,18 @@ impl Timers {
         self.at[timer as usize] > horizon
     }
 
-    /// Nothing is due any more.
+    /// Stops all timers.
     pub(super) fn stop_all(&mut self) {
         self.at = [Time::MAX; TIMERS];
         self.next = Time::MAX;
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(super) fn next(&self) -> Time {
         self.next
     }
 
-    /// Whether `timer` is due; if so, it is set to `again`.
+    /// Returns whether `timer` is due. If it is, its next deadline is `again`.
     pub(super) fn take_due(&mut self, timer: Timer, now: Time, again: Time) -> bool {
         let due = self.due(timer, now);
         if due {
@@ -134,7 +136,7 @@ impl Timers {
     }
 
     /// # Panics
-    /// If the earliest deadline is not the next.
+    /// If the stored next deadline is not the earliest one.
     pub(super) fn check(&self) {
         let earliest = self.at.iter().copied().min();
         assert_eq!(Some(self.next), earliest, "the earliest deadline is next");

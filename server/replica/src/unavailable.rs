@@ -1,5 +1,5 @@
-//! Why a command is not executed for now. What clients are told is no promise: a copy of the
-//! command may be executed later.
+//! Reasons why a command is not executed for now. They are no guarantee: a copy of the command may
+//! be executed later.
 
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{ErrorCode, Outcome};
@@ -17,28 +17,28 @@ fn unavailable(message: &str) -> Outcome {
     Outcome::error(ErrorCode::Unavailable, message)
 }
 
-/// To a request that was repeated. Every request is answered: the node keeps room for
-/// the answer until then.
+/// Returns the answer to a request that was repeated. Every request is answered, because the node
+/// reserves room for its answer.
 pub fn sent_again() -> Outcome {
     unavailable(SENT_AGAIN)
 }
 
-/// To a client that needs a session, for which there is no room.
+/// Returns the answer to a client that needs a session when there is no room for one.
 pub fn no_room() -> Outcome {
     unavailable(NO_ROOM)
 }
 
-/// To a client that needs a session, of which too many are opened.
+/// Returns the answer to a client that needs a session when too many are being opened.
 pub fn too_many_session_opens() -> Outcome {
     unavailable(TOO_MANY_SESSION_OPENS)
 }
 
-/// To a client that merges long fields when merges must wait.
+/// Returns the answer to a client that merges long fields when merges must wait.
 pub fn too_many_merges() -> Outcome {
     unavailable(TOO_MANY_MERGES)
 }
 
-/// To a client that does not hear it any more.
+/// Returns the answer to a client that has disconnected and does not receive it.
 pub fn client_disconnected() -> Outcome {
     unavailable(CLIENT_DISCONNECTED)
 }
@@ -47,33 +47,35 @@ fn says(outcome: &Outcome, message: &str) -> bool {
     matches!(&outcome.result, Some(Answer::Error(error)) if error.message == message)
 }
 
-/// Whether a client is told that it has sent a command again: a later request of it will be
-/// answered.
+/// Whether an outcome tells a client that it has sent the command again, and that the later request
+/// will be answered.
 pub fn is_sent_again(outcome: &Outcome) -> bool {
     says(outcome, SENT_AGAIN)
 }
 
-/// Whether a client is told that there was no room when its command was executed.
+/// Whether an outcome tells a client that there was no room for its session when its command was
+/// executed.
 pub fn is_no_room(outcome: &Outcome) -> bool {
     says(outcome, NO_ROOM)
 }
 
-/// Whether a client is told that its session was not opened here.
+/// Whether an outcome tells a client that its session was not opened at this replica.
 pub fn is_too_many_session_opens(outcome: &Outcome) -> bool {
     says(outcome, TOO_MANY_SESSION_OPENS)
 }
 
-/// Whether a client is told that its merge would have to wait here.
+/// Whether an outcome tells a client that its merge would have to wait at this replica.
 pub fn is_too_many_merges(outcome: &Outcome) -> bool {
     says(outcome, TOO_MANY_MERGES)
 }
 
-/// Whether a client is told that this request of it has not left this replica, nor will.
+/// Whether an outcome tells a client that its request has not left this replica and never will.
 pub fn is_unsent(outcome: &Outcome) -> bool {
     is_too_many_session_opens(outcome) || is_too_many_merges(outcome)
 }
 
-/// Whether a client that has disconnected is told so. A write of it has not left this replica either.
+/// Whether an outcome is the answer to a disconnected client. Its write has not left this replica
+/// either.
 pub fn is_client_disconnected(outcome: &Outcome) -> bool {
     says(outcome, CLIENT_DISCONNECTED)
 }

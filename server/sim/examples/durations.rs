@@ -1,5 +1,5 @@
-//! Cost of the durations: elections and suspicions without a cause, and leases that lapsed, in
-//! clusters in which no replica ever fails, on links that lose and delay messages.
+//! Cost of the choice of durations: false elections, false suspicions and lapsed leases in clusters
+//! in which no replica ever fails, on links that lose and delay messages.
 //!
 //! ```sh
 //! cargo run --release --locked -p server --example durations -- 2     # hours of each cluster
@@ -22,9 +22,9 @@ use leasehold_sim::world::{World, WorldEvent, WorldSettings};
 const MS: u64 = 1_000_000;
 /// Interval between two checks of which replicas hold leases, in ns.
 const LOOK_NS: u64 = 100 * MS;
-/// Until the cluster has a leader, and leases, in ns.
+/// Time until the cluster has a leader and leases, in ns.
 const SETTLE_NS: u64 = 30_000 * MS;
-/// Round trips in ms between CA, VA, IRL, OR and JP.
+/// Round-trip times in ms between CA, VA, IRL, OR and JP.
 const WORLD: [[u64; 5]; 5] = [
     [0, 61, 134, 24, 108],
     [61, 0, 75, 68, 150],
@@ -55,7 +55,7 @@ const fn of(a: [u64; 6]) -> Durations {
     }
 }
 
-/// Heartbeat, election timeout, guard, lease, renewal, grace.
+/// Tried durations in ms: heartbeat, election timeout, guard, lease, renewal, grace.
 const TRIED: [Durations; 7] = [
     of([250, 1500, 2000, 2000, 500, 5000]),
     of([250, 1500, 1000, 1000, 250, 2500]),
@@ -66,7 +66,7 @@ const TRIED: [Durations; 7] = [
     of([50, 250, 250, 250, 50, 500]),
 ];
 
-/// A network: its name, round trips, and what goes wrong.
+/// A network: its name, round-trip times, and faults.
 struct Net {
     name: &'static str,
     rtt_ms: [[u64; 5]; 5],
@@ -95,12 +95,13 @@ fn nets() -> [Net; 2] {
     ]
 }
 
-/// Events that happened without need.
+/// Counts of events that had no cause.
 #[derive(Default)]
 struct FalseAlarms {
     elections: u64,
     suspicions: u64,
-    /// Looks at a replica, and those at which too few promised to it.
+    /// Number of checks of a replica, and number of those in which too few replicas had promised to
+    /// it.
     looks: u64,
     lapsed: u64,
 }
@@ -158,7 +159,7 @@ fn run(durations: Durations, net: &Net, hours: f64, seed: u64) -> FalseAlarms {
     false_alarms
 }
 
-/// Each replica should be promised by two others.
+/// Checks every replica: two others should have promised to it.
 fn look(world: &World, false_alarms: &mut FalseAlarms) {
     for node in 0..world.n() {
         let (Some(replica), now) = (world.replica(node), world.clock(node)) else {

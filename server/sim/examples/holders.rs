@@ -1,16 +1,17 @@
-//! Cost of choosing holders for millions of keys: the longest steps of replicas, in CPU time and by
-//! what they did, and the share of links and logs that reports of demand and configurations take.
-//! Five replicas run in virtual time, at the distances of the paper. Half of the requests of a
-//! site's clients are those that the clients of all sites make, and half are those that only this
-//! site's clients make, by Zipf's law.
+//! Cost of choosing holders for millions of keys: the longest steps of replicas in CPU time, by
+//! kind of work, and the share of links and logs that reports of demand and configurations take.
+//! Five replicas run in virtual time, at the distances of the paper. Half of the requests at a site
+//! follow a popularity that all sites share, and half follow one of this site only. Both are
+//! distributed by Zipf's law.
 //!
 //! ```sh
 //! cargo run --release --locked -p server --example holders -- quorum      # or cost
 //! cargo run --release --locked -p server --example holders -- cost 60 10000 2000000
 //! ```
 //!
-//! The numbers are seconds, operations a second at each site (of which one in ten writes), and
-//! keys. Bytes are the same in every run; CPU times are of this machine.
+//! The numbers are the duration in seconds, the operations a second at each site (one in ten is a
+//! write), and the number of keys. Bytes are the same in every run; CPU times depend on the
+//! machine.
 
 #![allow(
     clippy::disallowed_methods,
@@ -35,7 +36,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 const MS: u64 = 1_000_000;
 const SITES: usize = 5;
-/// Round trips in ms between CA, VA, IRL, OR and JP.
+/// Round-trip times in ms between CA, VA, IRL, OR and JP.
 const WORLD: [[u64; SITES]; SITES] = [
     [0, 61, 134, 24, 108],
     [61, 0, 75, 68, 150],
@@ -45,9 +46,9 @@ const WORLD: [[u64; SITES]; SITES] = [
 ];
 /// Duration of a sync, in ns.
 const SYNC_NS: u64 = MS / 10;
-/// Before clients begin there are a leader and leases, in ns.
+/// Time before clients begin, in which a leader is elected and leases are made, in ns.
 const SETTLE_NS: u64 = 8_000 * MS;
-/// One in so many operations is a write.
+/// Number of operations of which one is a write.
 const WRITES: u64 = 10;
 
 /// CPU time of this thread.
@@ -56,7 +57,7 @@ fn cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Chance that is the same in every run (SplitMix64).
+/// Random numbers that are the same in every run (SplitMix64).
 struct Chance(u64);
 
 impl Chance {
@@ -67,14 +68,15 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// Zipf's law with exponent 1: the logarithm of the rank is uniform.
+    /// Draws a rank by Zipf's law with exponent 1, under which the logarithm of the rank is
+    /// uniform.
     fn rank(&mut self, keys: u64) -> u64 {
         let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
         ((keys as f64).powf(uniform) as u64).min(keys) - 1
     }
 }
 
-/// Work of steps by kind, and the time that they took.
+/// Work of steps by kind: (number of steps, total time, longest time).
 #[derive(Default)]
 struct Steps(BTreeMap<&'static str, (u64, Duration, Duration)>);
 
@@ -86,7 +88,7 @@ impl Steps {
         *longest = took.max(*longest);
     }
 
-    /// Does something, and notes how long it took.
+    /// Calls `does`, and adds the time that it took to the kind `what`.
     fn time<T>(&mut self, what: &'static str, does: impl FnOnce() -> T) -> T {
         let began = cpu();
         let done = does();
@@ -95,7 +97,7 @@ impl Steps {
     }
 }
 
-/// Bytes by second of virtual time.
+/// Number of bytes in each second of virtual time.
 #[derive(Default)]
 struct Volume(BTreeMap<u64, usize>);
 
@@ -112,7 +114,7 @@ impl Volume {
     }
 }
 
-/// Effects that one batch of inputs asked for.
+/// Effects of one batch of inputs.
 #[derive(Default)]
 struct StepEffects {
     sent: Vec<(ReplicaId, Envelope)>,
@@ -120,7 +122,7 @@ struct StepEffects {
     answers: FencedAnswers,
     reports: bool,
     checkpoints: bool,
-    /// Bytes of configurations that were written to the log.
+    /// Size of configurations that were written to the log, in bytes.
     proposed: usize,
 }
 
@@ -152,14 +154,14 @@ impl Host for StepEffects {
 
     fn reply(&mut self, _: ClientHandle, _: Path, _: Outcome) {}
 
-    /// Time stands still in a step: every permit lasts.
+    /// Virtual time does not advance within a step, so every permit lasts.
     fn fenced_reply(&mut self, read: FencedReply) {
         if let ReadFrom::Peer(peer, request) = read.to {
             self.answers.push(peer, request, read.outcome, read.path);
         }
     }
 
-    /// No replica lags so far behind.
+    /// Never needed, because no replica lags so far.
     fn read_log(&mut self, _: LogId, _: Requester, _: Slot, _: Slot) {}
 
     fn event(&mut self, _: Event) {}
@@ -183,7 +185,7 @@ impl Cluster {
             let mut settings = Settings::new(ReplicaId(me as u8), SITES);
             settings.strategies = strategy.clone().into();
             settings.elections.preferred = Some(ReplicaId(0));
-            // Not in the steps in which demand is reported.
+            // Checkpoints do not coincide with the steps in which demand is reported.
             settings.timing.checkpoint = Duration::from_millis(1010);
             let recovered = RecoveredState {
                 incarnation: Incarnation(1),
@@ -210,7 +212,7 @@ impl Cluster {
         self.queue.insert((at_ns, self.scheduled), (node, input));
     }
 
-    /// Lets everything happen that does before `end_ns`.
+    /// Runs all events before `end_ns`.
     fn run_until(&mut self, end_ns: u64) {
         loop {
             let deadlines = self
@@ -241,7 +243,7 @@ impl Cluster {
         self.now_ns = end_ns;
     }
 
-    /// One group of inputs, and what comes of it.
+    /// Steps a replica through one group of inputs, and performs the resulting actions.
     fn run_iteration(&mut self, node: usize, inputs: Vec<Input>) {
         let subject = subject_of(&inputs);
         let now = Time(self.now_ns);
@@ -316,7 +318,8 @@ impl Cluster {
                     fits.expect("an envelope fits into a frame");
                     buffer.split_off(4).freeze()
                 });
-                // One link of each kind: a follower's reports, and the leader's entries to it.
+                // One link for each kind of traffic: a follower's reports, and the leader's entries
+                // to that follower.
                 if is_report && from == 1 {
                     self.reports.note(self.now_ns, frame.len());
                 } else if !is_report && to == ReplicaId(1) {
@@ -331,7 +334,8 @@ impl Cluster {
     }
 }
 
-/// Returns the subject of a batch of inputs, if that says what is done.
+/// Returns the kind of work that a batch of inputs causes; `None` if it is not one of the measured
+/// kinds.
 fn subject_of(inputs: &[Input]) -> Option<&'static str> {
     match inputs.first()? {
         Input::Tick => None,
@@ -347,7 +351,7 @@ fn subject_of(inputs: &[Input]) -> Option<&'static str> {
     }
 }
 
-/// Clients of every site.
+/// Clients at all sites.
 struct Clients {
     keys: u64,
     per_ms: u64,
@@ -391,7 +395,7 @@ impl Clients {
     }
 }
 
-/// Runs the load for so many seconds.
+/// Runs the load for `seconds` of virtual time.
 fn drive(cluster: &mut Cluster, clients: &mut Clients, seconds: u64) {
     let begin = cluster.now_ns;
     for ms in 0..seconds * 1000 {

@@ -1,5 +1,5 @@
-//! A replica's disk: what is durable, and how long it takes to become so.
-//! Persists that arrive during a sync share the next one.
+//! Simulated disk of a replica: its durable state, and the time that a sync takes. Persists that
+//! arrive during a sync share the next sync.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use leasehold_replica::action::{
 };
 use leasehold_replica::message::{LogId, ReportedEntry, Value};
 
-/// State that a restart would find.
+/// Durable state, which a restart would find.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Image {
     incarnation: Incarnation,
@@ -26,7 +26,7 @@ pub struct Image {
     log_time_ms: u64,
     opens_from_ms: u64,
     entries: BTreeMap<Key, StoredValue>,
-    /// Values of a checkpoint that is not written yet: nothing to a start.
+    /// Values of an unfinished checkpoint. A start ignores them.
     staged: Vec<(Key, StoredValue)>,
     sessions: BTreeMap<u64, SessionImage>,
 }
@@ -64,7 +64,7 @@ impl Image {
     }
 
     /// # Panics
-    /// If it does not hold what was written ahead of it.
+    /// If the checkpoint lacks a value that was written in advance of it.
     fn checkpoint(&mut self, checkpoint: Checkpoint) {
         let entries: HashMap<_, _> = checkpoint.entries.iter().map(|(k, s)| (k, s)).collect();
         for (key, stored) in self.staged.drain(..) {
@@ -94,7 +94,7 @@ impl Image {
         }
     }
 
-    /// Returns the state that a start finds, except for the directory's life.
+    /// Returns the state that a start finds, except for the life of the directory.
     fn recovered(&self) -> RecoveredState {
         let first = self.incarnation == Incarnation(1);
         let log_starts = self.log_starts.iter();
@@ -111,7 +111,7 @@ impl Image {
         }
     }
 
-    /// Commands above the checkpoint, and all configurations.
+    /// Returns the commands above the checkpoint, and all configurations.
     fn reported(&self) -> impl Iterator<Item = ReportedEntry> {
         let wanted = |log: LogId, slot: Slot| log == LogId::Configs || slot > self.executed;
         let accepted = self.accepted.iter();
@@ -142,30 +142,30 @@ impl Image {
     }
 }
 
-/// Entries of a log read at once: as many as make a frame of large ones.
+/// Number of log entries that are read in one step: with large entries, as many as fill a frame.
 pub const READ_MAX: usize = 16;
 
-/// A replica's disk: its durable state, and the persists that are on their way there.
+/// Disk of a replica: its durable state, and the persists that are not durable yet.
 #[derive(Clone, Debug, Hash)]
 pub struct Disk {
     image: Option<Image>,
-    /// The directory's; 0 until it is made.
+    /// Life of the directory; 0 until it is created.
     life: u64,
     /// Duration of a sync, in ns.
     pub sync_ns: u64,
-    /// No sync ends before this true time, in ns.
+    /// True time in ns before which no sync ends.
     pub stalled_until_ns: u64,
-    /// Maximum number of entries of a log that are read at once.
+    /// Maximum number of log entries that one read returns.
     pub read_max: usize,
-    /// There is no room: nothing becomes durable.
+    /// Whether the disk has no room, so that nothing becomes durable.
     full: bool,
     syncing: Vec<(Sequence, Vec<Record>)>,
     queued: Vec<(Sequence, Vec<Record>)>,
 }
 
 impl Disk {
-    /// An empty disk. Without an image nothing is remembered, for long runs
-    /// that never restart.
+    /// Creates an empty disk. If `remembers` is false, the disk keeps no image, for long runs that
+    /// never restart.
     pub fn new(sync_ns: u64, remembers: bool) -> Disk {
         Disk {
             image: remembers.then(Image::default),
@@ -179,7 +179,7 @@ impl Disk {
         }
     }
 
-    /// The disk of a replica that has joined in this life, with nothing else on it.
+    /// Creates the disk of a replica that has joined in this life, and has no other state.
     pub fn joined(sync_ns: u64, life: u64) -> Disk {
         let image = Image {
             joined: true,
@@ -192,7 +192,7 @@ impl Disk {
         }
     }
 
-    /// Takes a persist; returns whether a sync begins now.
+    /// Takes a persist. Returns whether a sync begins now.
     pub fn persist(&mut self, sequence: Sequence, records: Vec<Record>) -> bool {
         let idle = self.syncing.is_empty() && !self.full;
         let records = if self.image.is_some() {
@@ -209,7 +209,8 @@ impl Disk {
         idle
     }
 
-    /// A sync ends: what it made durable, and whether another begins now.
+    /// Ends a sync. Returns the last sequence that it made durable, and whether another sync begins
+    /// now.
     pub fn synced(&mut self) -> (Option<Sequence>, bool) {
         let last = self.syncing.last().map(|(sequence, _)| *sequence);
         for (_, records) in self.syncing.drain(..) {
@@ -223,13 +224,13 @@ impl Disk {
         (last, !self.syncing.is_empty())
     }
 
-    /// Whether there is no room.
+    /// Whether the disk has no room.
     pub fn is_full(&self) -> bool {
         self.full
     }
 
-    /// There is no room from now on, or there is again. What was being written
-    /// is written. Returns whether a sync begins now.
+    /// Fills the disk, or makes room on it again. Data that is already being written is still
+    /// written. Returns whether a sync begins now.
     pub fn set_full(&mut self, full: bool) -> bool {
         self.full = full;
         if full || !self.syncing.is_empty() || self.queued.is_empty() {
@@ -244,9 +245,9 @@ impl Disk {
         self.syncing.len()
     }
 
-    /// A crash: what was not synced is gone, but for the first `survivors` of the
-    /// persists of the sync that it interrupts. Those are whole: a torn record is
-    /// recognised by its checksum, and none at all.
+    /// Handles a crash. Data that was not synced is lost, except for the first `survivors` persists
+    /// of the interrupted sync. These are complete, because a torn record is recognized by its
+    /// checksum and discarded.
     pub fn crash(&mut self, survivors: usize) {
         if let Some(image) = &mut self.image {
             let survivors = self.syncing.drain(..).take(survivors);
@@ -258,7 +259,7 @@ impl Disk {
         self.queued.clear();
     }
 
-    /// Whether an acceptance is durable: what a vote stands on.
+    /// Whether an acceptance is durable, as a vote requires.
     pub fn holds(&self, log: LogId, slot: Slot, ballot: Ballot) -> bool {
         self.image.as_ref().is_none_or(|image| {
             let accepted = image.accepted.get(&(log, slot));
@@ -266,13 +267,13 @@ impl Disk {
         })
     }
 
-    /// All contents are lost: the next start makes a directory anew.
+    /// Deletes all contents. The next start creates a new directory.
     pub fn wipe(&mut self) {
         *self = Disk::new(self.sync_ns, self.image.is_some());
     }
 
-    /// Returns the state that a start finds, and raises the incarnation. `draw` is asked for the
-    /// life of a directory that is created now.
+    /// Returns the state that a start finds, and increments the incarnation. If the start creates
+    /// the directory, `draw` is called for its life.
     pub fn recover(&mut self, draw: impl FnOnce() -> u64) -> RecoveredState {
         if self.life == 0 {
             self.life = draw().max(1);
@@ -293,7 +294,7 @@ impl Disk {
         }
     }
 
-    /// Entries of a log, for a peer that lags.
+    /// Returns entries of a log, for a peer that lags.
     pub fn read_log(&self, log: LogId, from: Slot, last: Slot) -> Vec<(Slot, Value)> {
         let image = self.image.iter();
         let entries = image.flat_map(|image| image.read_log(log, from, last));

@@ -1,7 +1,7 @@
-//! Faults that can occur in a world, by name, and how often each fired: a fault that a campaign
-//! enables and that never fires would prove nothing.
+//! Kinds of faults that can occur in a world, their names, and counts of how often each fired. If a
+//! campaign enables a fault that never fires, it proves nothing about that fault.
 
-/// A kind of fault.
+/// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FaultKind {
     /// A message is lost.
@@ -12,84 +12,86 @@ pub enum FaultKind {
     Reordering,
     /// A message arrives once more, seconds later.
     OldPacket,
-    /// The replicas fall into two groups that do not hear each other.
+    /// The replicas are divided into two groups that do not hear each other.
     Partition,
-    /// One direction of some links delivers nothing.
+    /// Some links deliver nothing in one direction.
     OneWay,
-    /// Two groups that hear each other only through one replica.
+    /// The replicas are divided into two groups that hear each other only through one replica.
     Bridge,
     /// A replica is killed and started again.
     Crash,
     /// A replica is told to end, and started again.
     Leave,
-    /// All are.
+    /// All replicas are killed and started again.
     CrashAll,
-    /// A replica is killed between two actions of one step: some of its messages
-    /// have left, some of its records have not been written.
+    /// A replica is killed between two actions of one step: some of its messages have been sent,
+    /// and some of its records have not been written.
     CrashMidStep,
-    /// A replica is killed during a sync, of which a part survives.
+    /// A replica is killed during a sync, and a part of the synced data survives.
     Torn,
-    /// A replica stands still; what arrives meanwhile waits.
+    /// A replica is paused. Messages that arrive meanwhile wait.
     Pause,
-    /// A replica stands still between two actions of one step.
+    /// A replica is paused between two actions of one step.
     PauseMidStep,
     /// A clock changes its rate, within the bound.
     Rate,
-    /// A machine starts again, and its clock with it.
+    /// A machine is rebooted, and its clock starts from another origin.
     Epoch,
-    /// A replica is told that its clock is not to be believed.
+    /// A replica is told that its clock cannot be trusted.
     Distrust,
-    /// A clock jumps ahead: outside what is assumed, and only in a self-test.
+    /// A clock jumps forward. This breaks an assumption, so it happens in a self-test only.
     Jump,
-    /// A disk takes seconds for a sync.
+    /// A sync of a disk takes seconds.
     Stall,
     /// A disk has no room.
     Full,
-    /// A record on a disk is damaged: its replica stops for good.
+    /// A record on a disk is damaged, and its replica stops permanently.
     Corrupt,
-    /// A disk is lost: its replica comes back without a memory.
+    /// A disk is wiped, and its replica comes back without its memory.
     Wiped,
-    /// The operator switches the strategy and the durations.
+    /// The operator changes strategies, durations, or both.
     Switch,
-    /// The operator asks the leader to transfer leadership.
+    /// The operator requests that the leader transfer leadership.
     Transfer,
-    /// A replica reports demand or round trips that are nonsense.
+    /// A replica reports nonsense as demand or round trips.
     Nonsense,
-    /// A replica stands still, is cut off or is killed again and again, and is well in between.
+    /// A replica is repeatedly paused, cut off or killed, and works normally in between.
     Flap,
     /// A client sends a command again, to any replica.
     Retry,
-    /// A client sends a write that it has sent already, unchanged, to another replica: the
-    /// same write enters the cluster at two origins.
+    /// A client sends a write again, unchanged, to another replica. So the same write enters the
+    /// cluster at two origins.
     Elsewhere,
-    /// A client sends a command to two replicas at once.
+    /// A client sends a command to two replicas at the same time.
     Twice,
     /// A client's session expires while it waits.
     Expiry,
-    /// A client sends a write that was refused once more, under a new session.
+    /// A client sends a refused write once more, under a new session.
     ResentAfterRefusal,
-    /// A client waits no longer for an answer.
+    /// A client stops waiting for an answer.
     Abandon,
     /// A client begins a new session.
     NewSession,
-    /// A write needs a session, and there is no room for it.
+    /// A write needs a new session, and there is no room for one.
     NoRoom,
-    /// A write needs a session, and too many are opened at its replica.
+    /// A write needs a new session, and too many sessions are being opened at its replica.
     SessionOpens,
-    /// A client's connection ends, and it goes on under another.
+    /// A client's connection ends, and the client continues on another one.
     HangUp,
-    /// A merge waits at the replica that was asked, for others of its clients.
+    /// A merge waits at the replica that received it, behind other merges of that replica's
+    /// clients.
     MergeQueued,
-    /// A merge that waits so is answered there though it never left: a copy of it came another way.
+    /// A merge that waits at its origin is answered there without having been sent, because another
+    /// copy of it was executed.
     QueuedMergeAnswered,
-    /// A merge that waits so is dropped, because its client has disconnected.
+    /// A merge that waits at its origin is dropped, because its client has disconnected.
     QueuedMergeDropped,
-    /// A long merge is refused where others wait.
+    /// A long merge is refused, because other merges wait at the same replica.
     LongMergeRefused,
 }
 
 impl FaultKind {
-    /// Every kind. Those that are planned are drawn in this order.
+    /// Every kind of fault. Planned faults are drawn in this order.
     pub const ALL: [FaultKind; 40] = [
         FaultKind::Loss,
         FaultKind::Duplication,
@@ -133,8 +135,8 @@ impl FaultKind {
         FaultKind::LongMergeRefused,
     ];
 
-    /// Whether a plan drawn from the seed makes it happen now and then. The others are
-    /// the network's and the clients' habits, or only a self-test's.
+    /// Whether this fault can be planned, so that it recurs in a run. The other faults are caused
+    /// by the network, by clients, or by a self-test only.
     pub fn is_planned(self) -> bool {
         !matches!(
             self,
@@ -161,7 +163,7 @@ impl FaultKind {
         )
     }
 
-    /// Its name in summaries.
+    /// Returns the name of the fault in summaries.
     pub fn name(self) -> &'static str {
         match self {
             FaultKind::Loss => "message lost",
@@ -219,7 +221,7 @@ impl Default for FaultCounts {
 }
 
 impl FaultCounts {
-    /// It fired `times` more.
+    /// Adds `times` occurrences of `fault`.
     pub fn add(&mut self, fault: FaultKind, times: u64) {
         self.0[fault as usize] += times;
     }
@@ -229,7 +231,7 @@ impl FaultCounts {
         self.0[fault as usize]
     }
 
-    /// Adds what fired elsewhere.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &FaultCounts) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;

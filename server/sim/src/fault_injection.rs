@@ -1,5 +1,5 @@
-//! Fault injection: one thing goes wrong at known times, and clients at every site report how long they
-//! waited. The writes are open loops, so that a client that waits hides nothing.
+//! Fault injection: one fault happens at known times, and the waits of clients at every site are
+//! measured. Each site writes in an open loop, so a client that waits does not hide later delays.
 
 use std::collections::BTreeMap;
 
@@ -15,56 +15,58 @@ use leasehold_replica::{OperatorRequest, Settings};
 const MS: u64 = 1_000_000;
 /// Time for the cluster to elect its leader and establish leases, in ns.
 const WARM_UP_NS: u64 = 4000 * MS;
-/// Alarms below this are the sites' own.
+/// Token of the alarm at which the fault is injected. Tokens below it are the alarms of sites.
 const INJECT: u64 = 1 << 32;
 const REPAIR: u64 = INJECT + 1;
 
 /// Kind of fault that is injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InjectedFault {
-    /// The process is killed, and started again at the end.
+    /// The process is killed, and is started again at the end of the fault.
     Kill,
-    /// It stands still.
+    /// The process is paused.
     Pause,
-    /// It is cut off from all others.
+    /// The replica is cut off from all others.
     Cut,
-    /// Nobody hears it.
+    /// The replica is heard by no other.
     Mute,
-    /// It hears nobody.
+    /// The replica hears no other.
     Deaf,
-    /// It is told to end, and started again at the end.
+    /// The replica is told to end, and is started again at the end of the fault.
     Leave,
-    /// This one is killed, and when that has lasted the leader is told to end.
+    /// The named replica is killed. At the end of the fault, the leader is told to end.
     LeaveAfter(ReplicaId),
-    /// Killed and started again. From 0.9 s later on it does not hear which replica leads.
+    /// The process is killed and started again. From 0.9 s after the start on, messages of the
+    /// leader do not reach it.
     KillUnheard,
     /// An operator transfers leadership to this replica.
     Transfer(ReplicaId),
-    /// It hears nobody while a client writes so many values of so many bytes there. So they
-    /// stay open at all others. It is killed at the end.
+    /// The replica hears no other while a client writes this many values of this many bytes at it,
+    /// so that their slots stay open at all other replicas. It is killed at the end of the fault.
     Flood(u64, usize),
 }
 
-/// A fault that is injected at known times, and the cluster and the clients that it meets.
+/// Fault that is injected at known times, and the cluster and the clients that it affects.
 #[derive(Clone, Debug)]
 pub struct FaultInjection {
-    /// For every replica.
+    /// Settings of every replica.
     pub settings: Settings,
-    /// One-way delay in ns, by sender and receiver.
+    /// One-way delays in ns, by sender and receiver.
     pub one_way_ns: Vec<Vec<u64>>,
-    /// Faults between replicas throughout the run.
+    /// Faults of links between replicas throughout the run.
     pub faults: Faults,
-    /// Number of bytes that a link takes in a second; 0: any number.
+    /// Number of bytes that a link transmits in a second; 0: no limit.
     pub bytes_per_s: u64,
     /// Interval between two writes of a site, in ns; 0: no site writes.
     pub every_ns: u64,
-    /// Fault, and the replica that it is injected into; no replica named: the one that leads.
+    /// Fault, and the replica that it is injected into; if none is named, the current leader.
+    /// `None`: no fault.
     pub fault: Option<(InjectedFault, Option<ReplicaId>)>,
     /// Time between the warm-up of the cluster and the fault, in ns.
     pub inject_after_ns: u64,
-    /// Times at which it goes wrong again, in ns after the first time.
+    /// Times at which the fault is repeated, in ns after the first time.
     pub repeat_after_ns: Vec<u64>,
-    /// Time for which it lasts each time, in ns.
+    /// Duration of the fault each time, in ns.
     pub lasts_ns: u64,
     /// Time for which clients write after the fault has begun, in ns.
     pub watch_ns: u64,
@@ -73,11 +75,11 @@ pub struct FaultInjection {
 /// A write of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientWrite {
-    /// Where it was asked.
+    /// Site of the client that sent the write.
     pub site: usize,
-    /// When, in ns.
+    /// Time at which the write was sent, in ns.
     pub requested_ns: u64,
-    /// When it was answered, in ns.
+    /// Time at which the write was answered, in ns; `None` if it was not.
     pub answered_ns: Option<u64>,
     /// Whether the answer was an error.
     pub failed: bool,
@@ -86,33 +88,33 @@ pub struct ClientWrite {
 /// Outcome of a fault injection.
 #[derive(Clone, Debug)]
 pub struct FaultImpact {
-    /// When it went wrong, in ns.
+    /// Time at which the fault was first injected, in ns.
     pub injected_ns: u64,
     /// Replica that the fault was injected into.
     pub victim: ReplicaId,
-    /// Every write, in the order in which they were asked.
+    /// Every write, in the order of sending.
     pub writes: Vec<ClientWrite>,
-    /// Replicas that began to lead, and when, in ns.
+    /// Replicas that began to lead, with the times, in ns.
     pub led: Vec<(u64, ReplicaId)>,
-    /// Replicas that campaigned, and when, in ns.
+    /// Replicas that campaigned, with the times, in ns.
     pub campaigned: Vec<(u64, ReplicaId)>,
-    /// The replicas that may hold no leases, each time that they changed, and when, in ns.
+    /// Each change of the set of replicas that are excluded from leases, with its time, in ns.
     pub excluded: Vec<(u64, ReplicaSet)>,
-    /// Replicas that left after they were asked to end, and when, in ns.
+    /// Replicas that left after they were told to end, with the times, in ns.
     pub left: Vec<(u64, ReplicaId)>,
-    /// The rule that was seen broken.
+    /// Violation that was seen, if any.
     pub violation: Option<String>,
 }
 
 impl FaultImpact {
-    /// Writes asked at sites other than the victim's.
+    /// Returns the writes at sites other than the victim's.
     fn elsewhere(&self) -> impl Iterator<Item = &ClientWrite> {
         let victim = self.victim.index();
         self.writes.iter().filter(move |write| write.site != victim)
     }
 
-    /// Time from the fault until each of the other sites has had a write answered that it asked
-    /// after the fault, in ns; `None` if one never had.
+    /// Returns the time from the fault until each of the other sites has received an answer to a
+    /// write that it sent after the fault, in ns; `None` if one of them never did.
     pub fn outage_ns(&self, sites: usize) -> Option<u64> {
         let first = |site: usize| {
             let since = self.elsewhere().filter(|write| write.site == site);
@@ -125,14 +127,15 @@ impl FaultImpact {
         Some(last.into_iter().max()? - self.injected_ns)
     }
 
-    /// The longest that a client of another site waited, in ns; `None` if for ever.
+    /// Returns the longest time that a client of another site waited, in ns; `None` if one was
+    /// never answered.
     pub fn longest_ns(&self) -> Option<u64> {
         let waits = self.elsewhere();
         let waits = waits.map(|write| Some(write.answered_ns? - write.requested_ns));
         waits.collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
-    /// Elections since the fault.
+    /// Returns the number of elections since the fault.
     pub fn elections(&self) -> usize {
         let since = self.led.iter().filter(|(at, _)| *at >= self.injected_ns);
         since.count()
@@ -148,16 +151,16 @@ struct InjectionRun<'a> {
     injection: &'a FaultInjection,
     world: World,
     writes: Vec<ClientWrite>,
-    /// By site: sequences without an answer, and the write of each.
+    /// Unanswered sequences of each site, with the index of the write.
     open: Vec<BTreeMap<u64, usize>>,
     next: Vec<u64>,
     victim: ReplicaId,
-    /// When clients write no more.
+    /// Time after which clients send no write.
     ends_ns: u64,
 }
 
 impl FaultInjection {
-    /// Runs it. The same injection and seed give the same impact.
+    /// Runs the injection. The same injection and seed give the same impact.
     pub fn run(&self, seed: u64) -> FaultImpact {
         let n = self.settings.n;
         let mut world = World::new(
@@ -205,7 +208,7 @@ impl InjectionRun<'_> {
             self.world.alarm(at_ns, INJECT);
             self.world.alarm(at_ns + self.injection.lasts_ns, REPAIR);
         }
-        // What was asked last has as long again.
+        // The last writes may take as long again to be answered.
         let end_ns = self.ends_ns + self.injection.watch_ns;
         while !self.is_over(end_ns) {
             match self.world.advance() {
@@ -228,7 +231,7 @@ impl InjectionRun<'_> {
         answered || now_ns >= end_ns || self.world.violation().is_some()
     }
 
-    /// A client of `site` writes, if its replica takes connections.
+    /// Sends a write of a client at `site`, if its replica accepts connections.
     fn write(&mut self, site: usize) {
         let now_ns = self.world.now_ns();
         if now_ns >= self.ends_ns {
@@ -241,7 +244,7 @@ impl InjectionRun<'_> {
         }
     }
 
-    /// A client of `site` asks for a value of so many bytes to be written.
+    /// Sends a write of a value of this many bytes from a client at `site`.
     fn send_write(&mut self, site: usize, bytes: usize) {
         let sequence = self.next[site];
         self.next[site] += 1;
@@ -356,7 +359,7 @@ impl InjectionRun<'_> {
                 return None;
             };
             if *id <= newest.0 {
-                return None; // another replica has told of it
+                return None; // another replica has announced this configuration
             }
             let before = std::mem::replace(&mut newest, (*id, *excluded));
             (before.1 != *excluded).then_some((*at, *excluded))

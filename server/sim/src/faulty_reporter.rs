@@ -1,5 +1,5 @@
-//! A replica that reports nonsense for demand and round trips. It is honest in all else: a leader
-//! may choose bad holders because of it, and nothing worse.
+//! A replica that reports nonsense as demand and round trips. It is honest in everything else. A
+//! leader may choose bad holders because of it, but nothing worse may happen.
 
 use leasehold_leases::Key;
 use leasehold_leases::demand::Delta;
@@ -9,11 +9,11 @@ use rand_pcg::Pcg64Mcg;
 
 use leasehold_replica::message::{DemandReport, Message};
 
-/// Most keys of a report.
+/// Maximum number of keys in a report.
 const KEYS_MAX: usize = 32;
-/// Share of reports that are left as they are, so that nonsense follows sense.
+/// Share of reports that are not changed, so that nonsense follows plausible reports.
 const HONEST: f64 = 0.3;
-/// Share of keys that are as long as a key may be.
+/// Share of keys with the maximum length.
 const LONGEST: f64 = 0.05;
 const SALT: u64 = 0x0dd_5eed;
 
@@ -25,13 +25,14 @@ pub struct FaultyReporter {
 }
 
 impl FaultyReporter {
-    /// Makes `node` report nonsense. The nonsense has a generator of its own: no other draw moves.
+    /// Creates a reporter that distorts the reports of `node`. It has a random generator of its
+    /// own, so it affects no other draw.
     pub fn new(node: usize, seed: u64) -> FaultyReporter {
         let rng = Pcg64Mcg::seed_from_u64(seed ^ SALT);
         FaultyReporter { node, rng }
     }
 
-    /// Puts nonsense into a report of demand. Returns whether it did.
+    /// Replaces values of a report of demand by nonsense. Returns whether it did.
     pub fn distort(&mut self, from: usize, message: &mut Message) -> bool {
         let Message::Demand(demand) = message else {
             return false;
@@ -56,7 +57,7 @@ impl FaultyReporter {
         }
     }
 
-    /// A key that clients ask, or one that nobody asks.
+    /// Returns a key that clients use, or one that no client uses.
     fn key(&mut self) -> Key {
         let nth = self.rng.random_range(0..10);
         match self.rng.random::<f64>() {
@@ -66,7 +67,7 @@ impl FaultyReporter {
         }
     }
 
-    /// Nothing, next to nothing, anything, or as much as there may be.
+    /// Returns 0, 1, any number, or the maximum.
     fn number(&mut self) -> u32 {
         match self.rng.random_range(0..4) {
             0 => 0,

@@ -1,16 +1,17 @@
-//! A world of its own for replicas: virtual time, a network, disks and clocks, all decided by one
-//! seed. The replica's code is the one that runs on real hosts. Parts that know no replica (queue,
-//! clocks, network, processes, recurring faults, campaigns) are `leasehold-kernel`.
+//! Deterministic simulator of a cluster: time, the network, disks and clocks are virtual, and one
+//! seed decides everything that happens. The simulated replicas run the same code as real hosts.
+//! The parts that do not depend on replicas (event queue, clocks, network, processes, recurring
+//! faults, campaigns) are in `leasehold-kernel`.
 //!
 //! | module | part |
 //! |---|---|
-//! | `world`, `node`, `disk` | events in order of true time, and what they happen to |
+//! | `world`, `node`, `disk` | events in order of true time, and the processes and disks that they happen to |
 //! | `scenario`, `workload`, `swarm`, `fault` | a run drawn from its seed: settings, clients, and faults with their names and counts |
-//! | `oracle` | judges every step; it sees everything |
-//! | `run`, `trace` | one run from its beginning to its verdict, and its lines |
-//! | `tally` | sums over runs, and what never happened in them |
+//! | `oracle` | checks of the safety and liveness rules after every step, with full knowledge of the world |
+//! | `run`, `trace` | one run from its beginning to its verdict, and the lines of its trace |
+//! | `tally` | sums over runs, and the list of faults, paths and checks that never occurred in them |
 //! | `self_test`, `faulty_reporter` | broken assumptions about clocks, which the oracles must notice; a replica that reports nonsense |
-//! | `fault_injection` | one fault at known times, and what clients saw |
+//! | `fault_injection` | one fault at known times, and the answers that clients saw |
 
 pub mod disk;
 pub mod fault;

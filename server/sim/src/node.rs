@@ -1,4 +1,4 @@
-//! One process and the machine it runs on, as the world sees them.
+//! One process and its machine, as the world sees them.
 
 use leasehold_kernel::clock::Clock;
 use leasehold_kernel::process::Process;
@@ -11,29 +11,30 @@ use super::disk::Disk;
 /// A replica that was told to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingShutdown {
-    /// After how many ns its process starts again, if at all.
+    /// Time in ns after which the process starts again; `None` if it does not.
     pub(super) down_ns: Option<u64>,
 }
 
-/// One process and the machine it runs on, as the world sees them.
+/// One process and its machine, as the world sees them.
 #[derive(Debug)]
 pub struct Node {
     /// The process, which runs a replica unless it is down.
     pub(super) process: Process<Replica, Input, Action>,
     pub(super) disk: Disk,
     pub(super) watches: Watches,
-    /// It was told that its clock is not to be believed.
+    /// Whether the replica was told that its clock cannot be trusted.
     pub(super) clock_untrusted: bool,
-    /// It is killed during its next sync, and started again after this many ns.
+    /// If the process is to be killed during its next sync: the time in ns after which it starts
+    /// again.
     pub(super) crash_in_sync: Option<u64>,
-    /// It was told to end, and has not yet.
+    /// State of a shutdown: the replica was told to end and has not ended yet.
     pub(super) shutdown: Option<PendingShutdown>,
-    /// Its disk is damaged or was lost: it never takes part again.
+    /// Whether the disk is damaged or was wiped, so that the replica never participates again.
     pub(super) lost: bool,
 }
 
 impl Node {
-    /// A process that was never started, on a new machine.
+    /// Creates a process that was never started, on a new machine.
     pub(super) fn new(disk: Disk, clock: Clock) -> Node {
         Node {
             process: Process::new(clock),
@@ -46,27 +47,27 @@ impl Node {
         }
     }
 
-    /// The running replica, if it runs.
+    /// Returns the replica, if the process runs.
     pub fn replica(&self) -> Option<&Replica> {
         self.process.machine()
     }
 
-    /// Its clock.
+    /// Returns the clock of the machine.
     pub fn clock(&self) -> &Clock {
         self.process.clock()
     }
 
-    /// Whether it takes its storage to be writable.
+    /// Whether the replica considers its storage writable.
     pub fn is_writable(&self) -> bool {
         self.watches.disk.writable()
     }
 
-    /// Whether it was not told otherwise of its clock.
+    /// Whether the replica was not told to distrust its clock.
     pub fn trusts_clock(&self) -> bool {
         !self.clock_untrusted
     }
 
-    /// Its disk.
+    /// Returns the disk of the machine.
     pub fn disk(&self) -> &Disk {
         &self.disk
     }

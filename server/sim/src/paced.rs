@@ -1,5 +1,6 @@
-//! Many keys that want other holders at once: reports and configurations stay within their part
-//! of the traffic, what gains most comes first, and everything comes at last.
+//! Many keys that should get other holders at the same time. Reports and configurations must stay
+//! within their share of the traffic, the keys with the largest gain must come first, and all keys
+//! must be listed eventually.
 
 use leasehold_leases::{Key, ReplicaId, StrategySpec, UnlistedHolders};
 use leasehold_wire::Command;
@@ -16,9 +17,9 @@ const LEADER: usize = 0;
 /// Site of the clients that read everything.
 const READER: usize = 4;
 const KEYS: usize = 10_000;
-/// The last keys are read more often than the others.
+/// Number of the last keys, which are read more often than the others.
 const BUSY: usize = 500;
-/// Limit of what may be sent in a second, of each kind, in bytes.
+/// Limit in bytes a second, for reports and for configurations each.
 const A_SECOND: usize = 20_000;
 
 fn settings(seed: u64) -> WorldSettings {
@@ -54,7 +55,7 @@ fn read(world: &mut World, keys: impl Iterator<Item = usize>) {
     world.request(READER, requests.collect());
 }
 
-/// Returns the number of keys that have holders of their own at the leader.
+/// Returns how many of `keys` have holders of their own at the leader.
 fn listed(world: &World, keys: impl Iterator<Item = usize>) -> usize {
     let leader = world.replica(LEADER).expect("all run");
     let is_listed = |nth: &usize| leader.configs().listed(&key(*nth)).is_some();
@@ -70,7 +71,7 @@ fn reported(world: &World) -> usize {
     bytes.expect("it is counted").value as usize
 }
 
-/// Lets time pass, up to so many ms. Returns the largest report.
+/// Runs the world until `until_ms`. Returns the size of the largest report, in bytes.
 fn run(world: &mut World, until_ms: u64) -> usize {
     let mut largest = 0;
     while world.now_ns() < until_ms * MS {
@@ -116,7 +117,7 @@ fn holders_of_many_keys_change_by_gain_and_within_their_part_of_the_traffic() {
     for (_, keys) in &brought {
         assert!(keys * key(0).len() <= A_SECOND, "{keys} keys at once");
     }
-    // One commit takes longer than another, by less than a second.
+    // Commits take different times, but the difference is less than a second.
     for (i, (from_ms, _)) in brought.iter().enumerate() {
         let mut bytes = 0;
         for (at_ms, keys) in &brought[i..] {

@@ -1,6 +1,6 @@
-//! One run: a safety phase in which things go wrong, then everything heals, and a
-//! liveness phase in which every request must be answered, and every replica that has its
-//! disk must catch up.
+//! One run in two phases. In the safety phase, faults are injected. Then all faults are healed. In
+//! the liveness phase, every request must be answered, and every replica that still has its disk
+//! must catch up.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,9 +19,9 @@ use super::workload::{ClientWorkload, RETRY_TIMEOUT_GROWTH, TOGETHER_MAX};
 use super::world::{World, WorldEvent};
 use leasehold_kernel::trace::Trace;
 
-/// Interval between two checks of whether everything is answered, in virtual ns.
+/// Interval between two checks of whether all requests are answered, in virtual ns.
 const CHECK_INTERVAL_NS: u64 = 100_000_000;
-/// The run's own alarm.
+/// Token of the alarm with which the run checks its progress.
 const CHECK: u64 = 1 << 61;
 
 /// Outcome of a run.
@@ -31,35 +31,34 @@ pub struct ScenarioOutcome {
     pub seed: u64,
     /// The first rule that was seen broken.
     pub violation: Option<Violation>,
-    /// When the last request was answered, or the violation seen, in virtual ns.
+    /// Virtual time in ns at which the last request was answered, or the violation was seen.
     pub ended_ns: u64,
     /// Operations that clients began.
     pub requested: u64,
-    /// Operations answered.
+    /// Operations that were answered.
     pub answered: u64,
     /// Operations with an unknown outcome.
     pub unknown: u64,
-    /// The history was too tangled for a checker to decide.
+    /// Whether the history was too tangled for a checker to decide.
     pub undecided: bool,
-    /// Operations answered, by how they were served.
+    /// Number of answered operations for each path by which requests are served.
     pub paths: BTreeMap<&'static str, u64>,
-    /// Faults that fired, and how often.
+    /// Number of times that each fault fired.
     pub fired: FaultCounts,
-    /// Checks that the oracles made.
+    /// Number of checks that each oracle made, with its name.
     pub checks: Vec<(&'static str, u64)>,
-    /// Reads under leases that left within 10 ms of their permit's end.
+    /// Number of reads under leases that were answered less than 10 ms before their permit ended.
     pub near_end: u64,
-    /// Time from when everything had healed until the last request was answered, in ns.
+    /// Time from the heal of all faults until the last request was answered, in ns.
     pub healing_ns: u64,
-    /// A digest of everything that happened until then.
+    /// Digest of everything that happened until `ended_ns`.
     pub hash: u64,
-    /// The run, if a trace was asked for.
+    /// Trace of the run, if one was requested.
     pub trace: Option<Trace>,
 }
 
-/// Runs a scenario to its end, or to the first violation. A replica that finds
-/// its own invariants broken ends the run as an oracle does, under the name
-/// `assertion`.
+/// Runs a scenario to its end, or to the first violation. If a replica finds its own invariants
+/// broken, this ends the run like a violation that an oracle sees, under the name `assertion`.
 pub fn run(scenario: &Scenario, trace: Option<Trace>) -> ScenarioOutcome {
     let mut run = ScenarioRun::begin(scenario, trace);
     let driven = catch_unwind(AssertUnwindSafe(|| run.drive()));
@@ -82,9 +81,9 @@ struct ScenarioRun<'a> {
     workload: ClientWorkload,
     swarm: Swarm,
     healed_ns: Option<u64>,
-    /// Last slot that any replica had executed when all was healed.
+    /// Last slot that any replica had executed when all faults were healed.
     target: Slot,
-    /// When the last request was answered, in ns, and the digest then.
+    /// Time at which the last request was answered, in ns, and the digest of the run at that time.
     answered: Option<(u64, u64)>,
 }
 
@@ -113,7 +112,7 @@ impl<'a> ScenarioRun<'a> {
         while self.world.violation().is_none() && self.advance() {}
     }
 
-    /// The next thing happens. Returns whether the run goes on.
+    /// Lets the next event happen. Returns whether the run continues.
     fn advance(&mut self) -> bool {
         match self.world.advance() {
             Some(WorldEvent::Nothing | WorldEvent::Ended(..)) => {}
@@ -134,8 +133,8 @@ impl<'a> ScenarioRun<'a> {
         true
     }
 
-    /// Heals, or looks whether everything is answered and everybody has caught up; returns
-    /// whether it is over.
+    /// Heals all faults at the end of the safety phase. Afterwards checks whether every request is
+    /// answered and every replica has caught up. Returns whether the run is over.
     fn check(&mut self) -> bool {
         let now = self.world.now_ns();
         if self.healed_ns.is_none() {
@@ -169,7 +168,7 @@ impl<'a> ScenarioRun<'a> {
         false
     }
 
-    /// The longest durations that any replica knows to be in force.
+    /// Returns the longest durations that any replica knows to be in force.
     fn longest(&self) -> LeaseParams {
         let newest = |node| {
             let replica = self.world.replica(node)?;
@@ -188,16 +187,16 @@ impl<'a> ScenarioRun<'a> {
         replicas.map(|replica| replica.executed())
     }
 
-    /// Returns the replicas that have writes that they have not answered, and since when, in ns. A
-    /// replica that has lost its disk answers no client.
+    /// Returns each replica with writes that it has not answered, and the time since which it has
+    /// had one, in ns. A replica that has lost its disk is omitted, because it answers no client.
     fn waiting(&self) -> impl Iterator<Item = (usize, u64)> {
         let whole = (0..self.world.n()).filter(|node| !self.swarm.has_lost(*node));
         whole.filter_map(|node| Some((node, self.world.oracles.unsent.waiting(node)?)))
     }
 
-    /// Returns the maximum time that the replica that is furthest behind now may take to fetch what
-    /// it lacks: few entries in a round trip, read from another's disk. A replica that has lost its
-    /// disk fetches nothing.
+    /// Returns the maximum time that the replica that lags most may take to fetch the entries that
+    /// it lacks. It fetches few entries in a round trip, and they are read from another replica's
+    /// disk. A replica that has lost its disk is not considered, because it fetches nothing.
     fn catch_up(&self) -> Duration {
         let (most, least) = (self.executed().max(), self.executed().min());
         let lag = most.zip(least).map_or(0, |(most, least)| most.0 - least.0);
@@ -253,7 +252,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Returns the result of a check of a run that has just healed.
+    /// Plays a run until its faults have just been healed, and returns the result of `check` on it.
     fn healed<T>(scenario: &Scenario, check: impl FnOnce(ScenarioRun<'_>) -> T) -> T {
         let mut run = ScenarioRun::begin(scenario, None);
         while run.healed_ns.is_none() {
@@ -262,8 +261,8 @@ mod tests {
         check(run)
     }
 
-    /// A run in which a replica is cut off for so long that it is thousands of slots behind when all
-    /// is healed.
+    /// Returns a run in which a replica is cut off until it lags by thousands of slots. Then all
+    /// faults are healed.
     fn left_far_behind(seed: u64) -> Scenario {
         let choices = Choices {
             run_ns: 90 * SECOND,
@@ -273,7 +272,8 @@ mod tests {
             ..Choices::default()
         };
         let mut scenario = Scenario::draw(seed, &choices);
-        // All are as far apart: whichever helps is as slow as the time for catching up allows for.
+        // All replicas are equally far apart, so any helper is as slow as the bound on catching up
+        // assumes.
         for one_way_ns in scenario.world.one_way_ns.iter_mut().flatten() {
             *one_way_ns = (*one_way_ns).min(1) * 30 * SECOND / 1000;
         }
@@ -285,8 +285,8 @@ mod tests {
         scenario
     }
 
-    /// Returns the oracle that a run violates if disks bring `read_max` entries a read once all is
-    /// healed.
+    /// Plays `scenario` with disks that return at most `read_max` entries for each read after the
+    /// heal. Returns the oracle that sees a violation, if one does.
     fn catching_up(scenario: &Scenario, read_max: usize) -> Option<&'static str> {
         healed(scenario, |mut run| {
             for node in 0..run.world.n() {
@@ -299,7 +299,8 @@ mod tests {
 
     #[test]
     fn who_is_far_behind_has_the_time_to_catch_up_and_no_more() {
-        // More than others keep in memory, so it is read from a disk.
+        // The missing entries are more than other replicas keep in memory, so they are read from a
+        // disk.
         let is_far = |scenario: &Scenario| {
             healed(scenario, |run| {
                 let (most, least) = (run.executed().max(), run.executed().min());

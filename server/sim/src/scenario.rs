@@ -1,8 +1,9 @@
-//! Everything about a run, drawn from its seed: how many replicas and how far
-//! apart, the strategy and its durations, the load, and what goes wrong.
+//! Settings of a run, drawn from its seed: the number of replicas and their distances, the strategy
+//! and its durations, the load, and the faults.
 //!
-//! By swarm: each seed enables a random few of the faults, at random rates. A run
-//! with every fault at once makes so little progress that it meets few rules.
+//! Faults are drawn as in swarm testing: each seed enables a random few of the faults, at random
+//! rates. A run in which every fault is enabled makes so little progress that it exercises few
+//! rules.
 
 use std::time::Duration;
 
@@ -25,57 +26,58 @@ use leasehold_replica::settings::AcceptReplies;
 
 /// Duration of a sync, in ns.
 const SYNC_NS: u64 = 150_000;
-/// Between a client and its replica, in ns.
+/// One-way delay between a client and its replica, in ns.
 const CLIENT_ONE_WAY_NS: u64 = 200_000;
 /// The longest extra delay of a reordered message, in ns.
 const DELAY_MAX_NS: u64 = 1_500_000_000;
-/// The bound on clock rates that leases count with, in parts per million.
+/// Bound on the drift of clocks that leases allow for, in parts per million.
 const RHO_PPM: u32 = 1000;
 
-/// Share of runs with encoded messages, and of those the share with large values:
-/// they cost more than others.
+/// Share of runs with encoded messages, and among these the share with large values. Both are
+/// small, because such runs take longer than others.
 const ENCODED: f64 = 0.15;
 const LARGE: f64 = 0.25;
 const RANGES_SALT: u64 = 0x3a_96e5;
-/// Share of runs that begin with several strategies at once.
+/// Share of runs that begin with several strategies, each for a range of keys.
 const SEVERAL: f64 = 0.25;
 const FRAMES_SALT: u64 = 0xf7a_3e5;
-/// Share of runs in which a replica reports nonsense, and the memory for demand there.
+/// Share of runs in which a replica reports nonsense, and the memory that leaders of such runs have
+/// for demand, in bytes.
 const FAULTY_REPORTER: f64 = 0.05;
 const FAULTY_REPORTER_DEMAND_BYTES: usize = 64 << 10;
 const FAULTY_REPORTER_SALT: u64 = 0x0dd_0dd;
-/// Share of runs with room for few sessions, and clients that begin many; and of those the
-/// share in which replicas let clients open few in a second.
+/// Share of runs with room for few sessions and with clients that begin many; and among these the
+/// share in which each replica lets clients open only a few sessions a second.
 const FEW_SESSIONS: f64 = 0.12;
 const FEW_OPENS: f64 = 0.3;
 const FEW_SESSIONS_SALT: u64 = 0xc40_3d5;
 
-/// Requests a second, over all replicas, if nothing else is asked for. Outages,
-/// narrow limits and small runs leave about 200 of them.
+/// Default number of requests a second, over all replicas. With outages, narrow limits and small
+/// runs, about 200 of them remain on average.
 pub const RATE: u32 = 240;
 
-/// Options for runs, which the caller chooses.
+/// Options for runs, chosen by the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choices {
-    /// Time for which requests are begun, in virtual ns.
+    /// Time during which clients begin requests, in virtual ns.
     pub run_ns: u64,
     /// Requests a second, over all replicas.
     pub rate: u32,
-    /// Strategies, by name, of which a seed takes one; none: all.
+    /// Names of the strategies from which a seed draws one; if empty, from all.
     pub strategies: Vec<&'static str>,
-    /// Whether anything but the network goes wrong.
+    /// Whether faults other than those of the network are injected.
     pub faults: bool,
-    /// Number of replicas; `None`: three to five.
+    /// Number of replicas; `None` if each seed draws three to five.
     pub replicas: Option<usize>,
-    /// Real drift of clocks from true time, in parts per million; leases count with [`RHO_PPM`].
-    /// More is outside what is assumed.
+    /// Maximum real drift of clocks from true time, in parts per million. Leases allow for
+    /// [`RHO_PPM`]; a higher value breaks their assumption.
     pub drift_ppm: u32,
-    /// An assumption that does not hold.
+    /// Assumption that the run breaks on purpose, if any.
     pub self_test: Option<ClockSelfTest>,
 }
 
 impl Choices {
-    /// Whether runs may meet a fault.
+    /// Whether `fault` can occur in runs with these choices.
     pub fn enables(&self, fault: FaultKind) -> bool {
         match fault {
             FaultKind::Jump => self.self_test == Some(ClockSelfTest::Jump),
@@ -85,11 +87,11 @@ impl Choices {
     }
 }
 
-/// Most commands in a narrow batch.
+/// Maximum number of commands in a batch, in runs with narrow batches.
 const BATCH_NARROW: usize = 3;
-/// Longer than any run.
+/// Duration that is longer than any run.
 const NEVER: Duration = Duration::from_secs(86_400);
-/// Sessions that live no longer may end in a run.
+/// Maximum lifetime of sessions with which they may expire within a run.
 const SHORT_TTL: Duration = Duration::from_secs(8);
 
 impl Default for Choices {
@@ -109,19 +111,19 @@ impl Default for Choices {
 /// Everything about a run, drawn from its seed.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Where it was drawn from.
+    /// Seed from which the scenario was drawn.
     pub seed: u64,
-    /// The world.
+    /// Settings of the world.
     pub world: WorldSettings,
     /// Load of the clients.
     pub load: ClientLoad,
     /// Plan of the faults.
     pub plan: FaultPlan,
-    /// Time for which requests are begun, in virtual ns.
+    /// Time during which clients begin requests, in virtual ns.
     pub run_ns: u64,
 }
 
-/// Every strategy, in its variants, by its name.
+/// Returns every strategy with its name. A strategy with several variants occurs once for each.
 pub fn strategies() -> [(&'static str, RangeMap<StrategySpec>); 8] {
     let fixed = |from: &'static str, ids: &[u8]| {
         let holders = ids.iter().copied().map(ReplicaId).collect();
@@ -146,7 +148,7 @@ pub fn strategies() -> [(&'static str, RangeMap<StrategySpec>); 8] {
     ]
 }
 
-/// A strategy for a range; holders that an operator chooses may leave out the leader.
+/// Draws a strategy for a range. Holders that an operator fixes need not include the leader.
 fn draw_strategy(rng: &mut Pcg64Mcg, n: usize) -> StrategySpec {
     let all = strategies();
     let (name, strategies) = &all[rng.random_range(0..all.len())];
@@ -161,7 +163,7 @@ fn draw_strategy(rng: &mut Pcg64Mcg, n: usize) -> StrategySpec {
     }
 }
 
-/// Some of the keys that clients ask for, or all after one of them.
+/// Draws a range that contains some of the clients' keys: a few of them, or all from one key on.
 fn draw_range(rng: &mut Pcg64Mcg) -> KeyRange {
     let key = |nth: u32| Key::from(format!("key{nth:04}"));
     let from = rng.random_range(0..8);
@@ -170,7 +172,8 @@ fn draw_range(rng: &mut Pcg64Mcg) -> KeyRange {
     KeyRange::new(key(from), to).expect("the range ends after its first key")
 }
 
-/// Draws a change of an operator: strategies of all keys or of a range, durations, or both.
+/// Draws a request of an operator: it changes the strategies of all keys or of a range, the
+/// durations, or both.
 pub fn draw_lease_set(rng: &mut Pcg64Mcg, n: usize) -> LeaseSet {
     let all = strategies();
     let strategies = match rng.random_range(0..5) {
@@ -195,8 +198,8 @@ pub fn draw_lease_set(rng: &mut Pcg64Mcg, n: usize) -> LeaseSet {
     }
 }
 
-/// Some runs begin with several strategies at once. Drawn apart: all else in a seed stays as
-/// it is without this.
+/// Draws whether the run begins with several strategies, each for a range of keys. This has a
+/// random generator of its own, so all other draws of the seed are the same as without it.
 fn draw_ranges(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ RANGES_SALT);
     if rng.random::<f64>() >= SEVERAL {
@@ -212,7 +215,7 @@ fn draw_ranges(replica: &mut Settings, seed: u64) {
     replica.strategies.merge(|left, right| left == right);
 }
 
-/// Lease durations: short, so that leases begin and end often.
+/// Draws lease durations that are short, so that leases often begin and end.
 pub fn draw_params(rng: &mut Pcg64Mcg) -> LeaseParams {
     let ms = Duration::from_millis;
     let lease = rng.random_range(300..2500);
@@ -227,7 +230,7 @@ pub fn draw_params(rng: &mut Pcg64Mcg) -> LeaseParams {
 }
 
 impl Scenario {
-    /// The run of a seed.
+    /// Draws the run of `seed`.
     pub fn draw(seed: u64, choices: &Choices) -> Scenario {
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         let drawn = [3, 5, 5, 5, 4][rng.random_range(0..5)];
@@ -286,8 +289,9 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws whether messages are encoded, and values are large. By a generator of its own,
-    /// so that it moves no other draw: seeds with small values stay the runs they were.
+    /// Draws whether messages are encoded, and whether values are large. This has a random
+    /// generator of its own, so that the other draws of the seed are not affected: runs with small
+    /// values remain the same.
     fn draw_frames(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FRAMES_SALT);
         self.world.encoded = rng.random::<f64>() < ENCODED;
@@ -298,9 +302,9 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws whether there is room for few sessions, so that they end to make room. Drawn apart,
-    /// too. The bound is often below the number of clients. Sessions stay for less than some
-    /// clients wait.
+    /// Draws whether there is room for few sessions, so that sessions end to make room for others.
+    /// This has a random generator of its own, too. The bound is often below the number of clients.
+    /// The time for which a session is kept is shorter than some clients wait.
     fn draw_few_sessions(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FEW_SESSIONS_SALT);
         if rng.random::<f64>() >= FEW_SESSIONS {
@@ -318,8 +322,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Draws whether a replica reports nonsense, and to leaders that remember little of it. Drawn
-    /// apart, too.
+    /// Draws whether a replica reports nonsense, and gives leaders little memory for such reports.
+    /// This has a random generator of its own, too.
     fn draw_faulty_reporter(&mut self) {
         let mut rng = Pcg64Mcg::seed_from_u64(self.seed ^ FAULTY_REPORTER_SALT);
         if rng.random::<f64>() < FAULTY_REPORTER {
@@ -364,11 +368,12 @@ fn draw_settings(rng: &mut Pcg64Mcg, n: usize, seed: u64, choices: &Choices) -> 
     replica
 }
 
-/// Some logs have windows so small that leaders, replicas behind and candidates meet their
-/// ends; and then some make no checkpoint but when a window asks for it. Not with
-/// narrow batches: an Accept that a replica behind refuses holds up half a window until it
-/// is sent again, and so little would then get through that queues only grow.
-/// Drawn apart: all else in a seed stays as it is without this.
+/// Draws whether the windows of logs are small, so that leaders, followers that lag and candidates
+/// reach the ends of windows. Some of these runs make a checkpoint only when a window requires it.
+/// Runs with narrow batches keep large windows: when a lagging follower refuses an Accept, it holds
+/// up half a window until the Accept is sent again, and then so few commands get through that
+/// queues only grow. This has a random generator of its own, so all other draws of the seed are the
+/// same as without it.
 fn draw_window(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0x77_1d0e);
     if rng.random::<f64>() < 0.3 && replica.batch_max > BATCH_NARROW {
@@ -379,8 +384,8 @@ fn draw_window(replica: &mut Settings, seed: u64) {
     }
 }
 
-/// Some execute hardly a slot at a time, and some of these soon accept nothing more. Drawn
-/// apart, too.
+/// Draws whether replicas execute hardly one slot at a time, and whether they soon accept no
+/// further entries. This has a random generator of its own, too.
 fn draw_executed_work(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xe8_ec27);
     if rng.random::<f64>() < 0.3 {
@@ -393,7 +398,8 @@ fn draw_executed_work(replica: &mut Settings, seed: u64) {
     }
 }
 
-/// Some write most values ahead of their checkpoint, in many parts. Drawn apart, too.
+/// Draws whether most values are written in advance of their checkpoint, in many parts. This has a
+/// random generator of its own, too.
 fn draw_checkpoint_piece(replica: &mut Settings, seed: u64) {
     let mut rng = Pcg64Mcg::seed_from_u64(seed ^ 0xc4_ec97);
     if rng.random::<f64>() < 0.3 {
@@ -401,26 +407,28 @@ fn draw_checkpoint_piece(replica: &mut Settings, seed: u64) {
     }
 }
 
-/// Returns the number of requests a second that a leader with narrow limits can carry, where half
-/// of the requests are writes.
+/// Returns the number of requests a second that a leader with narrow limits can serve if half of
+/// them are writes.
 fn carries(replica: &Settings, one_way_ns: &[Vec<u64>]) -> u32 {
     let at_once = replica.batch_max * replica.in_flight_max;
     (2.0 * at_once as f64 / round_trip_s(one_way_ns)).clamp(1.0, u32::MAX.into()) as u32
 }
 
-/// The same of merges of which each replica has one in the log at a time, where half would do:
-/// each is forwarded and proposed, in a round trip each.
+/// Returns the number of merges a second that replicas can serve if each has one merge in the log
+/// at a time, with a margin of one half. Each merge takes two round trips: one to be forwarded, one
+/// to be proposed.
 fn carries_queued(one_way_ns: &[Vec<u64>]) -> f64 {
     one_way_ns.len() as f64 / (2.0 * round_trip_s(one_way_ns)) / 2.0
 }
 
-/// Returns the time that the farthest replicas take to answer each other, in seconds.
+/// Returns the round-trip time between the two replicas that are farthest apart, in seconds.
 fn round_trip_s(one_way_ns: &[Vec<u64>]) -> f64 {
     let farthest_ns = one_way_ns.iter().flatten().max().copied().unwrap_or(0);
     (2 * farthest_ns + SYNC_NS) as f64 / 1e9
 }
 
-/// Sites near each other and far apart, as far as a continent or around the world.
+/// Draws one-way delays between sites, from near each other to the far ends of a continent or of
+/// the world.
 fn draw_links(rng: &mut Pcg64Mcg, n: usize) -> Vec<Vec<u64>> {
     let far_ns = [2_000_000, 30_000_000, 120_000_000][rng.random_range(0..3)];
     let mut one_way_ns = vec![vec![50_000; n]; n];

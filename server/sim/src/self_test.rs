@@ -1,5 +1,6 @@
-//! Self-tests of the simulator: runs outside what is assumed of clocks, in which a rule must
-//! be seen broken. A simulator that finds nothing there would find nothing anywhere.
+//! Self-tests of the simulator: runs that break an assumption about clocks, in which the oracles
+//! must see a violation. A simulator that finds nothing in these runs would find nothing in any
+//! run.
 
 use std::time::Duration;
 
@@ -11,13 +12,13 @@ use super::swarm::{FaultPlan, Isolation};
 use super::workload::ClientLoad;
 use leasehold_kernel::network::Faults;
 
-/// An assumption that does not hold.
+/// Assumption about clocks that a run breaks on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockSelfTest {
-    /// Clocks drift further than leases count with (`Choices::drift_ppm`). Clients
-    /// alone judge: they must be served a stale read.
+    /// Clocks drift more than leases allow for (`Choices::drift_ppm`). Only the clients' histories
+    /// are judged: some client must be served a stale read.
     Drift,
-    /// Clocks jump ahead by seconds; every oracle judges.
+    /// Clocks jump forward by seconds. Every oracle judges the run.
     Jump,
 }
 
@@ -25,7 +26,7 @@ impl ClockSelfTest {
     /// Every self-test.
     pub const ALL: [ClockSelfTest; 2] = [ClockSelfTest::Drift, ClockSelfTest::Jump];
 
-    /// Its name.
+    /// Returns the name of the self-test.
     pub fn name(self) -> &'static str {
         match self {
             ClockSelfTest::Drift => "drift",
@@ -33,7 +34,7 @@ impl ClockSelfTest {
         }
     }
 
-    /// The oracles of which one must notice.
+    /// Returns the oracles of which one must see a violation.
     pub fn expected_oracles(self) -> &'static [&'static str] {
         match self {
             ClockSelfTest::Drift => &["freshness", "histories"],
@@ -41,7 +42,7 @@ impl ClockSelfTest {
         }
     }
 
-    /// Makes the run of the self-test out of a drawn one.
+    /// Turns a drawn scenario into the run of the self-test.
     pub fn arrange(self, scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
         match self {
             ClockSelfTest::Drift => drift(scenario, rng),
@@ -50,13 +51,14 @@ impl ClockSelfTest {
     }
 }
 
-/// A stale read takes a holder that is cut off with its lease unexpired after all
-/// that it was promised has ended elsewhere, and a client that asks it just then.
+/// Turns a scenario into one in which drift leads to a stale read. For this, a holder must be cut
+/// off with an unexpired lease after all promises to it have ended at their grantors, and a client
+/// must send a read to it at that moment.
 ///
-/// So leases are long, that drift adds up, and what hides it is short: the guard,
-/// by which a grantor waits longer, and the links, by which it starts later. A
-/// holder falls mute first and hears nothing more only when nobody renews its
-/// promises any longer, or else a promise on its way would make grantors wait.
+/// So leases are long, which lets drift accumulate. The margins that hide drift are short: the
+/// guard, by which a grantor waits longer, and the delay of links, by which it starts later. A
+/// holder first becomes mute. It stops receiving only when no replica renews its promises any
+/// longer; otherwise a promise in transit would make grantors wait.
 fn drift(scenario: &mut Scenario, rng: &mut Pcg64Mcg) {
     let ms = Duration::from_millis;
     let world = &mut scenario.world;

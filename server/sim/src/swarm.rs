@@ -1,5 +1,5 @@
-//! Faults of a run besides the network's habits, and their times: a plan drawn from the seed,
-//! carried out by alarms.
+//! Faults of a run other than those of the network, and their times: a plan that is drawn from the
+//! seed and carried out by alarms.
 
 use leasehold_kernel::network::{Partition, links};
 use leasehold_kernel::process::Trap;
@@ -13,31 +13,31 @@ use super::world::World;
 use leasehold_replica::{OperatorRequest, Replica};
 
 const MS: u64 = 1_000_000;
-/// The mean time between two replicas that begin to flap, in ns.
+/// Mean time from when one replica begins to flap until the next one does, in ns.
 const FLAPS_EVERY_NS: u64 = 20_000 * MS;
 
 /// Plan of the faults of a run, drawn from the seed.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     recurring: Plan<FaultKind>,
-    /// A replica is cut off in two stages, again and again.
+    /// Durations of the stages, if replicas are repeatedly cut off in two stages.
     isolation: Option<Isolation>,
 }
 
-/// A link that fails in two stages: a replica falls mute, then hears nothing
-/// either, then all is well for a while. Each in ns.
+/// Link failure in two stages: first a replica cannot send, then it cannot receive either, then all
+/// links work again for a while. All durations are in ns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Isolation {
-    /// Time for which others hear nothing of it, while it hears them.
+    /// Duration of the first stage: other replicas do not hear the victim, while it hears them.
     pub mute_ns: u64,
-    /// Time for which it is cut off.
+    /// Duration of the second stage: the victim is cut off in both directions.
     pub apart_ns: u64,
-    /// Time for which all is well, until the next time.
+    /// Time for which all links work, until the next first stage.
     pub well_ns: u64,
 }
 
 impl FaultPlan {
-    /// The plan of a run.
+    /// Draws the plan of a run.
     pub fn draw(rng: &mut Pcg64Mcg) -> FaultPlan {
         let drawn = |fault: &FaultKind| fault.is_planned() && *fault != FaultKind::Flap;
         let kinds = FaultKind::ALL.into_iter().filter(drawn);
@@ -53,7 +53,8 @@ impl FaultPlan {
         }
     }
 
-    /// In some seeds replicas flap. Drawn apart, so that everything else is as without it.
+    /// Adds replicas that flap, in some seeds. This has a random generator of its own, so all other
+    /// draws of the seed are the same as without it.
     pub fn draw_flaps(&mut self, seed: u64) {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ FLAP_SALT);
         if rng.random::<f64>() < ENABLED {
@@ -63,7 +64,7 @@ impl FaultPlan {
         }
     }
 
-    /// Nothing but one replica after another cut off in two stages.
+    /// Returns a plan with only one fault: one replica after another is cut off in two stages.
     pub fn isolating(isolation: Isolation) -> FaultPlan {
         FaultPlan {
             isolation: Some(isolation),
@@ -71,7 +72,7 @@ impl FaultPlan {
         }
     }
 
-    /// Clocks that jump ahead, and partitions.
+    /// Returns a plan with clocks that jump forward, and with partitions.
     pub fn jumps(rng: &mut Pcg64Mcg) -> FaultPlan {
         let every_ns = rng.random_range(2000..5000) * MS;
         FaultPlan {
@@ -92,26 +93,28 @@ impl FaultPlan {
     }
 }
 
-/// Alarms of the swarm have this bit; below it: what to do.
+/// Bit that marks tokens of the swarm's alarms. The bits below it say what the alarm is for.
 pub const ALARM: u64 = 1 << 63;
 const REPAIR: u64 = 1 << 32;
-/// A stage of an isolation: the stage in the second byte, the victim in the first.
+/// Bit of a token for a stage of an isolation: the second byte holds the stage, the first the
+/// victim.
 const STAGE: u64 = 1 << 33;
-/// The next failure of a replica that flaps: which of [`Swarm::flaps`].
+/// Bit of a token for the next failure of a flapping replica: the bits below are an index in
+/// [`Swarm::flaps`].
 const FLAP: u64 = 1 << 34;
-/// Tells the draw of flaps from others.
+/// Salt of the generator from which flaps are drawn.
 const FLAP_SALT: u64 = 0xf1a9;
-/// A clock jumps ahead by this much, in ns.
+/// Amount by which a clock jumps forward, in ns.
 const JUMP_NS: std::ops::Range<u64> = 2000 * MS..8000 * MS;
 
-/// Carries a plan out.
+/// Plan that is being carried out, and its state.
 #[derive(Debug)]
 pub struct Swarm {
     plan: FaultPlan,
     rng: Pcg64Mcg,
-    /// Partitions made so far: only the newest one's end repairs the links.
+    /// Number of partitions made so far. Only the end of the newest one repairs the links.
     cuts: u64,
-    /// Requests of operators.
+    /// Number of requests of operators so far.
     operator_requests: u64,
     /// Replicas with damaged or wiped disks.
     lost: Vec<usize>,
@@ -119,7 +122,7 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    /// Begins a plan.
+    /// Begins to carry out a plan.
     pub fn begin(plan: FaultPlan, rng: Pcg64Mcg, world: &mut World) -> Swarm {
         let mut swarm = Swarm {
             plan,
@@ -148,7 +151,7 @@ impl Swarm {
         world.alarm(world.now_ns() + interval, ALARM | index as u64);
     }
 
-    /// An alarm of the swarm went off.
+    /// Handles an alarm of the swarm.
     pub fn alarm(&mut self, token: u64, world: &mut World) {
         let token = token & !ALARM;
         if token & FLAP != 0 {
@@ -169,7 +172,7 @@ impl Swarm {
         self.fire(fault, every_ns, world);
     }
 
-    /// The next stage of an isolation.
+    /// Begins the next stage of an isolation.
     fn isolate(&mut self, token: u64, world: &mut World) {
         let Some(isolation) = self.plan.isolation else {
             return;
@@ -202,7 +205,7 @@ impl Swarm {
         world.alarm(at_ns, ALARM | STAGE | next << 8 | victim as u64);
     }
 
-    /// Draws the duration of a fault that comes every `every_ns`, in ns.
+    /// Draws the duration of a fault that recurs every `every_ns`, in ns.
     fn outage(&mut self, every_ns: u64) -> u64 {
         self.plan.recurring.draw_outage(&mut self.rng, every_ns)
     }
@@ -277,7 +280,7 @@ impl Swarm {
         }
     }
 
-    /// A replica, more often than not the leader, begins to flap.
+    /// Makes a replica begin to flap: in more than half of the cases, the leader.
     fn begin_flap(&mut self, node: usize, world: &mut World) {
         let leader = leader(world).filter(|_| self.rng.random());
         let hows = [FaultKind::Pause, FaultKind::Partition, FaultKind::Crash];
@@ -287,7 +290,7 @@ impl Swarm {
         self.flap(self.flaps.len() - 1, world);
     }
 
-    /// A replica that flaps fails once more.
+    /// Makes a flapping replica fail once more.
     fn flap(&mut self, index: usize, world: &mut World) {
         let Some(until_next_ns) = self.flaps[index].fail() else {
             return;
@@ -308,7 +311,7 @@ impl Swarm {
         world.alarm(next_ns, ALARM | FLAP | index as u64);
     }
 
-    /// Mends all links after `for_ns`, unless more links are cut before that.
+    /// Repairs all links after `for_ns`, unless more links are cut before.
     fn repair_after(&mut self, for_ns: u64, world: &mut World) {
         self.cuts += 1;
         let repaired_ns = world.now_ns() + for_ns;
@@ -352,8 +355,8 @@ impl Swarm {
         world.start_at(node, world.now_ns() + down_ns);
     }
 
-    /// Whether another disk may be lost: a majority must be left whole, and a cluster in which not
-    /// all members have joined cannot do without any.
+    /// Whether one more disk may be lost. A majority of the disks must remain intact, and no disk
+    /// may be lost before all members have joined the cluster.
     fn may_lose(&self, node: usize, world: &World) -> bool {
         let joined = |node: &usize| {
             let replica = world.replica(*node);
@@ -376,7 +379,7 @@ impl Swarm {
         self.repair_after(for_ns, world);
     }
 
-    /// The operator asks the replica that takes itself for the leader.
+    /// Lets the operator send a request to the replica that considers itself the leader.
     fn operate(&mut self, fault: FaultKind, to: usize, world: &mut World) {
         let Some(leader) = leader(world) else {
             return;
@@ -397,7 +400,7 @@ impl Swarm {
     }
 }
 
-/// A replica that takes itself for the leader.
+/// Returns a replica that considers itself the leader, if there is one.
 fn leader(world: &World) -> Option<usize> {
     (0..world.n()).find(|node| {
         let replica = world.replica(*node);
@@ -411,7 +414,7 @@ fn repair_links(world: &mut World) {
     }
 }
 
-/// Ends everything that is wrong, as far as it ends: what is lost stays lost.
+/// Ends all faults that can end. Lost disks stay lost.
 pub fn heal(world: &mut World) {
     world.set_faults(Default::default());
     repair_links(world);

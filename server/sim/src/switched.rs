@@ -1,9 +1,10 @@
-//! Live changes of strategies between replicas far apart, where messages come late and in
-//! another order: a read that is local under both strategies never stops being local.
+//! Live changes of strategies between replicas far apart, where messages arrive late and out of
+//! order. A read that is local under both the old and the new strategy must stay local throughout.
 //!
-//! Both places for holders besides the leader's are claimed by readers. Places that no replica
-//! claims go to the replicas nearest to the leader, and these change with every late message: a
-//! replica that was given a key a moment ago cannot read it yet, whatever is switched.
+//! Besides the leader, a key can have two holders, and both places are claimed by readers. Places
+//! that no replica claims would go to the replicas nearest to the leader, and the nearest replicas
+//! change with every late message. A replica that has just become a holder of a key cannot read it
+//! yet, even without any change of strategies.
 
 use std::time::Duration;
 
@@ -24,13 +25,15 @@ use leasehold_replica::{OperatorRequest, Settings};
 const MS: u64 = 1_000_000;
 const SITES: usize = 5;
 const LEADER: usize = 0;
-/// Sites of the clients that read: as many as there are places besides the leader's.
+/// Sites of the clients that read: one for each place of a holder besides the leader's.
 const READERS: [usize; 2] = [3, 4];
-/// Hears of configurations late: the others have promised under them long before.
+/// Replica that receives configurations late: the other replicas have promised under them long
+/// before.
 const LATE: usize = 3;
-/// Keys that they read, of 4 kB: five entries of the log list them, one a second.
+/// Number of keys that the clients read. The keys are 4 kB long, so five entries of the log list
+/// them, one a second.
 const KEYS: usize = 400;
-/// Is read by nobody.
+/// Key that is written and never read.
 const WRITTEN: &str = "written";
 /// Interval between two checks of which replicas may read, in ns.
 const LOOK_NS: u64 = 5 * MS;
@@ -44,8 +47,8 @@ fn replicas(ids: &[usize]) -> ReplicaSet {
     ids.iter().map(|id| ReplicaId(*id as u8)).collect()
 }
 
-/// Links and clocks of the seed, and some of the messages up to 300 ms later than others:
-/// leases of 2 s, renewed every 500 ms, outlast that.
+/// Returns the settings of the world: links and clocks of the seed, with some messages up to 300 ms
+/// later than others. Leases of 2 s, renewed every 500 ms, outlast such delays.
 fn settings(seed: u64) -> WorldSettings {
     let choices = Choices {
         faults: false,
@@ -57,11 +60,11 @@ fn settings(seed: u64) -> WorldSettings {
     replica.strategies = quorum().into();
     replica.params = LeaseParams::default();
     replica.elections.preferred = Some(ReplicaId(LEADER as u8));
-    // Leases end between the first and the last entry that lists keys.
+    // Some leases end after the first and before the last entry that lists keys.
     replica.holders_bytes_s = 800_000;
     replica.timing.reconfigure = Duration::from_millis(2500);
     replica.timing.report = Duration::from_millis(200);
-    // The leader keeps leading, however late its heartbeats.
+    // The leader remains the leader, however late its heartbeats arrive.
     replica.timing.election_timeout = Duration::from_secs(3);
     world.replica = replica;
     world.faults = Faults {
@@ -100,7 +103,8 @@ impl Cluster {
         cluster
     }
 
-    /// Lets time pass, in ms, and looks again and again. Something is written all the time.
+    /// Lets `ms` milliseconds pass, and calls `look` at short intervals. Writes are sent
+    /// throughout.
     fn pass(&mut self, ms: u64, mut look: impl FnMut(&Cluster)) {
         let end_ns = self.world.now_ns() + ms * MS;
         self.world.alarm(self.world.now_ns() + LOOK_NS, 0);
@@ -111,7 +115,7 @@ impl Cluster {
                 self.world.alarm(self.world.now_ns() + LOOK_NS, 0);
             }
         }
-        // The alarm that is left goes off in vain.
+        // The alarm that is still set goes off without effect.
         while !matches!(self.world.advance(), Some(WorldEvent::Alarm(_))) {}
         assert_eq!(self.world.violation(), None);
     }
@@ -146,8 +150,8 @@ impl Cluster {
         self.ask(LEADER, Command::session(1, sequence, sequence, op));
     }
 
-    /// The readers' clients read every key, and the leader hears of it and lists all. Reports
-    /// of so many bytes of keys take a while.
+    /// Lets the readers' clients read every key, and waits until the leader has learned of the
+    /// reads and has listed all keys. Reports of keys this long take a while.
     fn read_all(&mut self) {
         for (reader, key) in READERS.iter().flat_map(|r| (0..KEYS).map(move |k| (*r, k))) {
             let command = Command {
@@ -159,9 +163,10 @@ impl Cluster {
         self.pass(40_000, |_| {});
     }
 
-    /// Looks for 10 s at keys of the first entry that lists them and of the last. Returns the
-    /// replicas that may not read one of them at times, of those that hold it now and at the end,
-    /// and in how many looks. A replica that holds it now must be able to read it.
+    /// Checks for 10 s whether holders may read three keys, which are in the first entry that lists
+    /// keys, in the middle, and in the last entry. Every current holder must be able to read its
+    /// key now. Returns (key, replica, number of checks) for each replica that holds the key now
+    /// and at the end, and could not read it in some of the checks.
     fn watch(&mut self) -> Vec<(usize, ReplicaId, u32)> {
         let watched = [0, KEYS / 2, KEYS - 1];
         let held = watched.map(|key| self.holders(&self.keys[key]));

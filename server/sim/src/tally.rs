@@ -1,5 +1,5 @@
-//! Sums over many runs, and what never happened in them: a campaign in which a fault never fired,
-//! or an oracle had nothing to check, proves less than it says.
+//! Sums over many runs, and the list of faults, paths and checks that never occurred in them. If a
+//! fault never fired, or an oracle checked nothing, a campaign proves less than it claims.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::fault::FaultKind;
 use super::run::ScenarioOutcome;
 use super::scenario::{Choices, Scenario};
 
-/// Paths by which a request may be served; all must occur.
+/// Paths by which a request may be served; all of them must occur.
 const PATHS: [Path; 5] = [
     Path::Local,
     Path::Held,
@@ -23,38 +23,38 @@ const PATHS: [Path; 5] = [
 /// Sums over runs without a violation, by the names that summaries show.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CampaignTally {
-    /// Runs.
+    /// Number of runs.
     pub seeds: u64,
     /// Virtual time, in ns.
     pub virtual_ns: u64,
-    /// The part of it in which clients began operations, in ns.
+    /// Part of the virtual time in which clients began operations, in ns.
     pub asking_ns: u64,
-    /// Operations that clients began.
+    /// Number of operations that clients began.
     pub asked: u64,
-    /// Operations answered.
+    /// Number of operations that were answered.
     pub operations: u64,
-    /// Operations with an unknown outcome.
+    /// Number of operations with an unknown outcome.
     pub unknown: u64,
-    /// Runs with a history too tangled for a checker to decide.
+    /// Number of runs with a history too tangled for a checker to decide.
     pub undecided: u64,
-    /// Reads under leases that left within 10 ms of their permit's end.
+    /// Number of reads under leases that were answered less than 10 ms before their permit ended.
     pub near_end: u64,
-    /// The longest that it took, after everything had healed, to answer all, in ns.
+    /// Longest time from the heal of all faults until every request was answered, in ns.
     pub healing_max_ns: u64,
-    /// Operations by how they were served.
+    /// Number of answered operations for each path.
     pub paths: BTreeMap<String, u64>,
     /// Number of times that each fault fired.
     pub faults: BTreeMap<String, u64>,
-    /// Checks that each oracle made.
+    /// Number of checks that each oracle made.
     pub oracles: BTreeMap<String, u64>,
-    /// Runs by the strategy they began with.
+    /// Number of runs for each strategy that they began with.
     pub strategies: BTreeMap<String, u64>,
-    /// A digest of every event of every run, whatever their order.
+    /// Digest of every event of every run, independent of the order of runs.
     pub digest: u64,
 }
 
 impl CampaignTally {
-    /// One run.
+    /// Creates the tally of one run.
     pub fn of(scenario: &Scenario, outcome: &ScenarioOutcome) -> CampaignTally {
         let named = |(name, count): (&str, u64)| (name.to_owned(), count);
         let fired = |fault: &FaultKind| (fault.name(), outcome.fired.of(*fault));
@@ -86,7 +86,7 @@ impl CampaignTally {
         }
     }
 
-    /// Virtual time of whole clusters, in hours.
+    /// Returns the virtual time, in hours of a whole cluster.
     pub fn cluster_hours(&self) -> f64 {
         self.virtual_ns as f64 / 3.6e12
     }
@@ -96,7 +96,8 @@ impl CampaignTally {
         self.faults.get(fault.name()).copied().unwrap_or(0)
     }
 
-    /// Returns what runs of these choices should have met and never did.
+    /// Returns messages about the faults, paths and checks that should occur in runs with these
+    /// choices and did not.
     pub fn missing(&self, choices: &Choices) -> Vec<String> {
         let enabled = FaultKind::ALL
             .iter()
@@ -109,7 +110,7 @@ impl CampaignTally {
             .iter()
             .filter(|path| !self.paths.contains_key(path.as_str_name()));
         missing.extend(unused.map(|path| format!("nothing was served as {}", path.as_str_name())));
-        // Without crashes nobody waits after a restart, and every disk takes writes.
+        // Without crashes, no replica waits after a restart, and every disk accepts writes.
         let excused = |name: &str| !choices.faults && matches!(name, "restart wait" | "unwritable");
         let idle = self.oracles.iter();
         let idle = idle.filter(|(name, checks)| **checks == 0 && !excused(name.as_str()));
@@ -211,7 +212,7 @@ mod tests {
         for part in ["\"crash of all\"", "HELD", "oracle b", "within 10 ms"] {
             assert!(missing.contains(part), "{part} is not in {missing}");
         }
-        // What is switched off need not fire.
+        // Faults that are disabled need not fire.
         let calm = Choices {
             faults: false,
             ..choices

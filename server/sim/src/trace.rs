@@ -1,4 +1,4 @@
-//! Lines of a trace about replicas: what reaches them, and what they do.
+//! Lines of a trace about replicas: their inputs and their actions.
 
 use std::fmt::Write as _;
 
@@ -63,7 +63,7 @@ pub(super) fn action(lines: &mut Trace, now_ns: u64, node: usize, action: &Actio
     lines.line(now_ns, format_args!("r{node} {what}"));
 }
 
-/// A command in a few words.
+/// Returns a short description of a command.
 fn ask(command: &Command) -> String {
     let mut text = String::new();
     if command.is_write() {

@@ -1,8 +1,8 @@
-//! The world: replicas, links, disks, clocks and clients, moved event by event.
+//! The simulated world: replicas, links, disks, clocks and clients, advanced event by event.
 //!
-//! `events` has what can happen, in the order of the queue. `iteration` is one iteration of a
-//! process's loop, and `effects` performs the actions of its replica. `faults` has the methods by
-//! which things go wrong.
+//! `events` defines the events and takes them from the queue. `iteration` is one iteration of a
+//! process's loop, and `effects` performs the actions of its replica. `faults` has the methods that
+//! inject faults.
 
 mod effects;
 mod events;
@@ -33,34 +33,35 @@ use leasehold_replica::{Input, OperatorRequest, Replica, Settings};
 /// Settings of a world.
 #[derive(Clone, Debug)]
 pub struct WorldSettings {
-    /// For every replica; `me` is filled in.
+    /// Settings of every replica; the world fills in `me`.
     pub replica: Settings,
-    /// One-way delay in ns, by sender and receiver.
+    /// One-way delays in ns, by sender and receiver.
     pub one_way_ns: Vec<Vec<u64>>,
     /// One-way delay between a client and its replica, in ns.
     pub client_one_way_ns: u64,
     /// Duration of a sync, in ns.
     pub sync_ns: u64,
-    /// Faults between replicas.
+    /// Faults of the links between replicas.
     pub faults: Faults,
-    /// Clocks run within this of true time, in parts per million.
+    /// Maximum drift of clocks from true time, in parts per million.
     pub drift_ppm: u32,
-    /// Whether messages are encoded and decoded, and so meet the limits of frames.
+    /// Whether messages are encoded and decoded, and therefore checked against the limits of
+    /// frames.
     pub encoded: bool,
-    /// Whether disks remember, for restarts and followers that are behind.
+    /// Whether disks keep their contents, which restarts and lagging followers read.
     pub disks_remember: bool,
-    /// Replica that reports nonsense for demand and round trips.
+    /// Index of the replica that reports nonsense as demand and round trips, if there is one.
     pub faulty_reporter: Option<usize>,
-    /// Whether the oracles watch.
+    /// Whether the oracles check the run.
     pub watched: bool,
 }
 
 /// An answer that reached a client.
 #[derive(Clone, Debug)]
 pub struct ClientReply {
-    /// Request that it answers.
+    /// Request that is answered.
     pub to: ClientHandle,
-    /// Path by which it was served.
+    /// Path by which the request was served.
     pub path: Path,
     /// Outcome of the request.
     pub outcome: Outcome,
@@ -69,18 +70,18 @@ pub struct ClientReply {
 /// Result of one event, for the driver of the world.
 #[derive(Debug)]
 pub enum WorldEvent {
-    /// Something among replicas.
+    /// The event concerned replicas only.
     Nothing,
-    /// Answers reached clients.
+    /// These answers reached clients.
     Replied(Vec<ClientReply>),
-    /// An alarm set with [`World::alarm`] went off.
+    /// An alarm that was set with [`World::alarm`] went off, with this token.
     Alarm(u64),
-    /// The process of a replica has ended, as it was told to or in a sync. It starts again
-    /// after this many ns, if at all.
+    /// The process of this replica has ended, because it was told to or during a sync. It starts
+    /// again after this many ns; `None` if it does not.
     Ended(usize, Option<u64>),
 }
 
-/// Replicas, links, disks, clocks and clients, moved event by event.
+/// Replicas, links, disks, clocks and clients, advanced event by event.
 pub struct World {
     settings: WorldSettings,
     rng: Pcg64Mcg,
@@ -89,33 +90,33 @@ pub struct World {
     nodes: Vec<Node>,
     network: Network,
     faulty_reporter: Option<FaultyReporter>,
-    /// Number of steps after which actions were performed.
+    /// Number of steps of which the actions were performed.
     steps: u64,
-    /// The newest of each link, by sender and receiver.
+    /// Newest delivery on each link, by sender and receiver.
     last_deliveries: Vec<LastDelivery>,
-    /// Buffers of past deliveries: the next ones reuse them.
+    /// Buffers of past deliveries, which the next deliveries reuse.
     spare: Vec<Vec<Input>>,
-    /// Answers of the step that is being performed, to clients and to peers.
+    /// Answers that the step being performed gave, to clients and to peers.
     replies: Vec<ClientReply>,
     answers: FencedAnswers,
     inputs: Vec<Input>,
     actions: Vec<Action>,
-    /// Events that replicas announced: (true time in ns, replica, what).
+    /// Events that replicas announced: (true time in ns, replica, event).
     pub notes: Vec<(u64, ReplicaId, Event)>,
-    /// Knows everything.
+    /// Oracles, which see the entire world.
     pub oracles: Oracles,
     violation: Option<Violation>,
     fired: FaultCounts,
-    /// Reads under leases that left within 10 ms of their permit's end.
+    /// Number of reads under leases that were answered less than 10 ms before their permit ended.
     near_end: u64,
     hash: u64,
-    /// Written only if it was asked for.
+    /// Trace of the run, if one was requested.
     pub trace: Option<Trace>,
 }
 
 impl World {
-    /// A world where every replica starts at true time 0. The same settings and
-    /// seed give the same run, to the last event.
+    /// Creates a world in which every replica starts at true time 0. The same settings and seed
+    /// give the same run, event by event.
     pub fn new(settings: WorldSettings, seed: u64) -> World {
         let n = settings.replica.n;
         let rng = Pcg64Mcg::seed_from_u64(seed);
@@ -160,7 +161,7 @@ impl World {
         Clock::new(self.now_ns, reading, rate)
     }
 
-    /// Within the bound, and often at it.
+    /// Draws the rate of a clock: within the bound on drift, and often exactly at it.
     fn draw_rate(&mut self) -> i32 {
         let drift = self.settings.drift_ppm as i32;
         match drift {
@@ -173,12 +174,12 @@ impl World {
         }
     }
 
-    /// True time, in ns.
+    /// Returns the true time, in ns.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// A digest of everything that has happened.
+    /// Returns a digest of everything that has happened.
     pub fn trace_hash(&self) -> u64 {
         self.hash
     }
@@ -188,46 +189,47 @@ impl World {
         self.nodes.len()
     }
 
-    /// A running replica.
+    /// Returns a replica, if its process runs.
     pub fn replica(&self, node: usize) -> Option<&Replica> {
         self.nodes[node].replica()
     }
 
-    /// Whether a replica runs, and does not stand still.
+    /// Whether a replica runs and is not paused.
     pub fn is_up(&self, node: usize) -> bool {
         self.nodes[node].process.is_up()
     }
 
-    /// Whether no client gets a connection: the process is down, or has found that
+    /// Whether a replica refuses connections of clients: its process is down, or it has found that
     /// its disk was wiped.
     pub fn refuses(&self, node: usize) -> bool {
         let replica = self.nodes[node].replica();
         replica.is_none_or(Replica::is_wiped)
     }
 
-    /// Whether a replica will never take part again.
+    /// Whether a replica will never participate again.
     pub fn is_lost(&self, node: usize) -> bool {
         self.nodes[node].lost
     }
 
-    /// Returns what a replica's clock reads now.
+    /// Returns the current reading of a replica's clock.
     pub fn clock(&self, node: usize) -> Time {
         self.nodes[node].clock().read(self.now_ns)
     }
 
-    /// The first rule that was seen broken.
+    /// Returns the first violation that was seen, if any.
     pub fn violation(&self) -> Option<&Violation> {
         self.violation.as_ref()
     }
 
-    /// Takes a verdict, from an oracle that somebody else asked.
+    /// Records the verdict of an oracle that was asked outside of the world.
     pub fn judge(&mut self, verdict: Verdict) {
         if let Err(violation) = verdict {
             self.violation.get_or_insert(violation);
         }
     }
 
-    /// Returns the faults that fired so far, by the world's own doing.
+    /// Returns the faults that fired so far: those of the network, those passed to
+    /// [`note_fault`](Self::note_fault), and the fates of merges that the `unsent` oracle counted.
     pub fn fired(&self) -> FaultCounts {
         let mut all = self.fired;
         let network = self.network.counts();
@@ -239,12 +241,13 @@ impl World {
         all
     }
 
-    /// Reads under leases that left within 10 ms of their permit's end.
+    /// Returns the number of reads under leases that were answered less than 10 ms before their
+    /// permit ended.
     pub fn near_end(&self) -> u64 {
         self.near_end
     }
 
-    /// Counts a fault that somebody else made.
+    /// Counts one occurrence of a fault that was injected outside of the network.
     pub fn note_fault(&mut self, fault: FaultKind) {
         self.fired.add(fault, 1);
         if let Some(trace) = &mut self.trace {
@@ -252,20 +255,20 @@ impl World {
         }
     }
 
-    /// The operator asks a replica for something.
+    /// Delivers an operator's request to a replica.
     pub fn operate(&mut self, node: usize, operator: OperatorRequest) {
         self.arrive(node, |inbox| inbox.push(Input::Operator(operator)));
     }
 
-    /// A client of `node` sends commands now, which arrive together.
+    /// Sends commands from a client to `node` now. The commands arrive together.
     pub fn request(&mut self, node: usize, requests: Vec<(ClientHandle, Command)>) {
         let at = self.now_ns + self.settings.client_one_way_ns;
         self.queue
             .schedule(at, QueuedEvent::Requests { node, requests });
     }
 
-    /// A client of `node` ends a connection now, which its process notices so much later. It sends
-    /// nothing more on it.
+    /// Ends a client's connection to `node` now. The process notices the end `after_ns` after the
+    /// one-way delay. The client sends nothing more on the connection.
     pub fn hang_up(&mut self, node: usize, connection: u64, after_ns: u64) {
         let at = self.now_ns + self.settings.client_one_way_ns + after_ns;
         let run = self.nodes[node].process.run();
@@ -277,7 +280,7 @@ impl World {
         self.queue.schedule(at, hang_up);
     }
 
-    /// Calls back at a true time, with a token.
+    /// Sets an alarm: at true time `at_ns`, [`WorldEvent::Alarm`] returns `token`.
     pub fn alarm(&mut self, at_ns: u64, token: u64) {
         self.queue
             .schedule(at_ns.max(self.now_ns), QueuedEvent::Alarm(token));

@@ -1,7 +1,6 @@
-//! Simulated seeds: contended clients over a world in which everything goes
-//! wrong that may, under every strategy. `LEASEHOLD_SEEDS` says how many (default
-//! 2,000), `LEASEHOLD_SEED_FROM` where to start, `LEASEHOLD_SECONDS` how much
-//! virtual time each takes (default 60).
+//! Simulated seeds: contending clients in worlds with every kind of fault, under every strategy.
+//! `LEASEHOLD_SEEDS` is the number of seeds (default 2,000), `LEASEHOLD_SEED_FROM` the first seed,
+//! and `LEASEHOLD_SECONDS` the virtual time of each (default 60).
 
 #![allow(clippy::print_stdout)] // output of a report
 
@@ -14,7 +13,7 @@ use leasehold_sim::run::run;
 use leasehold_sim::scenario::{Choices, Scenario};
 use leasehold_sim::tally::CampaignTally;
 
-/// The last lines of the trace of a seed that fails.
+/// Number of lines that are printed from the end of the trace of a failed seed.
 const LINES: usize = 300;
 
 #[test]
@@ -31,13 +30,13 @@ fn no_seed_violates_safety_or_gets_stuck() {
     }
     let hours = all.cluster_hours();
     println!("{seeds} seeds from {from}, {hours:.1} cluster-hours: {all:#?}");
-    // A few seeds cannot meet everything.
+    // A few seeds cannot exercise everything.
     if hours >= 5.0 {
         assert_eq!(all.missing(&choices), Vec::<String>::new());
     }
 }
 
-/// A run without a violation, or else its trace and a panic.
+/// Returns the tally of a run without a violation. Otherwise prints the trace and panics.
 fn tally(seed: u64, choices: &Choices) -> CampaignTally {
     let scenario = Scenario::draw(seed, choices);
     let outcome = run(&scenario, None);
@@ -50,14 +49,15 @@ fn tally(seed: u64, choices: &Choices) -> CampaignTally {
     CampaignTally::of(&scenario, &outcome)
 }
 
-/// A replica that is thousands of slots behind when all is healed, and reads of a disk that bring
-/// few at a time: what is asked there waits for longer than leases and elections take.
+/// A replica lags by thousands of slots when all faults are healed, and each read of a disk returns
+/// few entries. So a request to this replica waits for longer than leases and elections take.
 #[test]
 fn who_is_far_behind_has_the_time_to_catch_up() {
     tally(13_007_956, &Choices::default());
 }
 
-/// Each node hashes by a secret of its own, so entries of maps have another order in each.
+/// Each node hashes with a secret of its own, so entries of maps are in a different order in each
+/// node.
 #[test]
 fn a_seed_is_a_run_by_whatever_secret_keys_are_hashed() {
     let choices = Choices {

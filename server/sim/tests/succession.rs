@@ -1,4 +1,5 @@
-//! Succession of leaders, and how long clients wait for it: faults are injected in virtual time.
+//! Succession of leaders, and the time that clients wait for it. Faults are injected in virtual
+//! time.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use leasehold_replica::Settings;
 use leasehold_sim::fault_injection::{FaultImpact, FaultInjection, InjectedFault};
 
 const MS: u64 = 1_000_000;
-/// Round trips in ms between CA, VA, IRL, OR and JP.
+/// Round-trip times in ms between CA, VA, IRL, OR and JP.
 const RTT_MS: [[u64; 5]; 5] = [
     [0, 61, 134, 24, 108],
     [61, 0, 75, 68, 150],
@@ -17,8 +18,8 @@ const RTT_MS: [[u64; 5]; 5] = [
     [108, 150, 212, 97, 0],
 ];
 
-/// Short durations: heartbeats every 50 ms, elections after 250 ms, guard and lease together
-/// 500 ms.
+/// Settings with short durations: heartbeats every 50 ms, elections after 250 ms, guard and lease
+/// together 500 ms.
 fn fast(strategy: StrategySpec) -> Settings {
     let ms = Duration::from_millis;
     let mut settings = Settings::new(ReplicaId(0), 5);
@@ -61,14 +62,15 @@ fn strategies() -> [StrategySpec; 4] {
     ]
 }
 
-/// No rule is broken, and no write fails at a site with a replica that did not end.
+/// Checks that no rule is broken, and that no write fails at a site with a replica that did not
+/// end.
 fn sound(after: &FaultImpact) {
     assert_eq!(after.violation, None);
     let failed = after.writes.iter().filter(|write| write.failed).count();
     assert_eq!(failed, 0, "no write fails");
 }
 
-/// Maximum cost of a leader that is killed, stands still or is cut off: max(election timeout,
+/// Returns the maximum outage after a leader is killed, paused or cut off: max(election timeout,
 /// t_guard + t_lease) (1 + rho), two round trips and 100 ms.
 fn bound_ns(settings: &Settings) -> u64 {
     let params = &settings.params;
@@ -78,8 +80,9 @@ fn bound_ns(settings: &Settings) -> u64 {
     span.mul_f64(1.001).as_nanos() as u64 + (2 * rtt + 100) * MS
 }
 
-/// Returns the outages of a fault that is injected at many times, rising. The next leader is the replica that serves
-/// the sites best, and the old leader disturbs nobody when it is back.
+/// Injects a fault at many times, and returns the outages in rising order. Checks that the next
+/// leader is the replica that serves the sites best, and that the old leader disturbs no replica
+/// when it is back.
 fn outages(fault: InjectedFault, seeds: u64) -> Vec<u64> {
     let outage = |seed: u64| {
         let settings = fast(strategies()[(seed % 4) as usize].clone());
@@ -103,8 +106,9 @@ fn outages(fault: InjectedFault, seeds: u64) -> Vec<u64> {
     outages
 }
 
-/// Returns the replica that serves the sites best: on average a write waits for the round trip to
-/// the leader and for that of the leader to its nearest majority.
+/// Returns the replica that serves the sites best apart from `failed`. A write waits for the round
+/// trip from its site to the leader, and for that from the leader to its nearest majority. The best
+/// replica has the lowest average of this.
 fn best_but(failed: ReplicaId) -> ReplicaId {
     let cost = |site: &usize| {
         let mut row = RTT_MS[*site];
@@ -165,7 +169,8 @@ fn who_is_preferred_leads_again_once_it_is_back() {
         let mut settings = fast(strategies()[seed as usize % 4].clone());
         settings.elections.preferred = Some(ReplicaId(2));
         let mut injection = injection(&settings, InjectedFault::Kill);
-        // It has led for less than ten minutes, so it must be healthy for ten seconds.
+        // The leader has led for less than ten minutes, so it must first be healthy for ten
+        // seconds.
         injection.watch_ns = 16_000 * MS;
         let after = injection.run(seed);
         sound(&after);
@@ -188,9 +193,9 @@ fn an_operators_move_wins_over_preference_and_fails_nothing() {
     }
 }
 
-/// A holder that is gone keeps its keys waiting until its last promise has ended: sent at most
-/// two renewals after its last answer, and kept for t_guard + t_lease, stretched for drift.
-/// Then they commit.
+/// A dead holder blocks the writes of its keys until its last promise has ended, and then they
+/// commit. This promise is sent at most two renewals after the holder's last answer. It is kept for
+/// t_guard + t_lease, stretched for drift.
 #[test]
 fn a_dead_holder_stalls_its_keys_for_its_last_promise_only() {
     for (fault, holder) in [
@@ -206,7 +211,8 @@ fn a_dead_holder_stalls_its_keys_for_its_last_promise_only() {
         sound(&after);
         let params = &settings.params;
         let stall = params.renew * 2 + params.restart_wait();
-        // The last answer was on its way, and the commit takes a round trip at most.
+        // The last answer of the holder was in transit, and the commit takes at most one round
+        // trip.
         let bound_ns = stall.mul_f64(1.001).as_nanos() as u64 + 2 * 212 * MS;
         let longest_ns = after.longest_ns().expect("all is answered");
         assert!(longest_ns <= bound_ns, "{fault:?}: {} ms", longest_ns / MS);
@@ -214,9 +220,9 @@ fn a_dead_holder_stalls_its_keys_for_its_last_promise_only() {
     }
 }
 
-/// Each replica in turn is told to end and started again, the leader too: no write fails,
-/// none waits for more than an election, and it leaves within three round trips and the time
-/// that an election takes.
+/// Each replica in turn is told to end and is started again, including the leader. No write fails,
+/// and none waits for longer than an election. The replica leaves within three round trips and the
+/// duration of an election.
 #[test]
 fn a_planned_restart_stalls_nobody() {
     for (seed, strategy) in (0..).zip(strategies()) {
@@ -243,8 +249,8 @@ fn a_planned_restart_stalls_nobody() {
     }
 }
 
-/// The best successor dies just before the leader is told to end: another takes over, and
-/// nobody waits for the silence of a leader that has gone.
+/// The best successor dies just before the leader is told to end. Another replica takes over, and
+/// no client waits until the leader that has left is found to be silent.
 #[test]
 fn a_leader_that_ends_hands_over_to_whoever_lives() {
     for (seed, lasts_ms) in (0..).zip([50, 150, 300]) {
@@ -265,7 +271,8 @@ fn a_leader_that_ends_hands_over_to_whoever_lives() {
         assert_eq!(after.elections(), 1);
         let stop_ns = after.injected_ns + injection.lasts_ns;
         let (led_ns, _) = *after.led.last().expect("somebody leads");
-        // Two round trips and two heartbeats for the dead one, then another's election.
+        // Two round trips and two heartbeats are for the dead successor, then another replica is
+        // elected.
         assert!(
             led_ns - stop_ns <= 1250 * MS,
             "{} ms",
@@ -275,8 +282,8 @@ fn a_leader_that_ends_hands_over_to_whoever_lives() {
     }
 }
 
-/// Round trips at and above the election timeout: there is a leader all the same, once the
-/// round trips are measured.
+/// Round trips are as long as the election timeout, or longer. A leader is elected nevertheless,
+/// once the round trips have been measured.
 #[test]
 fn replicas_far_apart_elect_a_leader() {
     for rtt_ms in [200, 240, 270, 300, 400, 800] {
@@ -301,9 +308,9 @@ fn replicas_far_apart_elect_a_leader() {
     }
 }
 
-/// A leader dies with 30 MB of open slots, which its successor has to hear of and to propose
-/// again over links of 25 MB/s: longer than an election timeout each time. There is one
-/// election all the same.
+/// A leader dies with 30 MB of open slots. Its successor must receive them and propose them again
+/// over links of 25 MB/s, and each takes longer than an election timeout. There is only one
+/// election nevertheless.
 #[test]
 fn promises_that_take_longer_than_an_election_timeout_elect_a_leader() {
     for (seed, fast_one) in (0..).zip([true, false, true, false]) {
@@ -316,7 +323,7 @@ fn promises_that_take_longer_than_an_election_timeout_elect_a_leader() {
         let mut injection = injection(&settings, InjectedFault::Flood(30, 1_000_000));
         injection.bytes_per_s = 25_000_000;
         injection.every_ns = 100 * MS;
-        // Until the last of it has reached the others.
+        // The fault lasts until all of the values have reached the other replicas.
         injection.lasts_ns = 1500 * MS;
         injection.watch_ns = 15_000 * MS;
         let after = injection.run(seed);
@@ -336,8 +343,8 @@ fn promises_that_take_longer_than_an_election_timeout_elect_a_leader() {
     }
 }
 
-/// The preferred leader is back, and stops hearing the leader before it may ask it to transfer
-/// leadership: the leader leads on, and no client waits for a replica that cannot take over.
+/// The preferred leader is back, and stops hearing the leader before it may request leadership. The
+/// leader continues to lead, and no client waits for a replica that cannot take over.
 #[test]
 fn a_preferred_leader_that_does_not_hear_stalls_nobody() {
     for seed in 0..4 {
@@ -363,8 +370,9 @@ fn a_preferred_leader_that_does_not_hear_stalls_nobody() {
     }
 }
 
-/// An injection at three sites with the durations of the defaults, in which 0 is the preferred leader.
-/// It fails again and again, for so long each time, so many ms after one another.
+/// Returns an injection at three sites with default durations, in which replica 0 is the preferred
+/// leader. The replica fails repeatedly: each failure lasts `lasts_ms`, and the next one begins
+/// `period_ms` after it.
 fn flapping(fault: InjectedFault, lasts_ms: u64, period_ms: u64) -> FaultInjection {
     let mut settings = Settings::new(ReplicaId(0), 3);
     settings.elections.preferred = Some(ReplicaId(0));
@@ -378,7 +386,7 @@ fn flapping(fault: InjectedFault, lasts_ms: u64, period_ms: u64) -> FaultInjecti
     injection
 }
 
-/// Each change of leadership holds up every write.
+/// Every change of leadership delays all writes.
 #[test]
 fn a_preferred_leader_that_flaps_leads_seldom() {
     for (fault, lasts_ms, period_ms) in [
@@ -401,9 +409,9 @@ fn a_preferred_leader_that_flaps_leads_seldom() {
     }
 }
 
-/// It flaps 30 times, and is well for longer than an hour. When it fails then, it leads again at
-/// once, for it has led for long. When it fails soon after, it leads again ten seconds later, as
-/// if it had never flapped.
+/// The preferred leader flaps 30 times, and then works normally for more than an hour. When it
+/// fails after that, it leads again immediately, because it has led for long. When it fails again
+/// soon, it leads again after ten seconds, as if it had never flapped.
 #[test]
 fn a_preferred_leader_leads_again_once_it_is_healthy() {
     let mut injection = flapping(InjectedFault::Pause, 1500, 3500);
@@ -435,7 +443,7 @@ fn a_preferred_leader_leads_again_once_it_is_healthy() {
     }
 }
 
-/// A planned restart is no failure: the preferred leader leads again as soon as it can.
+/// A planned restart is not a failure: the preferred leader leads again as soon as it can.
 #[test]
 fn a_preferred_leader_that_ends_as_it_was_told_leads_again_at_once() {
     for seed in 0..4 {
@@ -449,8 +457,8 @@ fn a_preferred_leader_that_ends_as_it_was_told_leads_again_at_once() {
     }
 }
 
-/// A follower that stands still for longer than t_grace, again and again, is excluded from
-/// leases. Each return to them would stall the writes of its keys at the next pause.
+/// A follower that is paused for longer than t_grace, again and again, is excluded from leases. If
+/// it returned to them each time, every pause would block the writes of its keys.
 #[test]
 fn a_holder_that_flaps_returns_seldom() {
     for seed in 0..4 {

@@ -15,12 +15,12 @@ use crate::terminal::say;
 /// Interval at which the leader is asked whether it has listed all keys.
 const LISTED_EVERY: Duration = Duration::from_millis(500);
 
-/// Longest time to wait for that list. After it leadership moves all the same: the next leader
-/// goes on listing the keys that are asked for.
+/// Longest time to wait until all keys are listed. Then leadership moves in any case, and the next
+/// leader continues to list the requested keys.
 const LISTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Sets the strategy, and then moves leadership. The present leader knows the demand and lists
-/// keys by it. The next leader begins to count, and keeps the keys that are listed.
+/// Sets the strategy, and then moves leadership. This order matters: the present leader knows the
+/// demand and lists keys by it. The next leader starts without counts, and keeps the listed keys.
 pub(super) async fn apply(
     client: &Client,
     view: &LeaderView,
@@ -76,7 +76,7 @@ async fn set(client: &Client, view: &LeaderView, plan: HolderPlan) -> anyhow::Re
     Ok(())
 }
 
-/// Whether the leader has more keys to list.
+/// Returns true if the leader has not listed all keys yet.
 async fn unfinished(client: &Client) -> anyhow::Result<bool> {
     let status = client.raw().status(with_leases()).await?;
     Ok(status.leases.is_some_and(|leases| leases.unfinished))

@@ -1,4 +1,4 @@
-//! Demand and distances, as a leader reported them.
+//! Demand and distances in a cluster, as the leader reported them.
 
 use anyhow::{Context as _, ensure};
 use leasehold_leases::advice::{Conditions, HolderPlan, KeyGroup, Profile};
@@ -11,9 +11,9 @@ use leasehold_wire::{Demand, StatusReply};
 pub struct LeaderView {
     pub names: Vec<String>,
     pub leader: ReplicaId,
-    /// The strategies in force, in words.
+    /// Description of the strategies in force.
     pub strategy: String,
-    /// The plan that they follow.
+    /// Plan of holders that follows from these strategies.
     pub now: HolderPlan,
     /// Number of key ranges.
     pub ranges: usize,

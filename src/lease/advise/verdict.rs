@@ -1,23 +1,24 @@
-//! Verdict on forecasts: whether a change is worth it, in words.
+//! Verdict on forecasts: whether a change is worth it, and a description.
 
 use leasehold_leases::ReplicaId;
 use leasehold_leases::advice::Forecast;
 
 use crate::advice::AdviceContext;
 
-/// A change gains at least this share of the present mean latency, or is not worth it.
+/// Smallest gain for which a change is worth it, as a share of the present mean latency.
 const GAIN_MIN: f64 = 0.02;
 
-/// The same in ms. Both must be met: leadership would otherwise alternate between equal sites.
+/// Smallest gain for which a change is worth it, in ms. Both minimums apply: otherwise leadership
+/// would alternate between equally good sites.
 const GAIN_MIN_MS: f64 = 1.0;
 
-/// The same in words.
+/// `GAIN_MIN` and `GAIN_MIN_MS` as text for reports.
 pub const WORTH: &str = "a change is worth it from 2% and 1 ms";
 
-/// The best forecast, and that of the plan in force.
+/// The best forecast, and the forecast of the plan in force.
 pub struct AdviceVerdict<'a> {
     pub best: &'a Forecast,
-    /// `None`: the plan in force was not forecast.
+    /// Forecast of the plan in force; `None` if this plan was not forecast.
     pub now: Option<&'a Forecast>,
 }
 
@@ -26,21 +27,21 @@ impl AdviceVerdict<'_> {
         self.now == Some(self.best)
     }
 
-    /// Whether so much is gained that a change pays.
+    /// Returns true if the gain is large enough for a change.
     fn is_worth_it(&self) -> bool {
         self.now
             .is_none_or(|now| is_worth_it(now.mean_ms, self.best.mean_ms))
     }
 
-    /// Returns the forecast to put in force; `None` if everything stays. `requested` is the leader that
-    /// was asked for: it is to lead, whatever that costs.
+    /// Returns the forecast to put in force; `None` if nothing is to change. `requested` is a
+    /// leader that the user requires, regardless of the cost.
     pub fn change(&self, requested: Option<ReplicaId>) -> Option<&Forecast> {
         let moved = |now: &Forecast| requested.is_some_and(|leader| leader != now.leader);
         let changed = self.is_worth_it() || self.now.is_some_and(moved);
         changed.then_some(self.best)
     }
 
-    /// Names the best forecast and the gain from it, in a sentence.
+    /// Describes the best forecast and its gain in a sentence.
     pub fn sentence(&self, context: &AdviceContext<'_>) -> String {
         let best = format!(
             "{} led by {}, {:.1} ms a mean operation",
@@ -95,8 +96,8 @@ mod tests {
         }
     }
 
-    /// Returns whether `cost` at `mean_ms` under OR is set, while CA leads with 80 ms, and what is
-    /// said, if that leader was asked for.
+    /// Compares `cost` under OR, with a mean of `mean_ms`, with CA as the present leader at 80 ms.
+    /// Returns whether the change is made, and the sentence. `requested` is the required leader.
     fn judged(mean_ms: f64, requested: Option<u8>) -> (bool, String) {
         let (now, best) = (forecast(0, 80.0), forecast(1, mean_ms));
         let verdict = AdviceVerdict {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::properties::Properties;
 
-/// Round trips between CA, OR and JP in ms.
+/// Round trips between CA, OR and JP, in ms.
 const ROUND_TRIPS: [(&str, [u64; 3]); 3] = [
     ("CA", [0, 20, 120]),
     ("OR", [20, 0, 100]),

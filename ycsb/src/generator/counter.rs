@@ -1,26 +1,26 @@
-//! Counters that the tasks of a run share: which record is inserted next, and up
-//! to which record all insertions have been answered.
+//! Counters that the tasks of a run share: the next record to insert, and the record up to which
+//! all insertions have been answered.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Hands out consecutive numbers.
+/// Issues consecutive numbers.
 #[derive(Debug)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Starts at `first`.
+    /// Creates a counter that starts at `first`.
     pub fn new(first: u64) -> Self {
         Counter(AtomicU64::new(first))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn take(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// Numbers `first..=last`, in order and again from the start.
+/// Counter over the numbers `first..=last`, in order and again from the start.
 #[derive(Debug)]
 pub struct Sequential {
     counter: Counter,
@@ -29,7 +29,8 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// Cycles through `count` numbers from `first` on; `count` 0 counts as 1.
+    /// Creates a counter that cycles through `count` numbers from `first` on; a `count` of 0 is
+    /// taken as 1.
     pub fn new(first: u64, count: u64) -> Self {
         Sequential {
             counter: Counter::new(0),
@@ -38,23 +39,22 @@ impl Sequential {
         }
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn take(&self) -> u64 {
         self.first + self.counter.take() % self.count
     }
 }
 
-/// Insertions that may be unanswered at a time, counted from the oldest.
+/// Maximum number of insertions between the oldest unanswered one and the newest.
 const WINDOW: u64 = 1 << 20;
 
-/// More than 2^20 insertions stand between the oldest unanswered and this one.
+/// Error: there are more than 2^20 insertions between the oldest unanswered one and this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {WINDOW} insertions are waiting behind an unanswered one")]
 pub struct TooManyPending;
 
-/// Hands out record numbers for insertion and knows the highest number below
-/// which every insertion has been answered, so that readers ask only for
-/// records that are there.
+/// Issues record numbers for insertion, and knows the number below which every insertion has been
+/// answered, so that readers only use records that exist.
 #[derive(Debug)]
 pub struct AcknowledgedCounter {
     next: AtomicU64,
@@ -67,12 +67,12 @@ pub struct AcknowledgedCounter {
 struct AckWindow {
     /// Every number below this one has been acknowledged.
     below: u64,
-    /// Bit `n % WINDOW`: `n` was acknowledged; only for `n` in `below..below + WINDOW`.
+    /// Bit `n % WINDOW` is set if `n` was acknowledged; only for `n` in `below..below + WINDOW`.
     window: Vec<u64>,
 }
 
 impl AcknowledgedCounter {
-    /// Starts at `first`; everything below it counts as acknowledged.
+    /// Creates a counter that starts at `first`; all numbers below are taken as acknowledged.
     pub fn new(first: u64) -> Self {
         AcknowledgedCounter {
             next: AtomicU64::new(first),
@@ -84,20 +84,20 @@ impl AcknowledgedCounter {
         }
     }
 
-    /// The next record number to insert.
+    /// Returns the next record number to insert.
     pub fn take(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The number of records that are there: all below it are acknowledged.
+    /// Returns the number below which all records are acknowledged, and so exist.
     pub fn below(&self) -> u64 {
         self.below.load(Ordering::Acquire)
     }
 
-    /// Notes that the insertion of `number` has been answered.
+    /// Records that the insertion of `number` has been answered.
     pub fn acknowledge(&self, number: u64) -> Result<(), TooManyPending> {
-        // A poisoned lock means that another task panicked: the counter itself
-        // is consistent after every statement below.
+        // A poisoned lock means that another task panicked. The counter itself is consistent after
+        // every statement below.
         let mut state = match self.acknowledged.lock() {
             Ok(state) => state,
             Err(poisoned) => poisoned.into_inner(),

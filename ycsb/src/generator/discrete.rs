@@ -1,4 +1,4 @@
-//! A choice among few things with given weights: which operation comes next.
+//! Choice among a few values with given weights, such as the kind of the next operation.
 
 use super::Random;
 
@@ -10,7 +10,7 @@ pub struct Discrete<T> {
 }
 
 impl<T: Copy> Discrete<T> {
-    /// Values with a weight that is not above zero are left out.
+    /// Creates a choice. Values with a weight of zero or less are omitted.
     pub fn new(weights: impl IntoIterator<Item = (f64, T)>) -> Self {
         let mut sum = 0.0;
         let cumulated = weights
@@ -24,7 +24,7 @@ impl<T: Copy> Discrete<T> {
         Discrete { cumulated }
     }
 
-    /// The next value; `None` if no value has a weight.
+    /// Draws a value; `None` if no value has a weight.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> Option<T> {
         let (total, last) = *self.cumulated.last()?;
@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn shares_follow_the_weights() {
         let mut random = Random::new(1, &[]);
-        // Weights need not add up to 1, and a zero is never drawn.
+        // Weights need not add up to 1, and a value with weight zero is never drawn.
         let discrete = Discrete::new([(1.9, 'a'), (0.0, 'b'), (0.1, 'c')]);
         let draws: Vec<_> = (0..100_000)
             .map(|_| discrete.draw(&mut random).unwrap())

@@ -1,10 +1,10 @@
-//! YCSB's hash: it names the records and scatters the scrambled zipfian.
+//! YCSB's hash: it names the records and scatters the draws of the scrambled zipfian.
 
 const OFFSET_BASIS: u64 = 0xCBF2_9CE4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01B3;
 
-/// FNV-1a over the eight bytes of `value`, lowest first, then the absolute value
-/// of the result read as a signed number: at most 63 bits, as YCSB has it.
+/// Returns the FNV-1a hash of the eight bytes of `value`, lowest first, as the absolute value of a
+/// signed number. It has at most 63 bits, as in YCSB.
 #[inline]
 pub fn fnv_hash(value: u64) -> u64 {
     let hash = value
@@ -13,7 +13,7 @@ pub fn fnv_hash(value: u64) -> u64 {
         .fold(OFFSET_BASIS, |hash, &byte| {
             (hash ^ u64::from(byte)).wrapping_mul(PRIME)
         });
-    // The absolute value of the smallest signed number is itself, there and here.
+    // The absolute value of the smallest signed number is that number itself, in Java and here.
     (hash as i64).wrapping_abs() as u64
 }
 
@@ -21,7 +21,7 @@ pub fn fnv_hash(value: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The first keys of any YCSB data set: `user6284781860667377211` and so on.
+    /// The first keys of any YCSB data set are `user6284781860667377211` and so on.
     #[test]
     fn first_keys_are_those_of_ycsb() {
         assert_eq!(fnv_hash(0), 6_284_781_860_667_377_211);

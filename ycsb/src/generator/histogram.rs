@@ -1,9 +1,9 @@
-//! Field lengths drawn from a file, in YCSB's format: a first line
-//! `BlockSize<TAB>bytes`, then lines `bucket<TAB>count`, buckets from 0 on.
+//! Field lengths drawn from a file in YCSB's format: a first line `BlockSize<TAB>bytes`, then lines
+//! `bucket<TAB>count`, with buckets from 0 on.
 
 use super::Random;
 
-/// Why a histogram file cannot be used.
+/// Reason why a histogram file cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: found \"{found}\", expected {expected}")]
 pub struct HistogramError {
@@ -12,12 +12,12 @@ pub struct HistogramError {
     expected: &'static str,
 }
 
-/// Lengths with the frequencies of a histogram. Bucket `i` stands for the length
-/// `(i + 1) * block`, its upper edge.
+/// Lengths with the frequencies of a histogram. Bucket `i` stands for the length `(i + 1) * block`,
+/// the bucket's upper edge.
 #[derive(Clone, Debug)]
 pub struct LengthHistogram {
     block: u64,
-    /// Sum of the counts of all buckets up to and including this one.
+    /// For each bucket, the sum of the counts of all buckets up to and including it.
     cumulated: Vec<u64>,
 }
 
@@ -50,7 +50,7 @@ impl LengthHistogram {
         Ok(LengthHistogram { block, cumulated })
     }
 
-    /// The next length.
+    /// Draws a length.
     pub fn draw(&self, random: &mut Random) -> u64 {
         let total = self.cumulated.last().copied().unwrap_or(0);
         let point = random.below(total);
@@ -58,7 +58,7 @@ impl LengthHistogram {
         (bucket as u64 + 1).saturating_mul(self.block)
     }
 
-    /// The longest length it draws.
+    /// Returns the longest length that can be drawn.
     pub fn longest(&self) -> u64 {
         (self.cumulated.len() as u64).saturating_mul(self.block)
     }

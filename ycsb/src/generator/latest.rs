@@ -1,24 +1,23 @@
-//! `requestdistribution=latest`: the newest records are the popular ones.
+//! `requestdistribution=latest`: the newest records are the most popular.
 
 use super::{AcknowledgedCounter, Random, ZIPFIAN_CONSTANT, Zipfian};
 
-/// Zipf over the distance to the newest acknowledged record.
+/// Zipf's law over the distance to the newest acknowledged record.
 #[derive(Clone, Debug)]
 pub struct Latest {
     distance: Zipfian,
 }
 
 impl Latest {
-    /// For `records` records that are there at the start.
+    /// Creates the distribution for `records` records that exist at the start.
     pub fn new(records: u64) -> Self {
         Latest {
             distance: Zipfian::new(0, records.saturating_sub(1), ZIPFIAN_CONSTANT),
         }
     }
 
-    /// The next record: the newest that `inserted` has acknowledged, or one
-    /// before it. As in YCSB, record 0 is too old to be asked for, unless it is
-    /// the only one.
+    /// Draws a record: the newest that `inserted` has acknowledged, or an earlier one. As in YCSB,
+    /// record 0 is never drawn unless it is the only one.
     pub fn draw(&mut self, inserted: &AcknowledgedCounter, random: &mut Random) -> u64 {
         let newest = inserted.below().saturating_sub(1);
         newest - self.distance.draw_among(newest, random).min(newest)

@@ -1,9 +1,9 @@
-//! Number generators: which record is asked for, how long a field or a scan is.
+//! Number generators, for instance for the record of an operation or the length of a field or a
+//! scan.
 //!
-//! Pure: every draw takes its randomness from a [`Random`] that the caller
-//! seeded, so that equal seeds give equal workloads on every machine. The
-//! generators that bear YCSB's names compute YCSB's formulas, as its code has
-//! them; [`ZipfExact`] and [`Permutation`] are additions that the paper's
+//! They are pure: every draw takes its randomness from a [`Random`] that the caller seeded, so that
+//! equal seeds give equal workloads on every machine. The generators with YCSB's names use the
+//! formulas of YCSB's code. [`ZipfExact`] and [`Permutation`] are additions that the paper's
 //! experiments need.
 
 mod counter;

@@ -1,21 +1,20 @@
-//! A seeded permutation of `0..n`: it gives every site a different order of
-//! popularity over the same keys, as the paper's experiments have it (section 6).
+//! A seeded permutation of `0..n`. It gives every site a different order of popularity over the
+//! same keys, as in the paper's experiments (section 6).
 //!
-//! Up to [`TABLE_MAX`] things are shuffled: every order is equally likely. More of
-//! them are permuted in constant memory, by a Feistel network over the smallest power
-//! of two that holds `n`. Results outside `0..n` are permuted again until they fall
-//! inside ("cycle walking"), which keeps it a bijection. Fewer than two passes are
-//! expected for any `n`. Over few things such a network is visibly not random: the
-//! image of 0 among 5 was off by a quarter.
+//! Up to [`TABLE_MAX`] things are shuffled in a table: every order is equally likely. A larger
+//! number is permuted in constant memory, by a Feistel network over the smallest power of two that
+//! holds `n`. Results outside `0..n` are permuted again until they fall inside ("cycle walking"),
+//! which keeps the mapping a bijection. Fewer than two passes are expected for any `n`. For a small
+//! `n` such a network is visibly not random: the image of 0 among 5 was off by a quarter.
 
 use std::sync::Arc;
 
 use super::random::{Random, mix};
 
-/// The most things that are shuffled in a table.
+/// Maximum number of things that are shuffled in a table.
 const TABLE_MAX: u64 = 1 << 12;
 
-/// Pairs of rounds. With fewer than four rounds the result is visibly not random.
+/// Number of pairs of rounds. With fewer than four rounds the result is visibly not random.
 const ROUNDS: usize = 2;
 
 /// A bijection of `0..len`.
@@ -32,7 +31,7 @@ enum Order {
 }
 
 impl Permutation {
-    /// The permutation of `0..len` that belongs to `seed`.
+    /// Creates the permutation of `0..len` that belongs to `seed`.
     pub fn new(len: u64, seed: u64) -> Self {
         let order = if len <= TABLE_MAX {
             Order::Table(Arc::new(Table::new(len, seed)))
@@ -42,7 +41,7 @@ impl Permutation {
         Permutation { len, order }
     }
 
-    /// The number of things permuted.
+    /// Returns the number of things permuted.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -52,7 +51,7 @@ impl Permutation {
         self.len == 0
     }
 
-    /// Where `index` is sent.
+    /// Returns the image of `index`.
     ///
     /// # Panics
     /// If `index` is not below `len`.
@@ -65,7 +64,7 @@ impl Permutation {
         }
     }
 
-    /// The index that is sent to `image`: the inverse of [`Permutation::apply`].
+    /// Returns the index that has the image `image`: the inverse of [`Permutation::apply`].
     ///
     /// # Panics
     /// If `image` is not below `len`.
@@ -87,7 +86,7 @@ impl Permutation {
     }
 }
 
-/// Both directions of a shuffle.
+/// A shuffle, as tables of both directions.
 #[derive(Debug, PartialEq, Eq)]
 struct Table {
     images: Vec<u16>,
@@ -112,7 +111,7 @@ impl Table {
 /// A Feistel network over a power of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Network {
-    /// Bits of the lower part of a block; the upper has as many or one less.
+    /// Number of bits of the lower part of a block; the upper part has as many or one less.
     low_bits: u32,
     high_mask: u64,
     low_mask: u64,
@@ -120,7 +119,7 @@ struct Network {
 }
 
 impl Network {
-    /// Over the smallest power of two that holds `len`, which is above 1.
+    /// Creates a network over the smallest power of two that holds `len`; `len` is above 1.
     fn new(len: u64, seed: u64) -> Self {
         let bits = u64::BITS - (len - 1).leading_zeros();
         let low_bits = bits.div_ceil(2);
@@ -159,7 +158,7 @@ impl Network {
     }
 }
 
-/// The round function. It need not be invertible, and not cryptographically strong.
+/// Computes the round function. It need not be invertible, nor cryptographically strong.
 #[inline]
 fn scatter(part: u64, key: u64) -> u64 {
     let product = (part ^ key).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -200,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_first_ranks_are_spread_over_all_keys() {
-        // The 1,000 most popular of 100,000, ten deciles: about 100 in each.
+        // The images of the 1,000 most popular of 100,000 keys, in ten deciles: about 100 in each.
         let permutation = Permutation::new(100_000, 42);
         let mut deciles = [0; 10];
         for rank in 0..1_000 {

@@ -1,5 +1,5 @@
-//! The only source of randomness. How numbers are drawn from ranges is defined here, not
-//! by a library, so that a seed means the same workload in every release.
+//! The only source of randomness. This module, not a library, defines how numbers are drawn from
+//! ranges, so that a seed gives the same workload in every release.
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -9,8 +9,8 @@ use rand_pcg::Pcg64Mcg;
 pub struct Random(Pcg64Mcg);
 
 impl Random {
-    /// The stream of `seed` that the numbers in `path` lead to: for example the
-    /// site and the client. Different paths give unrelated streams.
+    /// Returns the stream for `seed` and `path`, for example the numbers of the site and the
+    /// client. Different paths give unrelated streams.
     pub fn new(seed: u64, path: &[u64]) -> Self {
         let state = path
             .iter()
@@ -18,19 +18,20 @@ impl Random {
         Random(Pcg64Mcg::seed_from_u64(state))
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// Uniform in `[0, 1)`, a multiple of 2^-53.
+    /// Returns a uniform number in `[0, 1)`, a multiple of 2^-53.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Uniform in `0..bound`, without bias (Lemire's multiplication); 0 if `bound` is 0.
+    /// Returns a uniform number in `0..bound`, without bias (Lemire's multiplication); 0 if `bound`
+    /// is 0.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         let mut product = u128::from(self.bits()) * u128::from(bound);

@@ -1,8 +1,8 @@
-//! The distributions that need no more than a line of arithmetic.
+//! Distributions that need only a line of arithmetic.
 
 use super::Random;
 
-/// Every number of a range is equally likely.
+/// Distribution in which every number of a range is equally likely.
 #[derive(Clone, Copy, Debug)]
 pub struct Uniform {
     first: u64,
@@ -10,7 +10,7 @@ pub struct Uniform {
 }
 
 impl Uniform {
-    /// Draws from `first..first + count`; `count` 0 counts as 1.
+    /// Creates the distribution over `first..first + count`; a `count` of 0 is taken as 1.
     pub fn new(first: u64, count: u64) -> Self {
         Uniform {
             first,
@@ -18,14 +18,14 @@ impl Uniform {
         }
     }
 
-    /// The next number.
+    /// Draws a number.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
         self.first + random.below(self.count)
     }
 }
 
-/// A share of the operations goes to a share of the records, the first ones.
+/// Distribution in which a share of the operations goes to a share of the records, the first ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Hotspot {
     hot: Uniform,
@@ -34,8 +34,9 @@ pub struct Hotspot {
 }
 
 impl Hotspot {
-    /// A generator over `first..first + count`. The first `data_fraction` of them is asked for
-    /// with probability `operation_fraction`. A set that is empty is never asked for.
+    /// Creates the distribution over `first..first + count`. A number is drawn from the first
+    /// `data_fraction` of the range with probability `operation_fraction`. An empty part is never
+    /// drawn from.
     pub fn new(first: u64, count: u64, data_fraction: f64, operation_fraction: f64) -> Self {
         let hot = (count as f64 * data_fraction) as u64;
         let cold = count.saturating_sub(hot);
@@ -50,7 +51,7 @@ impl Hotspot {
         }
     }
 
-    /// The next number.
+    /// Draws a number.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
         if random.unit() < self.hot_share {
@@ -61,33 +62,34 @@ impl Hotspot {
     }
 }
 
-/// Most draws of one distance before it is computed; of YCSB's own curve one draw in thirty
-/// has to be repeated.
+/// Maximum number of draws for one distance before it is computed directly. With YCSB's own curve,
+/// one draw in thirty has to be repeated.
 const DRAWS_MAX: u32 = 32;
 
-/// Exponentially distributed distances, the small ones most likely.
+/// Exponentially distributed distances; small ones are the most likely.
 #[derive(Clone, Copy, Debug)]
 pub struct Exponential {
     rate: f64,
 }
 
 impl Exponential {
-    /// `percentile` percent of the draws are below `range`.
+    /// Creates a distribution in which `percentile` percent of the draws are below `range`.
     pub fn new(percentile: f64, range: f64) -> Self {
         Exponential {
             rate: -(-percentile / 100.0).ln_1p() / range,
         }
     }
 
-    /// The next distance, rounded down.
+    /// Draws a distance, rounded down.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
-        // 1 - u is in (0, 1]: the logarithm is finite.
+        // `1 - u` is in (0, 1], so the logarithm is finite.
         (-(1.0 - random.unit()).ln() / self.rate) as u64
     }
 
-    /// The next distance below `end`; 0 if there is none. Others are drawn again, as in
-    /// YCSB; after [`DRAWS_MAX`] from the part of the curve that is below `end`.
+    /// Draws a distance below `end`; returns 0 if there is none. Larger distances are drawn again,
+    /// as in YCSB. After [`DRAWS_MAX`] draws, the distance is drawn from the part of the curve
+    /// below `end`.
     pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
         let below = (0..DRAWS_MAX)
             .map(|_| self.draw(random))

@@ -1,32 +1,30 @@
-//! Zipf's law over exactly `n` items: item of rank `k` (from 1) has probability
-//! proportional to `1 / k^theta`. Drawn by rejection-inversion (Hörmann and
-//! Derflinger, "Rejection-inversion to generate variates from monotone discrete
-//! distributions", 1996): constant memory, constant set-up, any `n`, any `theta`
-//! of zero or more, and exact, where the formula of Gray and others that YCSB
-//! uses is an approximation.
+//! Zipf's law over exactly `n` items: the item of rank `k` (from 1) has a probability proportional
+//! to `1 / k^theta`. The method is rejection-inversion (Hörmann and Derflinger,
+//! "Rejection-inversion to generate variates from monotone discrete distributions", 1996). It needs
+//! constant memory and constant set-up, takes any `n` and any `theta` of zero or more, and is
+//! exact. The formula of Gray and others that YCSB uses is an approximation.
 //!
-//! In short: `1 / x^theta` has an integral with a closed inverse, so a real
-//! variate under the curve is one evaluation; it is rounded to the nearest rank
-//! and accepted unless it fell in the sliver by which the curve exceeds the bar
-//! of that rank, which is rare.
+//! In short: `1 / x^theta` has an integral with a closed inverse, so a real variate under the curve
+//! takes one evaluation. The variate is rounded to the nearest rank. It is accepted unless it is in
+//! the sliver by which the curve exceeds the bar of that rank, which is rare.
 
 use super::{Random, zeta};
 
-/// A sampler of ranks `0..items`, rank 0 the most popular.
+/// Sampler of ranks `0..items`; rank 0 is the most popular.
 #[derive(Clone, Copy, Debug)]
 pub struct ZipfExact {
     items: u64,
     theta: f64,
     /// Area under the curve up to `items + 1/2`.
     area_end: f64,
-    /// Area where rank 1 begins, its bar being wider than the curve there.
+    /// Area at which rank 1 begins; its bar is wider than the curve there.
     area_start: f64,
     /// Draws that are rounded up by at most this much need no further test.
     accept_margin: f64,
 }
 
 impl ZipfExact {
-    /// A sampler over `items` items; 0 counts as 1.
+    /// Creates a sampler over `items` items; 0 is taken as 1.
     ///
     /// # Panics
     /// If `theta` is negative or not a number.
@@ -46,13 +44,13 @@ impl ZipfExact {
         }
     }
 
-    /// The next rank, from 0.
+    /// Draws a rank, counted from 0.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
         loop {
             let u = self.area_end + random.unit() * (self.area_start - self.area_end);
             let x = area_inverse(u, self.theta);
-            // The conversion saturates: rounding can only step over the ends.
+            // The conversion saturates, and rounding can exceed the ends by only one step.
             let rank = ((x + 0.5) as u64).clamp(1, self.items);
             let nearest = rank as f64;
             if nearest - x <= self.accept_margin
@@ -63,7 +61,7 @@ impl ZipfExact {
         }
     }
 
-    /// The probability of `rank` (from 0).
+    /// Returns the probability of `rank`, counted from 0.
     pub fn probability(&self, rank: u64) -> f64 {
         if rank >= self.items {
             return 0.0;
@@ -71,19 +69,19 @@ impl ZipfExact {
         ((rank + 1) as f64).powf(-self.theta) / zeta(self.items, self.theta)
     }
 
-    /// The exponent.
+    /// Returns the exponent.
     pub fn theta(&self) -> f64 {
         self.theta
     }
 
-    /// The number of items.
+    /// Returns the number of items.
     pub fn items(&self) -> u64 {
         self.items
     }
 }
 
-/// The integral of `t^-theta` from 1 to `x`, without the cancellation that the
-/// textbook form suffers near `theta` = 1.
+/// Returns the integral of `t^-theta` from 1 to `x`, without the cancellation of the textbook form
+/// near `theta` = 1.
 #[inline]
 fn area(x: f64, theta: f64) -> f64 {
     let log = x.ln();
@@ -95,7 +93,7 @@ fn area(x: f64, theta: f64) -> f64 {
     }
 }
 
-/// The `x` for which [`area`] returns `area`.
+/// Returns the `x` for which [`area`] returns `area`.
 #[inline]
 fn area_inverse(area: f64, theta: f64) -> f64 {
     let scaled = (area * (1.0 - theta)).max(-1.0);
@@ -149,7 +147,7 @@ mod tests {
                 })
                 .map(|(seen, expected)| (f64::from(seen) - expected).powi(2) / expected)
                 .sum();
-            // 19 degrees of freedom: 43.8 is exceeded once in a thousand seeds.
+            // With 19 degrees of freedom, 43.8 is exceeded for one seed in a thousand.
             assert!(chi_squared < 43.8, "theta {theta}: {chi_squared}");
         }
     }

@@ -1,25 +1,25 @@
-//! YCSB's zipfian: the formula of Gray and others ("Quickly Generating
-//! Billion-Record Synthetic Databases", SIGMOD 1994), constants and all.
+//! YCSB's zipfian distribution: the formula of Gray and others ("Quickly Generating Billion-Record
+//! Synthetic Databases", SIGMOD 1994), including its constants.
 
 use super::{Random, fnv_hash};
 
 /// YCSB's theta.
 pub const ZIPFIAN_CONSTANT: f64 = 0.99;
-/// Items that the scrambled zipfian draws from, whatever the record count. YCSB
-/// passes this number as the *last* item, so one more takes part.
+/// Number of items that the scrambled zipfian draws from, for any record count. YCSB passes this
+/// number as the *last* item, so there is one item more.
 pub const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
-/// YCSB's precomputed zeta of [`SCRAMBLED_ITEMS`] and [`ZIPFIAN_CONSTANT`].
+/// YCSB's precomputed zeta for [`SCRAMBLED_ITEMS`] and [`ZIPFIAN_CONSTANT`].
 pub const SCRAMBLED_ZETAN: f64 = 26.469_028_201_783_02;
 
-/// Most draws that [`ScrambledZipfian::draw_below`] makes of one number. Of a range a hundred times
-/// too large, one number in 10^17 needs more.
+/// Maximum number of draws that [`ScrambledZipfian::draw_below`] makes for one number. If the range
+/// is a hundred times too large, one number in 10^17 needs more.
 const DRAWS_MAX: u32 = 1 << 12;
 
-/// Terms that [`zeta`] adds up before it trusts the expansion of the rest.
+/// Number of terms that [`zeta`] adds up before it uses the expansion for the rest.
 const ZETA_TERMS_SUMMED: u64 = 1_000;
 
-/// The sum of `1 / k^theta` for `k` from 1 to `n`. Beyond a thousand terms it is taken from the
-/// Euler-Maclaurin formula. Its remainder is then below 1e-15.
+/// Returns the sum of `1 / k^theta` for `k` from 1 to `n`. Terms beyond the first thousand are
+/// computed by the Euler-Maclaurin formula, with a remainder below 1e-15.
 pub fn zeta(n: u64, theta: f64) -> f64 {
     let head: f64 = (1..=n.min(ZETA_TERMS_SUMMED))
         .rev()
@@ -43,26 +43,26 @@ pub fn zeta(n: u64, theta: f64) -> f64 {
     head + integral + (term(to) - term(from)) / 2.0 + (slope(to) - slope(from)) / 12.0
 }
 
-/// Zipf over `first..first + items`, the first the most popular, by YCSB's formula.
+/// Zipf's law over `first..first + items` by YCSB's formula; the first number is the most popular.
 #[derive(Clone, Debug)]
 pub struct Zipfian {
     first: u64,
     items: u64,
     theta: f64,
     zetan: f64,
-    /// Number of items that `zetan` counts: grows with [`Zipfian::draw_among`].
+    /// Number of items for which `zetan` is computed; [`Zipfian::draw_among`] raises it.
     zeta_items: u64,
     eta: f64,
 }
 
 impl Zipfian {
-    /// A generator over `items` numbers from `first` on; 0 counts as 1.
+    /// Creates the distribution over `items` numbers from `first` on; 0 is taken as 1.
     pub fn new(first: u64, items: u64, theta: f64) -> Self {
         let items = items.max(1);
         Zipfian::with_zeta(first, items, theta, zeta(items, theta))
     }
 
-    /// The same with a zeta that is known.
+    /// As [`Zipfian::new`], with a known zeta of the items.
     pub fn with_zeta(first: u64, items: u64, theta: f64, zetan: f64) -> Self {
         Zipfian {
             first,
@@ -74,14 +74,14 @@ impl Zipfian {
         }
     }
 
-    /// The next number.
+    /// Draws a number.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
         self.first + self.rank(random.unit(), self.items)
     }
 
-    /// The next number, as if there were `items` items: zeta follows a count that
-    /// grows, and, as in YCSB, stays where it is if the count shrinks.
+    /// Draws a number as if there were `items` items. Zeta follows a number of items that grows. As
+    /// in YCSB, it does not change if the number shrinks.
     pub fn draw_among(&mut self, items: u64, random: &mut Random) -> u64 {
         if items > self.zeta_items {
             self.zetan += (self.zeta_items + 1..=items)
@@ -103,7 +103,7 @@ impl Zipfian {
         } else {
             let alpha = 1.0 / (1.0 - self.theta);
             let rank = items as f64 * (self.eta * u - self.eta + 1.0).powf(alpha);
-            // Rounding may reach the count itself; never hand that out.
+            // Rounding may reach the number of items itself, which must not be returned.
             (rank as u64).min(items.saturating_sub(1))
         }
     }
@@ -114,9 +114,9 @@ fn eta(items: u64, theta: f64, zetan: f64) -> f64 {
     (1.0 - (2.0 / items as f64).powf(1.0 - theta)) / (1.0 - zeta2 / zetan)
 }
 
-/// `requestdistribution=zipfian`: drawn over 10^10 items, hashed, and taken
-/// modulo the record count. The popular records are scattered, and the hottest
-/// gets 3.8% of the requests however many records there are.
+/// `requestdistribution=zipfian`: a number is drawn from 10^10 items, hashed, and taken modulo the
+/// record count. So the popular records are scattered, and the most popular one gets 3.8% of the
+/// requests for any number of records.
 #[derive(Clone, Debug)]
 pub struct ScrambledZipfian {
     first: u64,
@@ -125,7 +125,7 @@ pub struct ScrambledZipfian {
 }
 
 impl ScrambledZipfian {
-    /// Scatters over `first..first + count`; 0 counts as 1.
+    /// Creates the distribution over `first..first + count`; a `count` of 0 is taken as 1.
     pub fn new(first: u64, count: u64) -> Self {
         ScrambledZipfian {
             first,
@@ -134,15 +134,15 @@ impl ScrambledZipfian {
         }
     }
 
-    /// The next number.
+    /// Draws a number.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> u64 {
         self.first + fnv_hash(self.zipfian.draw(random)) % self.count
     }
 
-    /// The next number below `end`, which is above the first. Others are drawn again, as
-    /// in YCSB, so the range should not be much larger; the last of [`DRAWS_MAX`] is
-    /// folded into it.
+    /// Draws a number below `end`, which must be above the first number. Larger numbers are drawn
+    /// again, as in YCSB, so the range should not be much larger. The last of [`DRAWS_MAX`] draws
+    /// is folded into the range.
     pub fn draw_below(&self, end: u64, random: &mut Random) -> u64 {
         let below = (1..DRAWS_MAX)
             .map(|_| self.draw(random))
@@ -178,8 +178,8 @@ mod tests {
         assert!((zeta(SCRAMBLED_ITEMS, ZIPFIAN_CONSTANT) - SCRAMBLED_ZETAN).abs() < 1e-5);
     }
 
-    /// Worked by hand from the formula, with theta 0.5 over 4 items:
-    /// zeta(4) = 2.78446, zeta(2) = 1.70711, eta = (1 - sqrt(1/2)) / (1 - 0.61308) = 0.75700.
+    /// Ranks computed by hand from the formula, with theta 0.5 over 4 items: zeta(4) = 2.78446,
+    /// zeta(2) = 1.70711, eta = (1 - sqrt(1/2)) / (1 - 0.61308) = 0.75700.
     #[test]
     fn ranks_are_those_of_the_formula() {
         let zipfian = Zipfian::new(0, 4, 0.5);
@@ -206,7 +206,7 @@ mod tests {
                 .filter(|_| scrambled.draw(&mut random) == hottest)
                 .count();
             let share = hits as f64 / f64::from(draws);
-            // Of 1,000 records, every one also gets about a thousandth of the tail.
+            // With 1,000 records, each record also gets about a thousandth of the tail.
             assert!((0.0368..0.0395).contains(&share), "{records}: {share}");
         }
     }

@@ -1,39 +1,38 @@
-//! Outcome of every operation that a run was to make: none is dropped.
+//! The outcome of every operation that a run was to carry out; none is omitted.
 
 use std::time::Duration;
 
-/// Share of the operations that were due that may be late without the target counting as
-/// missed.
+/// Share of the due operations that may be late before the target is missed.
 const LATE_SHARE: f64 = 0.01;
 
-/// The operations that were due in the measured phase of a run. In a closed loop an
+/// Counts of the operations that were due in the measured phase of a run. In a closed loop an
 /// operation is due when it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Account {
-    /// Length of the measured phase by the clock, whatever was answered in it.
+    /// Length of the measured phase by the clock, with or without answers.
     pub runtime: Duration,
-    /// Operations a second that were asked for; `None`: as many as go.
+    /// Requested operations a second; `None` means as many as possible.
     pub target: Option<f64>,
-    /// Operations in flight at most.
+    /// Maximum number of operations in flight.
     pub threads: u64,
-    /// Operations that did what was asked.
+    /// Number of operations that succeeded.
     pub succeeded: u64,
-    /// Operations that did not: refused, lost, or timed out.
+    /// Number of operations that failed: refused, lost, or timed out.
     pub failed: u64,
-    /// Operations that were sent and still had no answer at the end.
+    /// Number of operations that were sent and had no answer at the end.
     pub abandoned: u64,
-    /// Operations that were due and never sent.
+    /// Number of operations that were due and never sent.
     pub never_sent: u64,
-    /// Operations that were sent after the last one of the run was due.
+    /// Number of operations that were sent after the last operation of the run was due.
     pub late: u64,
-    /// Insertions of the run before which it was looked whether the record was there.
+    /// Number of insertions before which the run checked whether the record exists.
     pub probed: u64,
-    /// Probed insertions that found a record and overwrote it.
+    /// Number of the checked insertions that found a record and overwrote it.
     pub overwrote: u64,
 }
 
 impl Account {
-    /// Adds the operations of another part of the same run.
+    /// Adds the counts of another part of the same run.
     pub fn add(&mut self, other: &Account) {
         self.succeeded += other.succeeded;
         self.failed += other.failed;
@@ -44,17 +43,17 @@ impl Account {
         self.overwrote += other.overwrote;
     }
 
-    /// Operations that were due.
+    /// Returns the number of operations that were due.
     pub fn intended(&self) -> u64 {
         self.ended() + self.abandoned + self.never_sent
     }
 
-    /// Operations that ended, well or not.
+    /// Returns the number of operations that ended, successfully or not.
     pub fn ended(&self) -> u64 {
         self.succeeded + self.failed
     }
 
-    /// Operations that ended, each second.
+    /// Returns the number of operations that ended, per second.
     pub fn throughput(&self) -> f64 {
         match self.runtime.as_secs_f64() {
             seconds if seconds > 0.0 => self.ended() as f64 / seconds,
@@ -62,15 +61,15 @@ impl Account {
         }
     }
 
-    /// Operations that a kept target would have seen answered: late, never sent, or
-    /// abandoned.
+    /// Returns the number of operations that would have been answered in time at the target rate:
+    /// those that were late, never sent, or abandoned.
     pub fn behind_target(&self) -> u64 {
         self.late + self.never_sent + self.abandoned
     }
 
-    /// The target, if it was missed: at the end more operations were behind than each
-    /// thread may have in flight and one in a hundred. An outage that was caught up with
-    /// is no miss; it shows in the latencies from the intended starts.
+    /// Returns the target if it was missed. It was missed if, at the end, more operations were
+    /// behind than each thread may have in flight plus one in a hundred. An outage after which the
+    /// run caught up is no miss; it shows in the latencies from the intended starts.
     pub fn missed_target(&self) -> Option<f64> {
         let allowed = self.threads as f64 + self.intended() as f64 * LATE_SHARE;
         self.target

@@ -1,6 +1,5 @@
-//! Times at which sites were answered, and the replicas that answered: the longest time that a
-//! site waited for a successful answer, and the replicas that fell silent. All times are from
-//! the start of the run.
+//! Availability of sites and replicas: the longest time that a site waited for a successful answer,
+//! and the replicas that became silent. All times are from the start of the run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +7,10 @@ use std::time::Duration;
 
 use crate::sample::OpKind;
 
-/// A replica as it is reported: its address.
+/// Name of a replica in reports: its address.
 pub type ReplicaName = Arc<str>;
 
-/// Reads or writes.
+/// Class of requests: reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OpClass {
     /// Reads and scans.
@@ -21,7 +20,8 @@ pub enum OpClass {
 }
 
 impl OpClass {
-    /// The class of a request; `None` for a read-modify-write, which is two of them.
+    /// Returns the class of a request; `None` for a read-modify-write, which consists of two
+    /// requests.
     pub fn of(kind: OpKind) -> Option<OpClass> {
         match kind {
             OpKind::Read | OpKind::Scan => Some(OpClass::Reads),
@@ -30,7 +30,7 @@ impl OpClass {
         }
     }
 
-    /// The name that is reported.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             OpClass::Reads => "READS",
@@ -42,9 +42,9 @@ impl OpClass {
 /// A time without a successful answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AvailabilityGap {
-    /// When it began: at the last answer before it.
+    /// Time at which the gap began: that of the last answer before it.
     pub began: Duration,
-    /// Its duration.
+    /// Duration of the gap.
     pub length: Duration,
 }
 
@@ -66,27 +66,27 @@ impl Answers {
     }
 }
 
-/// Outcomes of the requests that were sent to one replica.
+/// Outcomes of the requests to one replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaAvailability {
-    /// Index of the site with the threads that ask this replica.
+    /// Index of the site with the threads that use this replica; `None` if no site does.
     pub site: Option<u8>,
-    /// Requests that it answered, be it with a refusal.
+    /// Number of requests that the replica answered, including refusals.
     pub answered: u64,
-    /// Requests that it did not answer: connection refused or lost, timeout, abandoned.
+    /// Number of requests that it did not answer: connection refused or lost, timeout, abandoned.
     pub unanswered: u64,
-    /// When it answered last; `None`: never.
+    /// Time of its last answer; `None` if it never answered.
     pub last_answer: Option<Duration>,
-    /// When the newest request was sent that it did not answer, or that went to another one
-    /// because of that.
+    /// Time at which the newest request was sent that it did not answer, or that went to another
+    /// replica because this one does not answer.
     last_in_vain: Option<Duration>,
     /// Its longest silence that has ended.
     silence: AvailabilityGap,
 }
 
 impl ReplicaAvailability {
-    /// Since when it is silent: its last answer, if what was sent then or later was in
-    /// vain.
+    /// Returns the time since which the replica is silent: that of its last answer, or 0 if it
+    /// never answered. `None` if no request sent then or later is known to lack an answer.
     pub fn silent_since(&self) -> Option<Duration> {
         let last_answer = self.last_answer.unwrap_or_default();
         self.last_in_vain
@@ -94,8 +94,8 @@ impl ReplicaAvailability {
             .map(|_| last_answer)
     }
 
-    /// The longest time between two answers of it, if what was sent in that time was in
-    /// vain or went to another replica.
+    /// Returns the longest time between two of its answers in which requests were sent to it
+    /// without an answer, or went to another replica.
     pub fn longest_silence(&self) -> Option<AvailabilityGap> {
         Some(self.silence).filter(|gap| !gap.length.is_zero())
     }
@@ -116,18 +116,18 @@ impl ReplicaAvailability {
     }
 }
 
-/// When sites were answered, and which replicas did.
+/// Times at which sites were answered, and the replicas that answered.
 #[derive(Clone, Debug, Default)]
 pub struct Availability {
     from: Duration,
     classes: BTreeMap<(u8, OpClass), Answers>,
-    /// Until when each site made requests.
+    /// Time until which each site made requests.
     until: BTreeMap<u8, Duration>,
     replicas: BTreeMap<ReplicaName, ReplicaAvailability>,
 }
 
 impl Availability {
-    /// An empty record of a run. Its measured phase begins at `from`.
+    /// Creates an empty record of a run that begins its measured phase at `from`.
     pub fn new(from: Duration) -> Self {
         Availability {
             from,
@@ -135,12 +135,12 @@ impl Availability {
         }
     }
 
-    /// Notes that a site was to make a request. A site without any has no gaps.
+    /// Records that a site was to make a request. A site without requests has no gaps.
     pub fn requested(&mut self, site: u8, kind: OpKind) {
         self.answers(site, kind);
     }
 
-    /// Notes a successful answer.
+    /// Records a successful answer.
     pub fn succeeded(&mut self, site: u8, kind: OpKind, at: Duration) {
         if let Some(answers) = self.answers(site, kind) {
             answers.record(at);
@@ -156,31 +156,32 @@ impl Availability {
         Some(self.classes.entry(key).or_insert(fresh))
     }
 
-    /// Notes that one of the site's threads made no more requests from `at` on.
+    /// Records that one of the site's threads made no more requests from `at` on.
     pub fn left(&mut self, site: u8, at: Duration) {
         let until = self.until.entry(site).or_default();
         *until = at.max(*until);
     }
 
-    /// Notes that a site's threads use a replica, so that it is listed whatever it does.
+    /// Records that a site's threads use a replica, so that the replica is listed with or without
+    /// answers.
     pub fn used(&mut self, replica: &ReplicaName, site: u8) {
         self.replica(replica).site = Some(site);
     }
 
-    /// Notes that a replica answered, with success or not.
+    /// Records that a replica answered, with success or a refusal.
     pub fn answered(&mut self, replica: &ReplicaName, at: Duration) {
         self.replica(replica).record_answer(at);
     }
 
-    /// Notes that a request, which was sent to a replica at `sent`, has no answer of it.
+    /// Records that a replica did not answer a request that was sent to it at `sent`.
     pub fn unanswered(&mut self, replica: &ReplicaName, sent: Duration) {
         let replica = self.replica(replica);
         replica.unanswered += 1;
         replica.record_miss(sent);
     }
 
-    /// Notes that another replica answered a request, sent at `sent`, of a thread that asks
-    /// this one if it can.
+    /// Records that another replica answered a request, sent at `sent`, of a thread that prefers
+    /// this one.
     pub fn bypassed(&mut self, replica: &ReplicaName, sent: Duration) {
         self.replica(replica).record_miss(sent);
     }
@@ -195,8 +196,8 @@ impl Availability {
             .expect("an absent replica was inserted above")
     }
 
-    /// The longest gap of each site and class, by the site's index. The time after the
-    /// last answer counts, until the site's threads were done or the run ended.
+    /// Returns the longest gap of each site and class, with the site's index. The time after the
+    /// last answer is included, until the site's threads were done or the run ended.
     pub fn gaps(&self) -> impl Iterator<Item = (u8, OpClass, AvailabilityGap)> {
         self.classes.iter().map(|((site, class), answers)| {
             let mut answers = *answers;
@@ -205,7 +206,7 @@ impl Availability {
         })
     }
 
-    /// The replicas that were used, by name.
+    /// Returns the replicas that were used, by name.
     pub fn replicas(&self) -> impl Iterator<Item = (&ReplicaName, &ReplicaAvailability)> {
         self.replicas.iter()
     }
@@ -304,7 +305,7 @@ mod tests {
         seen.unanswered(&name, ms(850));
         seen.answered(&name, ms(1_900));
         assert_eq!(longest(&seen), None, "it answered after that was sent");
-        // Its clients knew that it was dead, and asked another one.
+        // The clients of the replica knew that it was dead, and used another one.
         seen.bypassed(&name, ms(2_000));
         seen.answered(&name, ms(2_400));
         seen.unanswered(&name, ms(2_400));

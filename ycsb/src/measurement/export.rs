@@ -1,9 +1,9 @@
-//! The lines of a report, as YCSB's exporters write them.
+//! The lines of a report, in the formats of YCSB's exporters.
 
-/// `exporter`: the form of the report.
+/// `exporter`: the format of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exporter {
-    /// `[READ], Operations, 5`.
+    /// Text: `[READ], Operations, 5`.
     Text,
     /// One JSON object after another.
     Json,
@@ -22,7 +22,7 @@ pub struct ReportLine {
     pub value: Number,
 }
 
-/// A figure: YCSB writes the two kinds differently.
+/// A figure. YCSB formats the two kinds differently.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     /// A count, or a latency in microseconds.
@@ -31,7 +31,7 @@ pub enum Number {
     Real(f64),
 }
 
-/// `95` as `95th`, `99.9` as it is.
+/// Formats a percentile: `95` as `95th`, `99.9` unchanged.
 pub(super) fn ordinal(percentile: f64) -> String {
     if percentile.fract() != 0.0 {
         return java_double(percentile);
@@ -47,8 +47,8 @@ pub(super) fn ordinal(percentile: f64) -> String {
     format!("{whole}{suffix}")
 }
 
-/// A number as Java writes it: always with a decimal point, and with an exponent
-/// from ten million on.
+/// Formats a number as Java does: always with a decimal point, and with an exponent from ten
+/// million on.
 fn java_double(x: f64) -> String {
     let magnitude = x.abs();
     if x == 0.0 || (1e-3..1e7).contains(&magnitude) || !x.is_finite() {
@@ -61,7 +61,7 @@ fn java_double(x: f64) -> String {
     }
 }
 
-/// The report as text, in the form of `exporter`.
+/// Formats the report in the format of `exporter`.
 pub fn format_lines(lines: &[ReportLine], exporter: Exporter) -> String {
     match exporter {
         Exporter::Text => lines.iter().map(text_line).collect(),
@@ -87,7 +87,7 @@ fn json_object(line: &ReportLine) -> String {
     )
 }
 
-/// Sites have the names that users give them.
+/// Formats a JSON string. It is escaped, because users choose the names of sites.
 fn json_string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,7 +1,7 @@
-//! The histogram files of a load generator (`hdrhistogram.fileoutput=true`): as
-//! it runs, YCSB's interval log for each operation (`READ.hdr`) and one with all
-//! of them, tagged by site, operation and path (`latency.hlog`); at its end, a
-//! percentile distribution for each operation (`READ.hgrm`).
+//! The histogram files of a load generator (`hdrhistogram.fileoutput=true`). While it runs, it
+//! writes YCSB's interval log for each operation (`READ.hdr`), and one log of all operations,
+//! tagged by site, operation and path (`latency.hlog`). At its end, it writes a percentile
+//! distribution for each operation (`READ.hgrm`).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,16 +17,16 @@ use super::{
     write_hgrm,
 };
 
-/// The log of everything.
+/// Name of the log of all operations.
 const ALL: &str = "latency.hlog";
 
-/// A log; `None` since it could not be written: what follows a gap would mislead.
+/// A log; `None` after it could not be written, because entries after a gap would mislead.
 type Log = Option<HlogWriter<BufWriter<File>>>;
 
-/// The files of one run. One that cannot be written does not stop the run, nor the
-/// others: the first error is kept for the end.
+/// Histogram files of one run. A file that cannot be written does not stop the run or the other
+/// files; the first error is kept for the end.
 pub struct IntervalFiles {
-    /// Put before every file's name, as it is: a folder ends with `/`.
+    /// Prefix of every file name, used unchanged: the prefix of a folder ends with `/`.
     prefix: String,
     start: SystemTime,
     sites: Vec<String>,
@@ -37,9 +37,8 @@ pub struct IntervalFiles {
 }
 
 impl IntervalFiles {
-    /// Creates the files of a run that measures `interval` and starts at `start`, and the
-    /// folder that they are in.
-    /// `sites` names the sites by index.
+    /// Creates the files, and the folder that contains them, for a run that measures `interval` and
+    /// starts at `start`. `sites` names the sites by index.
     ///
     /// # Errors
     /// If a file cannot be created.
@@ -61,7 +60,7 @@ impl IntervalFiles {
         })
     }
 
-    /// Adds what was measured in one interval, which began `start` after the run.
+    /// Adds the measurements of one interval, which began `start` after the run.
     pub fn write(
         &mut self,
         start: Duration,
@@ -117,7 +116,7 @@ impl IntervalFiles {
     /// Closes the logs and writes the percentile distributions of the whole run.
     ///
     /// # Errors
-    /// Returns an error if a file could not be written, now or before. The others are whole.
+    /// If a file could not be written, now or earlier. The other files are complete.
     pub fn finish(mut self, measurements: &Measurements) -> Result<(), HlogError> {
         let named = std::mem::take(&mut self.by_name);
         let named = named

@@ -1,7 +1,7 @@
-//! Interval logs (`.hlog`): what HdrHistogram's log readers and plotters open.
+//! Interval logs (`.hlog`), the format that HdrHistogram's log readers and plotters open.
 //!
-//! The library compresses histograms and writes the tagged lines; the version
-//! line and the legend, without which the standard readers balk, are written here.
+//! The library compresses histograms and writes the tagged lines. This module writes the version
+//! line and the legend, which the standard readers require.
 
 mod interval;
 mod read;
@@ -29,10 +29,10 @@ use crate::sample::Sample;
 const LEGEND: &str =
     "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"";
 
-/// Why an interval log cannot be written or read.
+/// Reason why an interval log cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum HlogError {
-    /// The system refuses.
+    /// The operating system reports an error.
     #[error("{path}: {source}")]
     Io {
         /// The file.
@@ -57,8 +57,7 @@ pub struct HlogWriter<W: Write> {
 }
 
 impl<W: Write> HlogWriter<W> {
-    /// Writes the head of a log that has time 0 at `start`. The `title` becomes its first
-    /// comment.
+    /// Writes the head of a log with its time 0 at `start`. The `title` becomes its first comment.
     ///
     /// # Errors
     /// If `out` fails.
@@ -78,8 +77,8 @@ impl<W: Write> HlogWriter<W> {
         })
     }
 
-    /// Writes one interval that began `start` after the log's time 0. What a tag
-    /// may not hold (commas, blanks) is replaced in it.
+    /// Writes one interval that began at `start` after the log's time 0. Characters that a tag may
+    /// not hold (commas, blanks) are replaced.
     ///
     /// # Errors
     /// If `out` fails.
@@ -91,11 +90,11 @@ impl<W: Write> HlogWriter<W> {
         histogram: &Histogram<u64>,
     ) -> io::Result<()> {
         let tag = tag.map(clean_tag);
-        // The log has whole milliseconds. Ends are rounded, not lengths: intervals that
-        // follow each other must not overlap by one.
+        // The log has whole milliseconds. Ends are rounded, not lengths, because intervals that
+        // follow each other must not overlap by a millisecond.
         let (begin, end) = (whole_ms(start), whole_ms(start + length));
         let (start, length) = (begin, end - begin);
-        // Without comments or times of its own the builder writes no head.
+        // If it is given no comments or times, the builder writes no head.
         IntervalLogWriterBuilder::new()
             .begin_log_with(&mut self.out, &mut self.serializer)?
             .write_histogram(histogram, start, length, tag.as_deref().and_then(Tag::new))
@@ -105,7 +104,7 @@ impl<W: Write> HlogWriter<W> {
             })
     }
 
-    /// Writes what is buffered and gives `out` back.
+    /// Writes the buffered data and returns `out`.
     ///
     /// # Errors
     /// If `out` fails.
@@ -126,28 +125,27 @@ fn clean_tag(tag: &str) -> String {
         .collect()
 }
 
-/// `site:READ:local`; the path is left out where there is none.
+/// Returns a tag such as `site:READ:local`; the path is omitted if there is none.
 pub(super) fn tag(label: &str, site: &str, name: &str, key: &SeriesKey) -> String {
     let parts = [Some(label), Some(site), Some(name), key.path_name()];
     let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
     parts.collect::<Vec<_>>().join(":")
 }
 
-/// One run of an experiment, to be logged beside others.
+/// One run of an experiment, to be logged with others.
 #[derive(Clone, Copy, Debug)]
 pub struct HlogRun<'a> {
-    /// First part of the tags: the strategy, for example. May be empty.
+    /// First part of the tags, for example the strategy. It may be empty.
     pub label: &'a str,
-    /// Names of the sites, by the samples' index.
+    /// Names of the sites, by the samples' site index.
     pub sites: &'a [String],
     /// Measured samples.
     pub samples: &'a [Sample],
 }
 
-/// Writes the samples of several runs as one interval log, tagged
-/// `label:site:OPERATION:path`. A sample belongs to the interval of length
-/// `interval` in which it started. `start` is when the runs began, all together
-/// as it were: their times are laid over each other.
+/// Writes the samples of several runs as one interval log, tagged `label:site:OPERATION:path`. A
+/// sample belongs to the interval of length `interval` in which it started. All runs are logged as
+/// if they had begun at `start`, so their times overlap.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -178,8 +176,8 @@ fn write_runs<W: Write>(
         .unwrap_or(u64::MAX)
         .max(1);
     let number = |sample: &Sample| sample.start_ns / length_ns;
-    // A histogram takes a hundred kilobytes: only those of one interval of one
-    // run are held at a time.
+    // A histogram takes a hundred kilobytes, so only the histograms of one interval of one run are
+    // held at a time.
     let mut parts: Vec<(u64, usize, Vec<&Sample>)> = Vec::new();
     for (index, run) in runs.iter().enumerate() {
         let mut samples: Vec<_> = run.samples.iter().collect();
@@ -216,8 +214,8 @@ fn part_histograms(run: &HlogRun<'_>, samples: &[&Sample]) -> BTreeMap<String, H
         .collect()
 }
 
-/// Reads an interval log: the sum of all its intervals by tag, lines without a
-/// tag under "". Logs of several load generators are merged by reading them all.
+/// Reads an interval log and returns the sum of all its intervals for each tag. Lines without a tag
+/// are summed under "". Logs of several load generators are merged by reading all of them.
 ///
 /// # Errors
 /// If the file cannot be read or is no interval log.
@@ -232,11 +230,11 @@ pub fn read_hlog(path: &Path) -> Result<BTreeMap<String, Histogram<u64>>, HlogEr
     })
 }
 
-/// As [`read_hlog`], of the file's contents. Takes at most a MiB for each line,
-/// whatever it claims.
+/// As [`read_hlog`], for the contents of a file. Uses at most a MiB for each line, even if the line
+/// claims more.
 ///
 /// # Errors
-/// Why it is no interval log.
+/// Returns the reason why the text is not an interval log.
 pub fn sum_hlog(text: &[u8]) -> Result<BTreeMap<String, Histogram<u64>>, String> {
     let mut sums: BTreeMap<String, Histogram<u64>> = BTreeMap::new();
     for entry in IntervalLogIterator::new(text) {
@@ -251,10 +249,10 @@ pub fn sum_hlog(text: &[u8]) -> Result<BTreeMap<String, Histogram<u64>>, String>
     Ok(sums)
 }
 
-/// Most characters of a line that an error shows.
+/// Maximum number of characters of a line that an error shows.
 const SHOWN: usize = 40;
 
-/// Describes the first line that is not one of an interval log: its number, and its beginning.
+/// Describes the first line that is not one of an interval log, by its number and its beginning.
 fn no_line_of_a_log(text: &[u8], error: &LogIteratorError) -> String {
     let LogIteratorError::ParseError { offset } = *error;
     let (before, rest) = text.split_at(offset.min(text.len()));
@@ -264,7 +262,8 @@ fn no_line_of_a_log(text: &[u8], error: &LogIteratorError) -> String {
     )
 }
 
-/// That the line with this number, which `rest` begins with, is none of an interval log.
+/// Builds the error that the line with this number, at the start of `rest`, is not one of an
+/// interval log.
 fn no_line(number: usize, rest: &[u8]) -> String {
     let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = String::from_utf8_lossy(line);
@@ -276,14 +275,14 @@ fn no_line(number: usize, rest: &[u8]) -> String {
     )
 }
 
-/// The tag of an interval, or "", and what it holds.
+/// Returns the tag of an interval, or "", and the interval's histogram.
 fn histogram_of(interval: &IntervalLogHistogram<'_>) -> Result<(String, Histogram<u64>), String> {
     let bytes = BASE64.decode(interval.encoded_histogram());
     let histogram = interval::decode(&bytes.map_err(|error| error.to_string())?)?;
     Ok((tag_of(interval)?, histogram))
 }
 
-/// The tag of an interval, or "".
+/// Returns the tag of an interval, or "".
 fn tag_of(interval: &IntervalLogHistogram<'_>) -> Result<String, String> {
     let tag = interval.tag().map(|tag| tag.as_str()).unwrap_or_default();
     if clean_tag(tag) == tag {

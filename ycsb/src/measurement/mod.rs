@@ -1,16 +1,15 @@
-//! Measurements of a run: one HdrHistogram (microseconds, three digits) for each
-//! site, operation and path, failures apart. Results are merged as histograms,
-//! never as percentiles.
+//! Measurements of a run: one HdrHistogram (microseconds, three digits) for each site, operation
+//! and path. Failures have histograms of their own. Results are merged as histograms, never as
+//! percentiles.
 //!
-//! Two times are taken of an operation. Its *service time* runs from the time
-//! at which it was sent. With a target rate there is also the time at which it *should*
-//! have been sent: what counts from there includes the wait behind slow
-//! operations, which a generator that simply pauses hides ("coordinated
-//! omission").
+//! Each operation has two times. Its *service time* runs from the time at which it was sent. With a
+//! target rate there is also the time at which it *should* have been sent. The latency from that
+//! intended start includes the wait behind slow operations, which a generator that simply pauses
+//! hides ("coordinated omission").
 //!
-//! Nothing that was due is left out of the second: an operation without an answer at
-//! the end of the run counts with the time from its intended start to the end, which
-//! is less than it would have taken ("censored"), and so does one that was never sent.
+//! The times from the intended start cover every operation that was due. An operation without an
+//! answer at the end of the run enters with the time from its intended start to the end, which is
+//! less than it would have taken ("censored"). So does an operation that was never sent.
 
 mod account;
 mod availability;
@@ -44,32 +43,32 @@ pub use report::WorkloadReport;
 /// Significant digits of every histogram.
 pub const DIGITS: u8 = 3;
 
-/// An empty histogram that grows as needed.
+/// Returns an empty histogram that grows as needed.
 pub fn new_histogram() -> Histogram<u64> {
     Histogram::new(DIGITS).expect("three digits are within the allowed one to five")
 }
 
-/// Operations that a histogram counts.
+/// Kind of event that a histogram counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Metric {
-    /// Operations that did what was asked.
+    /// Operations that succeeded.
     Done(OpKind),
-    /// Operations that did not.
+    /// Operations that failed.
     Failed(OpKind),
     /// Operations that were sent and had no answer at the end of the run.
     Abandoned(OpKind),
     /// Operations that were due and never sent.
     NeverSent(OpKind),
-    /// Successful scans, divided by the records that each found.
+    /// Successful scans, each with its time divided by the number of records that it found.
     PerRecord,
-    /// Checks of what was read (`dataintegrity=true`).
+    /// Checks of records that were read (`dataintegrity=true`).
     Verify,
-    /// Every operation that was due, whatever came of it.
+    /// Every operation that was due, with any outcome.
     All,
 }
 
 impl Metric {
-    /// YCSB's name: `READ`, `READ-FAILED`, `VERIFY`.
+    /// Returns YCSB's name: `READ`, `READ-FAILED`, `VERIFY`.
     pub fn name(self) -> String {
         match self {
             Metric::Done(kind) => kind_name(kind).to_owned(),
@@ -83,43 +82,43 @@ impl Metric {
     }
 }
 
-/// From when latency counts.
+/// Start of a latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Basis {
-    /// From when the operation was sent.
+    /// The time at which the operation was sent.
     Service,
-    /// From when it should have been sent.
+    /// The time at which the operation should have been sent.
     Intended,
 }
 
-/// `measurement.interval`: which of the two times is kept.
+/// `measurement.interval`: which of the two times are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// `op`: the service time.
     Op,
     /// `intended`: the time from the intended start, under the plain names.
     Intended,
-    /// `both`: both, the second under `Intended-...`.
+    /// `both`: both times, the one from the intended start under `Intended-...`.
     Both,
 }
 
 /// Key that names a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeriesKey {
-    /// From when latency counts.
+    /// Start of the latencies.
     pub basis: Basis,
-    /// Counted operations.
+    /// Kind of event that is counted.
     pub metric: Metric,
     /// Index of the site.
     pub site: u8,
-    /// Path on which it was served; `Unspecified` for failures.
+    /// Path on which the operation was served; `Unspecified` for failures.
     pub path: Path,
-    /// Whether it was served by another replica than the site's own.
+    /// Whether the operation was served by another replica than the site's own.
     pub away: bool,
 }
 
 impl SeriesKey {
-    /// Key of operations that are not told apart by how they were served.
+    /// Creates a key of operations that are not distinguished by path.
     fn new(basis: Basis, metric: Metric, site: u8) -> Self {
         SeriesKey {
             basis,
@@ -130,8 +129,9 @@ impl SeriesKey {
         }
     }
 
-    /// The name of how it was served. A path belongs to the replica that served: for
-    /// another one than the site's own it is `away`, whatever it was.
+    /// Returns the name of the path. A path describes the replica that served the operation. If
+    /// that is not the site's own replica, the name is `away` for every path. `None` if there is no
+    /// path.
     pub fn path_name(&self) -> Option<&'static str> {
         match (self.away, self.path) {
             (true, _) => Some("away"),
@@ -140,8 +140,8 @@ impl SeriesKey {
         }
     }
 
-    /// Whether this histogram is part of what is reported under the name of `what`:
-    /// latencies from the intended start include operations without an answer.
+    /// Whether this histogram is part of the figures that are reported under the name of `what`.
+    /// Latencies from the intended start include operations without an answer.
     pub fn counts_as(&self, what: Metric) -> bool {
         self.reported_as().any(|name| name == what)
     }
@@ -164,28 +164,28 @@ pub struct OpMeasurement {
     pub site: u8,
     /// Kind of the operation.
     pub kind: OpKind,
-    /// Path on which it was served.
+    /// Path on which the operation was served.
     pub path: Path,
-    /// Whether another replica served it than the site's own.
+    /// Whether the operation was served by another replica than the site's own.
     pub away: bool,
-    /// Its return status.
+    /// Return status of the operation.
     pub returned: ReturnCode,
-    /// Time from when it was sent.
+    /// Time from sending the operation to its end.
     pub service: Duration,
-    /// Time from when it should have been sent.
+    /// Time from the intended start of the operation to its end.
     pub intended: Duration,
 }
 
-/// Operations that had no answer when the run ended.
+/// Operations of one kind that had no answer when the run ended.
 #[derive(Clone, Copy, Debug)]
 pub struct UnansweredOps {
     /// Index of the site.
     pub site: u8,
-    /// Kind of the operation, also if it was never sent.
+    /// Kind of the operations, also if they were never sent.
     pub kind: OpKind,
-    /// Time from when it was sent to the end of the run; `None`: it never was.
+    /// Time from sending to the end of the run; `None` if the operations were never sent.
     pub service: Option<Duration>,
-    /// Time from when it should have been sent to the end of the run.
+    /// Time from the intended start to the end of the run.
     pub intended: Duration,
     /// Number of these operations.
     pub count: u64,
@@ -193,9 +193,9 @@ pub struct UnansweredOps {
 
 #[derive(Clone, Debug)]
 struct Series {
-    /// Everything up to the end of the last interval.
+    /// Latencies up to the end of the last interval.
     past: Histogram<u64>,
-    /// Everything since then.
+    /// Latencies since the end of the last interval.
     current: Histogram<u64>,
 }
 
@@ -208,7 +208,7 @@ pub struct Measurements {
 }
 
 impl Measurements {
-    /// Nothing measured yet.
+    /// Creates measurements without any entry.
     pub fn new(interval: Interval) -> Self {
         Measurements {
             interval,
@@ -241,7 +241,7 @@ impl Measurements {
         self.interval
     }
 
-    /// Adds an operation that ended, well or not.
+    /// Adds an operation that ended, successfully or not.
     pub fn record(&mut self, measured: &OpMeasurement) {
         let (what, path) = match measured.returned {
             ReturnCode::Ok => (Metric::Done(measured.kind), measured.path),
@@ -279,20 +279,20 @@ impl Measurements {
         }
     }
 
-    /// Adds so many operations that were due, whatever came of them, with the time from
-    /// their intended start.
+    /// Adds `count` operations that were due, with any outcome, and the time from their intended
+    /// start.
     pub fn record_due(&mut self, site: u8, intended: Duration, count: u64) {
         let key = SeriesKey::new(Basis::Intended, Metric::All, site);
         self.observe(key, Some(intended), count);
     }
 
-    /// Adds a successful scan that found so many records.
+    /// Adds a successful scan that found `found` records.
     pub fn record_scan(&mut self, site: u8, found: u32, took: Duration) {
         let key = SeriesKey::new(self.main_basis(), Metric::PerRecord, site);
         self.observe(key, took.checked_div(found), 1);
     }
 
-    /// Counts a latency, if its basis is kept.
+    /// Adds a latency to the histogram of `key`, if its basis is kept.
     fn observe(&mut self, key: SeriesKey, latency: Option<Duration>, count: u64) {
         let kept = match self.interval {
             Interval::Op => key.basis == Basis::Service,
@@ -311,7 +311,7 @@ impl Measurements {
         self.count(Metric::Verify, returned);
     }
 
-    /// Adds everything that another has measured.
+    /// Adds all measurements of `other`.
     pub fn merge(&mut self, other: &Measurements) {
         for (key, series) in &other.series {
             let mine = self.series(*key);
@@ -323,7 +323,7 @@ impl Measurements {
         }
     }
 
-    /// Ends an interval: what was measured in it, by key. It stays in the totals.
+    /// Ends an interval and returns its histograms by key. Their contents remain in the totals.
     pub fn end_interval(&mut self) -> Vec<(SeriesKey, Histogram<u64>)> {
         let mut ended = Vec::new();
         for (key, series) in &mut self.series {
@@ -338,7 +338,7 @@ impl Measurements {
         ended
     }
 
-    /// Returns the sum of all histograms with a key that is asked for.
+    /// Returns the sum of all histograms with a `wanted` key.
     pub fn total(&self, wanted: impl Fn(&SeriesKey) -> bool) -> Histogram<u64> {
         let mut sum = new_histogram();
         for (_, series) in self.series.iter().filter(|(key, _)| wanted(key)) {
@@ -348,20 +348,20 @@ impl Measurements {
         sum
     }
 
-    /// The keys under which something was measured, in order.
+    /// Returns the keys that have a histogram, in order.
     pub fn keys(&self) -> impl Iterator<Item = &SeriesKey> {
         self.series.keys()
     }
 
-    /// Statuses that an operation returned, each with its number of times; failures are listed
-    /// here under the operation itself.
+    /// Returns each status that an operation returned, with the number of times. Failures are
+    /// listed under the operation itself, not as [`Metric::Failed`].
     pub fn returns(&self, what: Metric) -> impl Iterator<Item = (ReturnCode, u64)> {
         let all = self.returns.iter();
         all.filter(move |((of, _), _)| *of == what)
             .map(|((_, returned), count)| (*returned, *count))
     }
 
-    /// The basis that is reported under the plain names.
+    /// Returns the basis that is reported under the plain names.
     pub fn main_basis(&self) -> Basis {
         match self.interval {
             Interval::Intended => Basis::Intended,
@@ -381,7 +381,7 @@ impl Measurements {
     }
 }
 
-/// Adds up the histograms of the same key, in order.
+/// Adds up the histograms of each key. The sums are in the order of the keys.
 pub(crate) fn sum_of(
     parts: impl Iterator<Item = Vec<(SeriesKey, Histogram<u64>)>>,
 ) -> Vec<(SeriesKey, Histogram<u64>)> {
@@ -397,7 +397,8 @@ pub(crate) fn sum_of(
     sums.into_iter().collect()
 }
 
-/// Adds up histograms by the names under which they are reported, in order.
+/// Adds up histograms by the names under which they are reported. The sums are in the order of
+/// basis and metric.
 pub fn reported_names(
     measured: &[(SeriesKey, Histogram<u64>)],
     interval: Interval,
@@ -413,7 +414,7 @@ pub fn reported_names(
     sums.into_iter().map(named).collect()
 }
 
-/// The key of a sample, as an interval log tags it.
+/// Returns the key of a sample, from which an interval log makes its tag.
 fn sample_key(sample: &Sample) -> SeriesKey {
     let (what, path) = match sample.end {
         OpOutcome::Ok => (Metric::Done(sample.kind), sample.path),
@@ -429,9 +430,9 @@ fn micros(latency: Duration) -> u64 {
     u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Counts a latency so many times, in microseconds. A histogram resizes itself for it, which
-/// only its `record` does; no machine has the memory for some of what 64 bits
-/// can say, and those count as the highest latency there is room for.
+/// Adds a latency in microseconds to a histogram, `count` times. Only `record` resizes a histogram.
+/// The memory of no machine is enough for some 64-bit latencies; such latencies are entered as the
+/// highest one for which there is room.
 fn observe(histogram: &mut Histogram<u64>, latency_us: u64, count: u64) {
     if histogram.record_n(latency_us, count).is_err() {
         histogram.saturating_record_n(latency_us, count);
@@ -439,7 +440,7 @@ fn observe(histogram: &mut Histogram<u64>, latency_us: u64, count: u64) {
 }
 
 fn add(sum: &mut Histogram<u64>, part: &Histogram<u64>) {
-    // Both resize themselves and have the same digits: nothing can be refused.
+    // Both histograms resize themselves and have the same digits, so that nothing can be refused.
     sum.add(part)
         .expect("a histogram that resizes accepts any other");
 }

@@ -1,10 +1,10 @@
-//! The words under which results are reported: YCSB's where it has one.
+//! Names in reports: YCSB's names where it has them.
 
 use leasehold_wire::Path;
 
 use crate::sample::{OpKind, OpOutcome};
 
-/// YCSB's name of an operation.
+/// Returns YCSB's name of an operation.
 pub fn kind_name(kind: OpKind) -> &'static str {
     match kind {
         OpKind::Read => "READ",
@@ -15,7 +15,7 @@ pub fn kind_name(kind: OpKind) -> &'static str {
     }
 }
 
-/// The name of a path: how an operation was served.
+/// Returns the name of a path by which an operation was served.
 pub fn path_name(path: Path) -> &'static str {
     match path {
         Path::Unspecified => "unspecified",
@@ -27,29 +27,29 @@ pub fn path_name(path: Path) -> &'static str {
     }
 }
 
-/// Return status of an operation, by YCSB's names of its statuses where there is one.
+/// Return status of an operation, with YCSB's name of the status where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReturnCode {
-    /// It did what was asked.
+    /// The operation succeeded.
     Ok,
-    /// There is no such record.
+    /// The record does not exist.
     NotFound,
-    /// No answer in time: a write may have taken effect.
+    /// There was no answer in time; a write may have taken effect.
     Timeout,
-    /// The store is not able to answer now.
+    /// The store cannot answer now.
     ServiceUnavailable,
     /// The request can never succeed.
     BadRequest,
-    /// The token has no right to it.
+    /// The token has no right to the request.
     Forbidden,
-    /// The answer is not what such an operation gives.
+    /// The answer does not fit the operation.
     UnexpectedState,
-    /// Anything else.
+    /// Any other error.
     Error,
 }
 
 impl ReturnCode {
-    /// The name that is reported.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             ReturnCode::Ok => "OK",

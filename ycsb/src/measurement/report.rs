@@ -8,7 +8,7 @@ use super::{
 };
 use crate::sample::OpKind;
 
-/// Contents of a report.
+/// Data from which a report is made.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadReport<'a> {
     /// Everything measured.
@@ -17,15 +17,15 @@ pub struct WorkloadReport<'a> {
     pub account: &'a Account,
     /// Times at which sites were answered, and the replicas that answered.
     pub availability: &'a Availability,
-    /// Names of the sites, by index. None if there is one site without a name.
+    /// Names of the sites, by index. Empty if there is one site without a name.
     pub sites: &'a [String],
     /// Percentiles to report, in percent.
     pub percentiles: &'a [f64],
 }
 
 impl WorkloadReport<'_> {
-    /// All figures: overall, then by operation, failures and paths, then those of each
-    /// site and replica.
+    /// Returns all figures: the overall figures, then those of each operation, failure and path,
+    /// then those of each site and replica.
     pub fn lines(&self) -> Vec<ReportLine> {
         let mut lines = ReportBuilder {
             lines: Vec::new(),
@@ -97,8 +97,8 @@ impl WorkloadReport<'_> {
         }
     }
 
-    /// Operations that read, by path: what the leases are for. Those of one site if it
-    /// is given, by its index and name.
+    /// Adds the latencies of operations that read, for each path, which show the effect of leases.
+    /// If `site` is given (index and name), only the operations of that site are included.
     fn read_paths(&self, lines: &mut ReportBuilder<'_>, site: Option<(u8, &str)>) {
         let basis = self.measurements.main_basis();
         let here = |key: &SeriesKey| site.is_none_or(|(index, _)| key.site == index);
@@ -157,7 +157,7 @@ impl WorkloadReport<'_> {
     }
 }
 
-/// Lines to be added to.
+/// Lines of a report, to which figures are added.
 struct ReportBuilder<'a> {
     lines: Vec<ReportLine>,
     percentiles: &'a [f64],
@@ -218,7 +218,7 @@ fn all_kinds() -> impl Iterator<Item = Metric> {
     kinds.into_iter().flat_map(of_kind).chain(rest)
 }
 
-/// The name under which a histogram is reported.
+/// Returns the name under which a histogram is reported.
 pub(super) fn reported_name(what: Metric, basis: Basis, interval: Interval) -> String {
     match (basis, interval) {
         (Basis::Intended, Interval::Both) => format!("Intended-{}", what.name()),
@@ -232,7 +232,7 @@ fn read_paths<'a>(keys: impl Iterator<Item = &'a SeriesKey>) -> Vec<(Metric, &'s
     for key in keys.filter(|key| reads.contains(&key.metric)) {
         found.push((key.metric, key));
     }
-    // In the order of the paths; those of other replicas last.
+    // In the order of the paths; operations served by other replicas come last.
     found.sort_unstable_by_key(|(what, key)| (*what, key.away, key.path));
     let named = |(what, key): (Metric, &SeriesKey)| Some((what, key.path_name()?));
     let mut names: Vec<_> = found.into_iter().filter_map(named).collect();

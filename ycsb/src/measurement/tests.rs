@@ -35,7 +35,7 @@ fn sample(site: u8, start_ms: u64, latency_us: u64, end: OpOutcome) -> Sample {
     }
 }
 
-/// Lines of the report of a run of two seconds, in which three operations ended.
+/// Returns the report's lines for a run of two seconds, in which three operations ended.
 fn lines(measurements: &Measurements, sites: &[String], percentiles: &[f64]) -> Vec<ReportLine> {
     let account = Account {
         runtime: ms(2_000),
@@ -59,7 +59,7 @@ fn report(measurements: &Measurements) -> String {
 }
 
 #[test]
-// The mean of a histogram is that of its cells' middles, in Java as here: 500096.
+// A histogram computes its mean from the middles of its cells, in Java as here: 500096.
 fn the_report_has_ycsbs_lines() {
     let mut measurements = Measurements::new(Interval::Op);
     measurements.record(&read(Path::Local, 1));
@@ -134,7 +134,7 @@ fn intended_latency_is_reported_as_asked() {
     );
 }
 
-/// To the three digits that a histogram keeps.
+/// Returns a number with the three digits that a histogram keeps.
 fn near(number: Number) -> u64 {
     match number {
         Number::Whole(value) => (value + 50) / 100,
@@ -172,7 +172,7 @@ fn checks_are_counted() {
 fn json_exports_are_json() {
     let mut measurements = Measurements::new(Interval::Op);
     measurements.record(&read(Path::Local, 1));
-    // A site has the name that users give it.
+    // Users choose the names of sites.
     let lines = lines(&measurements, &["a \"site\"".into()], &[99.0]);
     let array = format_lines(&lines, Exporter::JsonArray);
     let parsed: Vec<serde_json::Value> = serde_json::from_str(&array).unwrap();
@@ -328,7 +328,7 @@ fn samples_become_a_log_that_can_be_read_back() {
 #[test]
 fn files_of_a_run_hold_every_operation() {
     let folder = tempfile::tempdir().unwrap();
-    // The folder is made, as the documented `-p hdrhistogram.output.path=run/` asks.
+    // The folder is created, as the documented `-p hdrhistogram.output.path=run/` requires.
     let folder = folder.path().join("run");
     let prefix = format!("{}/", folder.display());
     let start = SystemTime::UNIX_EPOCH;
@@ -358,7 +358,8 @@ fn files_of_a_run_hold_every_operation() {
 #[test]
 fn intervals_that_follow_each_other_do_not_overlap_in_the_log() {
     let mut log = HlogWriter::new(Vec::new(), "test", SystemTime::UNIX_EPOCH).unwrap();
-    // Start and length of the first, rounded by themselves, would end at 2.001.
+    // If the start and the length of the first interval were rounded separately, it would end at
+    // 2.001.
     let ends_us = [1_000_600, 2_000_400, 3_000_600, 4_000_100];
     let measured = Histogram::<u64>::new(3).unwrap();
     for pair in ends_us.windows(2) {
@@ -482,7 +483,7 @@ fn sites_and_replicas_have_lines_of_their_own() {
     }
     assert!(!text.contains("[REPLICA@b:2], SilentSince"), "{text}");
     assert!(!text.contains("[READ@CA:local]"), "{text}");
-    // One site without a name is the whole.
+    // A single site without a name stands for the whole run.
     let unnamed = WorkloadReport {
         sites: &[],
         ..report

@@ -1,14 +1,14 @@
-//! Every property there is, with its default: the echo of a run, the warning
-//! about unknown names and the reading of values all use this one table.
+//! All properties with their defaults. The echo of a run, the warning about unknown names and the
+//! reading of values all use this table.
 
-/// Effect of a property here.
+/// Use of a property by this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PropertyUse {
-    /// It has this default.
+    /// The property has this default.
     Default(&'static str),
-    /// It has no default.
+    /// The property has no default.
     Optional,
-    /// YCSB's, without effect here; the text says why.
+    /// A property of YCSB without effect here; the text gives the reason.
     Ignored(&'static str),
 }
 
@@ -20,7 +20,7 @@ const NO_JVM: &str = "there is no Java virtual machine";
 const ONE_FAILURE: &str =
     "failures are counted by status, with one histogram for an operation's failures";
 
-/// Sorted by subject, as they are echoed.
+/// Known properties, sorted by subject, in the order in which they are echoed.
 pub(super) const KNOWN: &[(&str, PropertyUse)] = &[
     ("workload", Default("site.ycsb.workloads.CoreWorkload")),
     ("recordcount", Optional),

@@ -1,8 +1,8 @@
-//! The properties of a run: YCSB's files and `-p name=value`, layered.
+//! The properties of a run, layered from YCSB's files and `-p name=value`.
 //!
-//! Later files win over earlier ones, and arguments over all files. A property
-//! remembers where it was set, so that an error can say so; nothing is guessed
-//! from a value that does not parse.
+//! Later files override earlier ones, and arguments override all files. A property remembers where
+//! it was set, so that an error can name the place. A value that does not parse is an error; no
+//! other value is guessed.
 
 mod catalog;
 mod parse;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use catalog::{KNOWN, PropertyUse};
 
-/// The workload files that ship with the program, by name.
+/// Workload files that ship with the program: (name, contents).
 const EMBEDDED: [(&str, &str); 6] = [
     ("workloada", include_str!("../../workloads/workloada")),
     ("workloadb", include_str!("../../workloads/workloadb")),
@@ -24,19 +24,19 @@ const EMBEDDED: [(&str, &str); 6] = [
     ("workloadf", include_str!("../../workloads/workloadf")),
 ];
 
-/// Where a property was set.
+/// Place where a property was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// In a file, on a line counted from 1.
     File {
         /// The file, as it was named.
         file: Arc<str>,
-        /// The line.
+        /// The line, counted from 1.
         line: usize,
     },
     /// On the command line.
     Argument,
-    /// Nowhere: it has its default, or none.
+    /// Not set: the property has its default, or no value.
     Default,
 }
 
@@ -50,10 +50,10 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why the properties cannot be used.
+/// Reason why the properties cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PropertyError {
-    /// A file is not there, or cannot be read.
+    /// A file does not exist, or cannot be read.
     #[error("cannot read property file {file}: {source}")]
     Read {
         /// The file, as it was named.
@@ -61,44 +61,44 @@ pub enum PropertyError {
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A file is not there, and has the name of a workload that ships with the program.
+    /// A file does not exist, but has the name of a workload that ships with the program.
     #[error("there is no property file {file}; -P {name} is the one that ships with the program")]
     NoSuchWorkload {
         /// The file, as it was named.
         file: String,
-        /// The workload.
+        /// Name of the workload.
         name: String,
     },
-    /// A file breaks the format's only rule.
+    /// A file has a malformed escape, the only fault that the format knows.
     #[error("{origin}: found a malformed \\u escape, expected \\u and four hexadecimal digits")]
     BadEscape {
-        /// Where.
+        /// Place of the escape.
         origin: Origin,
     },
-    /// `-p` without a name or without `=`.
+    /// An argument of `-p` has no name or no `=`.
     #[error("-p: found \"{found}\", expected name=value")]
     Argument {
         /// The argument.
         found: String,
     },
-    /// A value that its property does not take.
+    /// A property has a value that it does not accept.
     #[error("{origin}: {name}: found \"{found}\", expected {expected}")]
     Invalid {
-        /// Where it was set.
+        /// Place where the property was set.
         origin: Origin,
-        /// The property.
+        /// Name of the property.
         name: String,
         /// Its value.
         found: String,
-        /// Value that it takes.
+        /// Description of the values that the property accepts.
         expected: String,
     },
-    /// A property that has to be set is not.
+    /// A required property is not set.
     #[error("{name} is not set, expected {expected}")]
     Missing {
-        /// The property.
+        /// Name of the property.
         name: &'static str,
-        /// Value that it takes.
+        /// Description of the values that the property accepts.
         expected: &'static str,
     },
 }
@@ -113,22 +113,22 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct Properties {
     entries: BTreeMap<String, Entry>,
-    /// Warnings about how files were found.
+    /// Warnings about places where files were found.
     notes: Vec<String>,
 }
 
 impl Properties {
-    /// No property set.
+    /// Returns an empty set of properties.
     pub fn new() -> Self {
         Properties::default()
     }
 
-    /// Adds a file. One of the six workloads that ship with the program is found
-    /// by its bare name if there is no such file, and in `workloads/`, YCSB's own
-    /// folder, with a warning.
+    /// Adds a file. If there is no such file, and the name is that of one of the six workloads that
+    /// ship with the program, that workload is used. This holds for the bare name, and for the name
+    /// in `workloads/`, YCSB's own folder, which gives a warning.
     ///
     /// # Errors
-    /// If it cannot be read, or holds a malformed escape.
+    /// If the file cannot be read, or holds a malformed escape.
     pub fn load_file(&mut self, file: &str) -> Result<(), PropertyError> {
         let source = match std::fs::read(file) {
             Ok(bytes) => return self.load_bytes(file, bytes),
@@ -155,18 +155,18 @@ impl Properties {
         }
     }
 
-    /// Adds the contents of a file, which errors will call `file`.
+    /// Adds the contents of a file. Errors name the file as `file`.
     ///
     /// # Errors
-    /// If it holds a malformed escape.
+    /// If the contents hold a malformed escape.
     pub fn load_bytes(&mut self, file: &str, contents: Vec<u8>) -> Result<(), PropertyError> {
         self.load_text(file, &decode(contents))
     }
 
-    /// Adds the text of a file, which errors will call `file`.
+    /// Adds the text of a file. Errors name the file as `file`.
     ///
     /// # Errors
-    /// If it holds a malformed escape.
+    /// If the text holds a malformed escape.
     pub fn load_text(&mut self, file: &str, text: &str) -> Result<(), PropertyError> {
         let file: Arc<str> = file.into();
         let origin = |line| Origin::File {
@@ -182,7 +182,7 @@ impl Properties {
         Ok(())
     }
 
-    /// Adds a `name=value` of the command line.
+    /// Adds a `name=value` from the command line.
     ///
     /// # Errors
     /// If there is no name or no `=`.
@@ -198,7 +198,7 @@ impl Properties {
         }
     }
 
-    /// Sets a property as the command line does.
+    /// Sets a property as an argument of the command line does.
     pub fn set(&mut self, name: &str, value: &str) {
         self.insert(name.to_owned(), value.to_owned(), Origin::Argument);
     }
@@ -207,8 +207,8 @@ impl Properties {
         self.entries.insert(name, Entry { value, origin });
     }
 
-    /// The value of a property, its default if it is not set, without blanks
-    /// around it. `None` if it has neither.
+    /// Returns the value of a property without surrounding blanks, or its default if it is not set.
+    /// `None` if it has neither.
     pub fn get(&self, name: &str) -> Option<&str> {
         match self.entries.get(name) {
             Some(entry) => Some(entry.value.trim()),
@@ -219,20 +219,21 @@ impl Properties {
         }
     }
 
-    /// The value of a property, `None` if it is empty or not set.
+    /// Returns the value of a property; `None` if it is empty or not set.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|value| !value.is_empty())
     }
 
-    /// Whether a property was set, to whatever value.
+    /// Whether a property was set, to any value.
     pub fn is_set(&self, name: &str) -> bool {
         self.entries.contains_key(name)
     }
 
-    /// The parsed value of a property, `None` if it is empty or not set.
+    /// Returns the parsed value of a property; `None` if it is empty or not set.
     ///
     /// # Errors
-    /// If it does not parse, or `accept` refuses it; `expected` says what it takes.
+    /// If the value does not parse, or `accept` refuses it. `expected` describes the accepted
+    /// values.
     pub fn parsed<T: FromStr>(
         &self,
         name: &str,
@@ -248,7 +249,7 @@ impl Properties {
         }
     }
 
-    /// A number that is there, be it by default.
+    /// Returns a number that must be present, set or by default.
     ///
     /// # Errors
     /// If it is missing, does not parse, or `accept` refuses it.
@@ -262,7 +263,7 @@ impl Properties {
             .ok_or(PropertyError::Missing { name, expected })
     }
 
-    /// A count: a whole number below 2^63 (the highest that YCSB's keys have).
+    /// Returns a count: a whole number below 2^63 (the limit of the numbers in YCSB's keys).
     ///
     /// # Errors
     /// If it is missing or something else.
@@ -270,23 +271,23 @@ impl Properties {
         self.number(name, "a whole number from 0 on", |n: &u64| *n < 1 << 63)
     }
 
-    /// A probability or a share.
+    /// Returns a probability or a share.
     ///
     /// # Errors
-    /// If it is missing or not within 0 and 1.
+    /// If it is missing or not between 0 and 1.
     pub fn fraction(&self, name: &'static str) -> Result<f64, PropertyError> {
         self.number(name, "a number from 0 to 1", |x| (0.0..=1.0).contains(x))
     }
 
-    /// A switch.
+    /// Returns the value of a switch.
     ///
     /// # Errors
-    /// If it is neither `true` nor `false`, in whatever case.
+    /// If it is neither `true` nor `false`, in any case.
     pub fn flag(&self, name: &'static str) -> Result<bool, PropertyError> {
         self.choice(name, &[("true", true), ("false", false)])
     }
 
-    /// One of several words, in whatever case.
+    /// Returns the choice that a word stands for. The case of the word is ignored.
     ///
     /// # Errors
     /// If it is missing or another word.
@@ -305,7 +306,7 @@ impl Properties {
         })
     }
 
-    /// The error that `name` has a value it does not take.
+    /// Builds the error that `name` has a value that it does not accept.
     pub fn invalid(&self, name: &str, expected: &str) -> PropertyError {
         let entry = self.entries.get(name);
         PropertyError::Invalid {
@@ -316,8 +317,8 @@ impl Properties {
         }
     }
 
-    /// A warning for every property that is set and has no effect, and every file that was not
-    /// found where it was looked for.
+    /// Returns a warning for every property that is set but has no effect, and for every file that
+    /// was not found under the given name.
     pub fn warnings(&self) -> Vec<String> {
         let warning = |(name, entry): (&String, &Entry)| match catalog::lookup(name) {
             None => Some(format!("{}: unknown property {name}", entry.origin)),
@@ -330,8 +331,7 @@ impl Properties {
         self.notes.iter().cloned().chain(of_entries).collect()
     }
 
-    /// Every property that has an effect, with the value it has: those set, and
-    /// the defaults of the others.
+    /// Returns every property that has an effect, with its value or its default.
     pub fn effective(&self) -> Vec<(&str, &str)> {
         KNOWN
             .iter()
@@ -341,8 +341,8 @@ impl Properties {
     }
 }
 
-/// YCSB reads its files as Latin-1; a file that is UTF-8 is read as that, and one with a byte
-/// order mark as the mark says.
+/// Decodes a file. YCSB reads its files as Latin-1. A file that is valid UTF-8 is decoded as UTF-8,
+/// and one with a byte order mark as the mark says.
 fn decode(bytes: Vec<u8>) -> String {
     let utf16 = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
         let units = bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]]));

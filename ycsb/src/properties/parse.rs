@@ -1,6 +1,6 @@
-//! The syntax of Java's `.properties` files, as `java.util.Properties` reads it.
+//! Syntax of Java's `.properties` files, as `java.util.Properties` reads it.
 
-/// One `key=value` of a file and the line (from 1) on which it begins.
+/// One `key=value` of a file and the line on which it begins, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PropertyLine {
     pub number: usize,
@@ -8,14 +8,14 @@ pub(super) struct PropertyLine {
     pub value: String,
 }
 
-/// Line with a malformed escape.
+/// Error: the line has a malformed escape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadEscape {
     pub line: usize,
 }
 
-/// Splits a file into its properties, in order. The only thing that can be wrong
-/// is a `\u` without four hexadecimal digits, or half of a surrogate pair.
+/// Splits a file into its properties, in order. The only possible fault is a `\u` without four
+/// hexadecimal digits, or with half of a surrogate pair.
 pub(super) fn parse(text: &str) -> Result<Vec<PropertyLine>, BadEscape> {
     logical_lines(text)
         .into_iter()
@@ -60,7 +60,7 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// The lines of a text that end with LF, CR or both, numbered from 1.
+/// Returns the lines of a text that end with LF, CR or both, numbered from 1.
 fn natural_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.split('\n')
         .map(|line| line.strip_suffix('\r').unwrap_or(line))
@@ -69,15 +69,15 @@ fn natural_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(|(index, line)| (index + 1, line))
 }
 
-/// The line without its last backslash, if that one continues it: an even number
-/// of backslashes is an escaped backslash or several.
+/// Returns the line without its last backslash if that continues the line. An even number of
+/// backslashes is a sequence of escaped backslashes. `None` if the line is not continued.
 fn continued(line: &str) -> Option<&str> {
     let backslashes = line.bytes().rev().take_while(|&b| b == b'\\').count();
     (backslashes % 2 == 1).then(|| &line[..line.len() - 1])
 }
 
-/// Splits at the first unescaped `=`, `:` or blank. Blanks around one `=` or `:`
-/// belong to neither side.
+/// Splits a line at the first unescaped `=`, `:` or blank. Blanks around one `=` or `:` belong to
+/// neither side.
 fn split(line: &str) -> (&str, &str) {
     let mut escaped = false;
     let end = line.char_indices().find_map(|(at, c)| {
@@ -96,7 +96,7 @@ fn unescape(raw: &str) -> Option<String> {
     if !raw.contains('\\') {
         return Some(raw.to_owned());
     }
-    // Java's characters are UTF-16 units: a pair of escapes may make one of ours.
+    // Java's characters are UTF-16 units, so a pair of escapes may form one character.
     let mut units: Vec<u16> = Vec::with_capacity(raw.len());
     let mut chars = raw.chars();
     while let Some(c) = chars.next() {

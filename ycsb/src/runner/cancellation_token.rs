@@ -1,11 +1,11 @@
-//! A flag that stops a run from outside: Ctrl-C, or a caller that has seen enough.
+//! A flag that stops a run from outside: on Ctrl-C, or when a caller has enough results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// Clones are the same flag; once raised it stays so.
+/// Flag that is shared by its clones; once raised, it stays raised.
 #[derive(Clone, Debug, Default)]
 pub struct CancellationToken(Arc<Flag>);
 
@@ -16,27 +16,27 @@ struct Flag {
 }
 
 impl CancellationToken {
-    /// A flag that is not raised.
+    /// Returns a flag that is not raised.
     pub fn new() -> Self {
         CancellationToken::default()
     }
 
-    /// Raises it.
+    /// Raises the flag.
     pub fn cancel(&self) {
         self.0.raised.store(true, Ordering::SeqCst);
         self.0.changed.notify_waiters();
     }
 
-    /// Whether it is raised. Every operation asks this: it is one load.
+    /// Whether the flag is raised. Every operation calls this; it costs one load.
     pub fn is_cancelled(&self) -> bool {
         self.0.raised.load(Ordering::SeqCst)
     }
 
-    /// Returns once it is raised.
+    /// Returns once the flag is raised.
     pub async fn cancelled(&self) {
         let changed = self.0.changed.notified();
         tokio::pin!(changed);
-        // From here on it is told, so the flag is looked at afterwards.
+        // From here on the notification is not missed, so the flag is read afterwards.
         changed.as_mut().enable();
         if !self.is_cancelled() {
             changed.await;

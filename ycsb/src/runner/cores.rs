@@ -1,5 +1,5 @@
-//! Threads of the operating system that share the work of a run. Each serves connections of
-//! its own, and keeps a book of its own: none waits for another.
+//! Threads of the operating system that share the work of a run. Each serves its own connections
+//! and keeps its own book, so that none waits for another.
 
 use std::io;
 use std::thread::{self, JoinHandle};
@@ -8,12 +8,12 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// The thread that serves a store.
+/// Thread of the operating system that serves a store.
 #[derive(Clone, Debug, Default)]
 pub struct Core {
-    /// Its number.
+    /// Number of the thread.
     pub number: usize,
-    /// Its runtime; `None`: the caller's own.
+    /// Runtime of the thread; `None`: the caller's own runtime.
     runtime: Option<Handle>,
 }
 
@@ -31,7 +31,7 @@ impl Core {
     }
 }
 
-/// All of them. They end when this is dropped, with whatever they do.
+/// All threads of a run. They end when this value is dropped, together with their tasks.
 #[derive(Debug)]
 pub struct Cores {
     cores: Vec<Core>,
@@ -39,10 +39,10 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Starts `count` threads. A single one is the caller's thread.
+    /// Starts `count` threads. If `count` is 1, the thread is that of the caller.
     ///
     /// # Errors
-    /// If the system has no thread left.
+    /// If the operating system refuses to start a thread.
     pub fn start(count: usize) -> io::Result<Cores> {
         let mut cores = Cores {
             cores: vec![Core::default()],
@@ -62,7 +62,7 @@ impl Cores {
         let thread = thread::Builder::new()
             .name(format!("ycsb-{number}"))
             .spawn(move || {
-                // It is stopped by a message, or when the sender of that message is dropped.
+                // The thread stops on a message, or when the sender of that message is dropped.
                 let _ = runtime.block_on(stopped);
             })?;
         self.threads.push((stop, thread));
@@ -73,7 +73,7 @@ impl Cores {
         Ok(())
     }
 
-    /// Returns the thread for this turn: round-robin.
+    /// Returns the thread for number `turn`: round-robin.
     pub fn round_robin(&self, turn: usize) -> &Core {
         &self.cores[turn % self.cores.len()]
     }
@@ -83,7 +83,7 @@ impl Drop for Cores {
     fn drop(&mut self) {
         for (stop, thread) in self.threads.drain(..) {
             let _ = stop.send(());
-            // A panic of a task was passed on already.
+            // A panic of a task has been passed on already.
             let _ = thread.join();
         }
     }

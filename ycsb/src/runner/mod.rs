@@ -1,17 +1,16 @@
-//! The load generator: carries out a workload against stores, and measures.
+//! The load generator: carries out a workload against stores, and measures it.
 //!
-//! Without a target rate it is a *closed loop*: every thread sends its next
-//! operation when the last one is answered. With a target rate each operation has
-//! an intended start, fixed beforehand; a thread that is late sends at once, and
-//! its latency counts from the intended start too, so that an outage is seen by
-//! all operations it would have met. ("Threads" are YCSB's word for what are
-//! tasks here: each has at most one operation in flight. The threads of the operating
-//! system are [`Cores`].)
+//! Without a target rate it is a *closed loop*: every thread sends its next operation when the last
+//! one is answered. With a target rate each operation has an intended start, fixed in advance. A
+//! thread that is late sends immediately, and the latency is also measured from the intended start.
+//! So an outage shows in all operations that it would have met. ("Threads" is YCSB's word for the
+//! tasks here: each has at most one operation in flight. The threads of the operating system are
+//! [`Cores`].)
 //!
-//! A run ends when its operations are done, its time is over, or it is stopped. The
-//! measured phase ends at that moment, whatever was answered in it. Operations in
-//! flight are waited for a little longer, and then abandoned. Every operation that was
-//! due before the end is in the [`Account`](crate::measurement::Account).
+//! A run ends when its operations are done, its time is over, or it is stopped. The measured phase
+//! ends at that moment, with or without answers. The run waits a little longer for operations in
+//! flight, and then abandons them. Every operation that was due before the end is in the
+//! [`Account`](crate::measurement::Account).
 
 mod cancellation_token;
 mod cores;
@@ -43,15 +42,15 @@ pub use outcome::{BenchmarkOutcome, Shortfall};
 pub use cancellation_token::CancellationToken;
 pub use cores::{Core, Cores};
 
-/// Time that a run that was stopped waits for the operations in flight.
+/// Time for which a run that has ended waits for the operations in flight.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Phase of a benchmark: load or run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Insert the records.
+    /// Inserts the records.
     Load,
-    /// Carry out the operations.
+    /// Carries out the operations of the workload.
     Run,
 }
 
@@ -60,45 +59,45 @@ pub enum Phase {
 pub struct RunOptions {
     /// Phase to carry out.
     pub phase: Phase,
-    /// Operations in flight at most; 0 counts as 1.
+    /// Maximum number of operations in flight; 0 is taken as 1.
     pub threads: u64,
-    /// Operations a second, of all threads together; `None`: as many as possible.
+    /// Operations a second, of all threads together; `None` means as many as possible.
     pub target: Option<f64>,
-    /// Whether a thread of the operating system keeps the times of the target rate, to
-    /// about 0.1 ms. The runtime's timers keep them to 1 ms, also in virtual time.
+    /// Whether a thread of the operating system keeps the times of the target rate, to about 0.1
+    /// ms. Otherwise the runtime's timers keep them to 1 ms, also in virtual time.
     pub precise: bool,
-    /// The run ends after this time.
+    /// Time after which the run ends; `None` means no limit.
     pub time_max: Option<Duration>,
-    /// Duration of the warm-up: operations that are due within it are not measured.
+    /// Duration of the warm-up. Operations that are due within it are not measured.
     pub warmup: Duration,
-    /// Times that are kept.
+    /// Kept times: the service time, the time from the intended start, or both.
     pub interval: Interval,
     /// Time between two calls of [`Observer::interval`].
     pub interval_every: Duration,
-    /// Time between two calls of [`Observer::refresh`]; `None`: none.
+    /// Time between two calls of [`Observer::refresh`]; `None` means that it is not called.
     pub refresh_every: Option<Duration>,
-    /// Number of times that a failed insertion of the load phase is tried again.
+    /// Maximum number of times that a failed insertion of the load phase is tried again.
     pub insert_retries: u32,
-    /// The pause before it is, give or take a fifth.
+    /// Pause before a failed insertion is tried again; it varies at random by a fifth.
     pub insert_retry_pause: Duration,
-    /// Whether the load phase goes on after an insertion that failed for good.
+    /// Whether the load phase continues after an insertion that failed for good.
     pub insert_keep_going: bool,
 }
 
-/// A store, and the site that it is reached from.
+/// A store, and the site from which its operations are sent.
 #[derive(Clone, Debug)]
 pub struct SiteStore<S> {
     /// Index of the site in the measurements.
     pub site: u8,
-    /// Number of the site, which decides what is popular if `permutation=site`.
+    /// Number of the site. It determines the popular records if `permutation=site`.
     pub site_number: u64,
-    /// The site's own replica. What another one answers is reported apart, and what has
-    /// no answer is counted against this one.
+    /// Address of the site's own replica. Answers of other replicas are reported separately. A
+    /// request without an answer is attributed to this replica.
     pub address: ReplicaName,
-    /// Whether the store chooses a replica for each operation: none is the site's own then,
-    /// and none is passed over.
+    /// Whether the store chooses a replica for each operation. Then the site has no replica of its
+    /// own, and no answer shows that a replica was passed over.
     pub routed: bool,
-    /// The thread of the operating system on which it is asked.
+    /// Thread of the operating system that sends the store's operations.
     pub core: Core,
     /// The store.
     pub store: S,
@@ -107,53 +106,53 @@ pub struct SiteStore<S> {
 /// An interval that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Tick<'a> {
-    /// When the interval began, from the start of the run.
+    /// Time from the start of the run to the start of the interval.
     pub start: Duration,
     /// Duration of the interval.
     pub length: Duration,
-    /// Operations that ended since the start of the run.
+    /// Number of operations that ended since the start of the run.
     pub done: u64,
-    /// Those of them that ended in this interval.
+    /// Number of operations that ended in this interval.
     pub done_in_interval: u64,
-    /// Operations that are left; 0 if there is no end.
+    /// Number of operations that remain; 0 if the run has no limit.
     pub todo: u64,
-    /// Histograms that were measured in it.
+    /// Histograms of the interval.
     pub measured: &'a [(SeriesKey, Histogram<u64>)],
-    /// Times that are kept.
+    /// Kept times: the service time, the time from the intended start, or both.
     pub interval: Interval,
     /// Whether the run has ended.
     pub last: bool,
 }
 
-/// The state of a run, at any moment.
+/// State of a run at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunProgress {
     /// Time since the start of the run.
     pub elapsed: Duration,
-    /// Operations that ended.
+    /// Number of operations that ended.
     pub done: u64,
-    /// Operations there are in all; 0 if there is no end.
+    /// Number of operations of the whole run; 0 if the run has no limit.
     pub all: u64,
-    /// Median latency of what was measured so far, in microseconds.
+    /// Median of the latencies so far, in microseconds.
     pub p50_us: u64,
-    /// 99th percentile of it, in microseconds.
+    /// 99th percentile of the latencies so far, in microseconds.
     pub p99_us: u64,
 }
 
-/// Looks on while a workload runs.
+/// Observer of a running workload.
 pub trait Observer {
-    /// An interval has ended. The last one ends with the run.
+    /// Handles the end of an interval. The last interval ends with the run.
     fn interval(&mut self, tick: &Tick<'_>);
-    /// It is time to show the state of the run.
+    /// Shows the state of the run.
     fn refresh(&mut self, progress: &RunProgress);
 }
 
-/// Carries out a workload, its threads spread over `stores` in turn, until its
-/// operations are done, its time is over, or `cancel` is raised. What failed is
-/// in the outcome, not an error.
+/// Carries out a workload until its operations are done, its time is over, or `cancel` is raised.
+/// Its threads are spread over `stores` in turn. Failed operations are part of the outcome, not
+/// errors.
 ///
 /// # Errors
-/// If a target rate is set and the system refuses a thread to keep the time.
+/// If a target rate is set and the system refuses to start a thread for keeping the times.
 ///
 /// # Panics
 /// If there is no store.
@@ -191,7 +190,7 @@ pub async fn run<S: KvStore>(
     }
     let mut watch = RunWatcher::new(&shared, options, operations);
     let ending = watch.until_done(&mut workers, observer, cancel).await;
-    // A thread that has no operation left is done before the phase ends; the others stop by its
+    // A thread without remaining operations is done before the phase ends; the others stop at its
     // end.
     shared.end_at(match (ending, shared.deadline) {
         (Ending::TimeOver, Some(deadline)) => deadline,
@@ -210,7 +209,8 @@ fn pacer(options: &RunOptions) -> io::Result<Option<Pacer>> {
     })
 }
 
-/// More threads than operations would be idle; 0 operations are without end.
+/// Returns the number of threads. More threads than operations would be idle. 0 operations means no
+/// limit.
 fn thread_count(requested: u64, operations: u64) -> u64 {
     match operations {
         0 => requested.max(1),
@@ -218,13 +218,13 @@ fn thread_count(requested: u64, operations: u64) -> u64 {
     }
 }
 
-/// The operations of one thread: `None` without end.
+/// Returns the number of operations of one thread; `None` if there is no limit.
 fn share(operations: u64, threads: u64, thread: u64) -> Option<u64> {
     let rest = u64::from(thread < operations % threads);
     (operations > 0).then_some(operations / threads + rest)
 }
 
-/// Waits for the operations in flight, within bounds; then they are abandoned.
+/// Waits for the operations in flight, at most for the grace time, and then abandons them.
 async fn drain(workers: &mut JoinSet<()>, shared: &RunState) {
     let _ = timeout(GRACE, join_all(workers)).await;
     shared.abandon.cancel();

@@ -8,33 +8,33 @@ use crate::measurement::{Account, Availability, Measurements};
 /// Results of a run.
 #[derive(Clone, Debug)]
 pub struct BenchmarkOutcome {
-    /// Everything measured.
+    /// Measurements of the whole run.
     pub measurements: Measurements,
     /// Outcome of every operation that was due in the measured phase.
     pub account: Account,
     /// Times at which sites were answered, and the replicas that answered.
     pub availability: Availability,
-    /// Whether it was stopped from outside.
+    /// Whether the run was stopped from outside.
     pub cancelled: bool,
     /// Whether an insertion of the load phase failed, which ended the phase.
     pub load_failed: bool,
-    /// Why the first operation that failed did, on one of the threads.
+    /// Failure of the first operation that failed, on one of the threads.
     pub failure: Option<String>,
 }
 
-/// Shortfall of a run.
+/// Way in which a run missed its goal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shortfall {
-    /// The measured phase had no operations that were due.
+    /// No operation was due in the measured phase.
     NothingMeasured,
-    /// No operation did what was asked.
+    /// No operation succeeded.
     NothingSucceeded {
-        /// Operations that were due.
+        /// Number of operations that were due.
         intended: u64,
     },
     /// An insertion of the load phase failed, which ended the phase.
     LoadFailed {
-        /// Records that were inserted.
+        /// Number of records that were inserted.
         inserted: u64,
     },
     /// The target rate was missed.
@@ -73,7 +73,7 @@ impl fmt::Display for Shortfall {
 }
 
 impl BenchmarkOutcome {
-    /// Outcome of a run that has ended.
+    /// Returns the outcome of a run that has ended.
     pub(super) fn new(shared: &RunState, cancelled: bool) -> Self {
         let book = shared.whole();
         let length = shared.end().map_or_else(Default::default, |end| {
@@ -92,7 +92,7 @@ impl BenchmarkOutcome {
         }
     }
 
-    /// Returns its worst shortfall; `None` if it did what was asked.
+    /// Returns the worst shortfall of the run; `None` if it has none.
     pub fn shortfall(&self) -> Option<Shortfall> {
         let account = &self.account;
         let (intended, inserted) = (account.intended(), account.succeeded);

@@ -1,8 +1,8 @@
-//! When operations are due under a target rate, and how to wait for it.
+//! Times at which operations are due under a target rate, and waiting for these times.
 //!
-//! The runtime's timers are as coarse as a millisecond, which would be added to
-//! every latency that counts from the intended start. So one thread of the
-//! operating system does the waiting, to about a tenth of a millisecond.
+//! The runtime's timers have a resolution of a millisecond, which would be added to every latency
+//! from the intended start. So one thread of the operating system does the waiting, to about a
+//! tenth of a millisecond.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// The schedule of one of several threads that share a target rate.
+/// Schedule of one of several threads that share a target rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Schedule {
     first_s: f64,
@@ -21,8 +21,8 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of `thread` out of `threads` at `rate` operations a second in
-    /// all. The threads take turns, so that the load is even.
+    /// Creates the schedule of thread number `thread` of `threads`, at `rate` operations a second
+    /// for all together. The threads take turns, so that the load is even.
     pub fn new(rate: f64, threads: u64, thread: u64) -> Self {
         Schedule {
             first_s: thread as f64 / rate,
@@ -30,17 +30,18 @@ impl Schedule {
         }
     }
 
-    /// When operation number `n` of this thread is due, from the start of the run.
+    /// Returns the time at which operation number `n` of this thread is due, from the start of the
+    /// run.
     pub fn due(&self, n: u64) -> Duration {
         let due_s = self.first_s + self.period_s * n as f64;
         Duration::try_from_secs_f64(due_s).unwrap_or(Duration::MAX)
     }
 
-    /// Number of operations of this thread that are due before `time`.
+    /// Returns the number of operations of this thread that are due before `time`.
     pub fn due_before(&self, time: Duration) -> u64 {
         let periods = (time.as_secs_f64() - self.first_s) / self.period_s;
         let mut count = periods.ceil().max(0.0) as u64;
-        // Rounding may be off by one: `due` is what counts.
+        // Rounding may be off by one; `due` is authoritative.
         while count > 0 && self.due(count - 1) >= time {
             count -= 1;
         }
@@ -51,27 +52,27 @@ impl Schedule {
     }
 }
 
-/// A request to be woken.
+/// Request of a task to be woken at a time.
 #[derive(Debug)]
 pub(super) struct WakeRequest {
     at: std::time::Instant,
     waiter: oneshot::Sender<()>,
 }
 
-/// An alarm clock.
+/// An alarm clock for tasks.
 #[derive(Clone, Debug)]
 pub(super) enum Pacer {
-    /// Precise. Its thread ends when the last clone is gone.
+    /// Precise clock. Its thread ends when the last clone is dropped.
     Thread(Sender<WakeRequest>),
-    /// The runtime's timers: coarse, and able to keep virtual time.
+    /// The runtime's timers, which are coarse but can keep virtual time.
     Runtime,
 }
 
 impl Pacer {
-    /// A precise one.
+    /// Starts a precise clock.
     ///
     /// # Errors
-    /// If the system has no thread left.
+    /// If the operating system refuses to start a thread.
     pub fn start() -> io::Result<Self> {
         let (sender, requests) = channel();
         thread::Builder::new()
@@ -80,7 +81,7 @@ impl Pacer {
         Ok(Pacer::Thread(sender))
     }
 
-    /// Returns at `at`, at once if that has passed.
+    /// Returns at `at`, or immediately if that has passed.
     pub async fn sleep_until(&self, at: Instant) {
         if at <= Instant::now() {
             return;
@@ -90,7 +91,7 @@ impl Pacer {
         };
         let (waiter, woken) = oneshot::channel();
         let at = at.into_std();
-        // The thread ends only when all senders are gone, and this is one.
+        // The thread ends only when all senders are dropped, and this is one of them.
         if thread.send(WakeRequest { at, waiter }).is_ok() {
             let _ = woken.await;
         }
@@ -98,13 +99,13 @@ impl Pacer {
 }
 
 fn serve(requests: &Receiver<WakeRequest>) {
-    // By time, then by arrival: two may be due at the same moment.
+    // Sorted by time, then by arrival, since two requests may be due at the same moment.
     let mut waiting: BTreeMap<(std::time::Instant, u64), oneshot::Sender<()>> = BTreeMap::new();
     let mut arrivals = 0;
     loop {
         let now = std::time::Instant::now();
         while let Some(first) = waiting.first_entry().filter(|first| first.key().0 <= now) {
-            // A waiter that is gone no longer wants to be woken.
+            // A waiter that was dropped no longer needs to be woken.
             let _ = first.remove().send(());
         }
         let request = match waiting.keys().next() {
@@ -128,7 +129,8 @@ mod tests {
 
     #[test]
     fn threads_take_turns_at_the_target_rate() {
-        // 100 a second by 4 threads: every thread 25 a second, 10 ms apart.
+        // 100 operations a second by 4 threads: each thread has 25 a second, and the threads are 10
+        // ms apart.
         let due = |thread, n| Schedule::new(100.0, 4, thread).due(n).as_millis();
         assert_eq!(
             [due(0, 0), due(1, 0), due(2, 0), due(3, 0), due(0, 1)],

@@ -1,4 +1,4 @@
-//! State that the threads of a run share: its clock, its end, and the books that they keep.
+//! State that the threads of a run share: its clock, its end, and their books.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,38 +13,38 @@ pub(super) struct RunState {
     /// Number of threads.
     pub threads: u64,
     pub start: Instant,
-    /// When the measured phase begins.
+    /// Start of the measured phase.
     pub measured_from: Instant,
-    /// No operation is due, or sent, from then on.
+    /// Time from which no operation is due or sent; `None`: no limit.
     pub deadline: Option<Instant>,
-    /// When the last operation of the run is due; `None`: without end or target.
+    /// Time at which the last operation of the run is due; `None`: there is no limit or no target.
     pub last_due: Option<Instant>,
-    /// One of each thread of the operating system.
+    /// One book for each thread of the operating system.
     books: Vec<Mutex<Book>>,
     availability: Mutex<Availability>,
-    /// Operations that ended, those of the warm-up included.
+    /// Number of operations that ended, including those of the warm-up.
     pub done: AtomicU64,
     end: OnceLock<Instant>,
     /// Raised when no further operation may start.
     pub stop: CancellationToken,
-    /// Raised when nobody waits any longer for what has no answer.
+    /// Raised when operations without an answer are no longer awaited.
     pub abandon: CancellationToken,
 }
 
-/// Measurements and counts that are kept of a run.
+/// Measurements and counts that one thread of the operating system keeps.
 #[derive(Clone)]
 pub(super) struct Book {
     pub measurements: Measurements,
     pub account: Account,
-    /// An insertion of the load phase failed, which ended the phase.
+    /// Whether an insertion of the load phase failed, which ended the phase.
     pub load_failed: bool,
-    /// Why the first operation that failed did.
+    /// Failure of the first operation that failed.
     pub failure: Option<String>,
 }
 
 impl RunState {
-    /// For a run that begins now, of so many operations (0: without end), on so many threads
-    /// of the operating system.
+    /// Creates the state of a run that begins now, with `operations` operations (0: no limit) on
+    /// `cores` threads of the operating system.
     pub fn new(options: &RunOptions, operations: u64, cores: usize) -> Self {
         let start = Instant::now();
         let after = |time| start.checked_add(time);
@@ -78,22 +78,23 @@ impl RunState {
         }
     }
 
-    /// The book of a thread of the operating system.
+    /// Returns the book of a thread of the operating system.
     pub fn book(&self, core: usize) -> MutexGuard<'_, Book> {
         lock(&self.books[core])
     }
 
-    /// All of them.
+    /// Returns the books of all threads.
     pub fn books(&self) -> impl Iterator<Item = MutexGuard<'_, Book>> {
         self.books.iter().map(lock)
     }
 
-    /// Answers by site and by replica. It is one for all: gaps end with any thread's answer.
+    /// Returns the record of answers by site and by replica. All threads share one record, because
+    /// an answer of any thread ends a gap.
     pub fn availability(&self) -> MutexGuard<'_, Availability> {
         lock(&self.availability)
     }
 
-    /// Everything that was written down, as one book.
+    /// Returns the sum of all books.
     pub fn whole(&self) -> Book {
         let mut books = self.books();
         let mut whole = books.next().expect("a run has a thread").clone();
@@ -106,13 +107,13 @@ impl RunState {
         whole
     }
 
-    /// Ends the measured phase at `at`, unless it has ended: nothing more is sent.
+    /// Ends the measured phase at `at`, unless it has ended already. From then on nothing is sent.
     pub fn end_at(&self, at: Instant) {
         self.end.get_or_init(|| at);
         self.stop.cancel();
     }
 
-    /// When the measured phase ended, if it has.
+    /// Returns the time at which the measured phase ended; `None` if it has not.
     pub fn end(&self) -> Option<Instant> {
         self.end.get().copied()
     }
@@ -125,13 +126,13 @@ impl RunState {
         !self.stop.is_cancelled()
     }
 
-    /// Time since the start of the run.
+    /// Returns the time from the start of the run to `at`.
     pub fn since_start(&self, at: Instant) -> Duration {
         at.saturating_duration_since(self.start)
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Ignores poisoning: a panic in a thread is passed on, so nothing is reported.
+    // Ignores poisoning: a panic of a thread is passed on, so nothing is reported afterwards.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,16 +14,16 @@ use crate::sample::OpKind;
 /// A time that no run reaches.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Why a run ended.
+/// Reason why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// Every thread is done.
     Done,
     /// No further operation may start.
     Stopped,
-    /// Its time is over.
+    /// The time of the run is over.
     TimeOver,
-    /// It was stopped from outside.
+    /// The run was stopped from outside.
     Cancelled,
 }
 
@@ -47,7 +47,7 @@ impl<'a> RunWatcher<'a> {
         }
     }
 
-    /// Until all threads are done or have to stop.
+    /// Waits until all threads are done or have to stop.
     pub async fn until_done(
         &mut self,
         workers: &mut JoinSet<()>,
@@ -60,7 +60,8 @@ impl<'a> RunWatcher<'a> {
         let time_over = sleep_until(self.shared.deadline.unwrap_or(forever));
         tokio::pin!(time_over);
         loop {
-            // The end comes before an interval that ends with it, which would be empty.
+            // The end of the run comes before an interval that ends at the same moment and would be
+            // empty.
             tokio::select! {
                 biased;
                 joined = workers.join_next() => match joined {
@@ -83,7 +84,7 @@ impl<'a> RunWatcher<'a> {
         timer
     }
 
-    /// The last interval ends with the run. What came after it belongs to it too.
+    /// Ends the last interval together with the run. Events after the run's end are included in it.
     pub fn end_last_interval(&mut self, observer: &mut dyn Observer) {
         let end = self.shared.end().unwrap_or_else(Instant::now);
         self.end_interval(observer, end, true);

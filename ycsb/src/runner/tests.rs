@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard};
 
 mod outage;
 
-/// A store in memory that can fail, stall, and forget.
+/// Store in memory that can fail, stall, and lose records.
 #[derive(Clone, Default)]
 struct Memory(Arc<Mutex<State>>);
 
@@ -23,7 +23,7 @@ struct State {
     operations: Vec<Op>,
     /// Whether every read fails.
     reads_fail: bool,
-    /// Every how many operations one fails; 0: none.
+    /// One of this many operations fails; 0: none.
     fail_every: usize,
     stalled: bool,
     in_flight: u64,
@@ -59,7 +59,7 @@ impl KvStore for Memory {
     }
 }
 
-/// Answer of a replica "here".
+/// Returns an answer of a replica "here".
 fn answered(reply: RawReply) -> Answer {
     Answer {
         result: Ok(reply),
@@ -68,7 +68,7 @@ fn answered(reply: RawReply) -> Answer {
     }
 }
 
-/// Answer when a replica "here" does not answer.
+/// Returns the outcome of a request that the replica "here" did not answer.
 fn unanswered(returned: ReturnCode) -> Answer {
     Answer {
         result: Err(OpFailure {
@@ -329,7 +329,7 @@ async fn a_read_modify_write_updates_whatever_the_read_returned() {
     assert_eq!(done(&outcome, OpKind::Update), 400);
     let partial = |op: &&Op| matches!(op, Op::PutFields(_));
     assert_eq!(store.state().operations.iter().filter(partial).count(), 400);
-    // As a whole it failed, as its read did.
+    // The read-modify-write failed as a whole, because its read failed.
     assert_eq!(failed(OpKind::ReadModifyWrite), 400);
     assert_eq!(
         (outcome.account.succeeded, outcome.account.failed),
@@ -439,7 +439,7 @@ async fn a_target_rate_is_kept_and_measured_from_the_intended_start() {
         ..options(Phase::Run)
     };
     let (outcome, _) = go(&store, &workload, &paced).await;
-    // The hundredth operation is due 99 ms after the start, never before.
+    // The hundredth operation is due 99 ms after the start, never earlier.
     assert!(
         outcome.account.runtime >= Duration::from_millis(99),
         "{:?}",
@@ -489,7 +489,7 @@ async fn a_stopped_run_reports_what_it_has() {
     assert_eq!(outcome.account.intended(), outcome.account.abandoned);
 }
 
-/// A store that answers without ever waiting, and stops the run after some operations.
+/// Store that answers without waiting, and stops the run after some operations.
 #[derive(Clone, Default)]
 struct Immediate {
     executed: Arc<AtomicU64>,

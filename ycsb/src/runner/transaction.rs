@@ -1,6 +1,5 @@
-//! One operation of the workload, carried out: what is sent, and how the answers
-//! are judged. Times are taken around each request; work on the answer is not part
-//! of them.
+//! Carrying out one operation of the workload: sending requests and judging their answers. Times
+//! are taken around each request; processing of the answer is not included.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use crate::sample::OpKind;
 use crate::store::KvStore;
 use crate::workload::{CoreWorkload, Integrity, WorkloadOperation, WritePayload};
 
-/// One thing to be measured.
+/// One measured step of an operation: a request, or a whole read-modify-write.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Step {
     pub kind: OpKind,
@@ -25,7 +24,7 @@ pub(super) struct Step {
     pub silent: Vec<ReplicaName>,
 }
 
-/// Something that has no answer yet.
+/// A step that has no answer yet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PendingStep {
     pub kind: OpKind,
@@ -39,19 +38,19 @@ impl PendingStep {
     }
 }
 
-/// Measurements of an operation. A read-modify-write counts as a read, as an update and as
-/// itself. A caller that abandons an operation finds here how far it came.
+/// Measurements of an operation. A read-modify-write is measured as a read, as an update and as
+/// itself. If a caller abandons an operation, this shows how far the operation came.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub steps: Vec<Step>,
-    /// The read-modify-write that is under way.
+    /// Read-modify-write that is under way.
     whole: Option<PendingStep>,
-    /// The request that is under way.
+    /// Request that is under way.
     request: Option<PendingStep>,
     pub check: Option<(ReturnCode, Duration)>,
-    /// Records that a scan found, and how long it took.
+    /// Number of records that a scan found, and its duration.
     pub scanned: Option<(u32, Duration)>,
-    /// Why the last request that failed has no result.
+    /// Reason why the last request that failed has no result.
     pub failure: Option<String>,
 }
 
@@ -61,12 +60,12 @@ impl Transaction {
         [self.request, self.whole].into_iter().flatten()
     }
 
-    /// Whether there is no answer yet.
+    /// Whether a step has no answer yet.
     pub fn is_pending(&self) -> bool {
         self.pending().next().is_some()
     }
 
-    /// Whether the operation ended, and did what was asked.
+    /// Whether the operation ended, and succeeded.
     pub fn succeeded(&self) -> bool {
         let last = self.steps.last();
         !self.is_pending() && last.is_some_and(|step| step.returned == ReturnCode::Ok)
@@ -112,7 +111,7 @@ async fn read<S: KvStore>(
     }
 }
 
-/// Does with what was read what YCSB and its bindings do.
+/// Processes the result of a read as YCSB and its bindings do.
 fn examine(
     workload: &CoreWorkload,
     operation: &WorkloadOperation,
@@ -138,8 +137,8 @@ async fn scan<S: KvStore>(store: &S, operation: &WorkloadOperation, transaction:
     }
 }
 
-/// As in YCSB, the update is made whatever the read returned, and a check comes after
-/// it, so that it is not part of the time.
+/// Carries out a read-modify-write. As in YCSB, the update follows any result of the read. The
+/// check comes after the update, so that its time is not included.
 async fn read_modify_write<S: KvStore>(
     store: &S,
     workload: &CoreWorkload,
@@ -157,7 +156,7 @@ async fn read_modify_write<S: KvStore>(
         };
         let whole = Step {
             kind: OpKind::ReadModifyWrite,
-            // As the read was served: the path of a write is always the same.
+            // The path of the read, since the path of a write is always the same.
             path: read.path,
             returned,
             started: read.started,
@@ -185,7 +184,7 @@ async fn write<S: KvStore>(
     request(store, kind, op, transaction).await;
 }
 
-/// Sends one request; the result, if there is one.
+/// Sends one request and returns its result, if there is one.
 async fn request<S: KvStore>(
     store: &S,
     kind: OpKind,

@@ -1,5 +1,5 @@
-//! One thread of a run: one operation after another, each measured. At the end of the
-//! run it accounts for what it left undone.
+//! One thread of a run: it carries out one operation after another and measures each. At the end of
+//! the run it accounts for the operations that it did not carry out.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -18,14 +18,14 @@ use crate::sample::OpKind;
 use crate::store::KvStore;
 use crate::workload::{CoreWorkload, ThreadWorkload, WorkloadOperation};
 
-/// Maximum number of operations that all threads together never sent and that are counted one
-/// by one, each with a kind of its own. If there are more, several are counted at a time.
+/// Maximum number of never-sent operations of all threads together that are counted one by one,
+/// each with a kind of its own. If there are more, several are counted with one kind.
 const NEVER_SENT_DRAWS: u64 = 1_000_000;
 
 pub(super) struct Worker<S> {
     pub thread: u64,
     pub threads: u64,
-    /// Number of operations that it carries out; `None` without end.
+    /// Number of operations that the thread carries out; `None` means no limit.
     pub operations: Option<u64>,
     pub workload: CoreWorkload,
     pub store: SiteStore<S>,
@@ -46,8 +46,8 @@ impl<S: KvStore> Worker<S> {
         self.shared.availability().left(self.store.site, end);
     }
 
-    /// Carries out operations until there is none left or the run ends. Returns how many
-    /// were sent.
+    /// Carries out operations until none is left or the run ends. Returns the number of operations
+    /// sent.
     async fn issue(&self, stream: &mut ThreadWorkload) -> u64 {
         let abandon = self.shared.abandon.cancelled();
         tokio::pin!(abandon);
@@ -56,7 +56,7 @@ impl<S: KvStore> Worker<S> {
             let Some(due) = self.wait_until_due(issued).await else {
                 break;
             };
-            // A store that answers at once must not keep the run from noticing its end.
+            // If a store answers immediately, the run must still notice its end.
             tokio::task::coop::consume_budget().await;
             let Some(operation) = self.next_operation(stream) else {
                 break;
@@ -90,8 +90,8 @@ impl<S: KvStore> Worker<S> {
         Some(Schedule::new(rate, self.threads, self.thread))
     }
 
-    /// Waits for the intended start of an operation and returns it; without a
-    /// target it is now. `None` if the run ends before it could be sent.
+    /// Waits for the intended start of an operation and returns it; without a target the intended
+    /// start is now. Returns `None` if the run ends before the operation can be sent.
     async fn wait_until_due(&self, number: u64) -> Option<Instant> {
         let due = match (self.schedule(), &self.pacer) {
             (Some(schedule), Some(pacer)) => {
@@ -129,8 +129,9 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Looks now and then whether a record that is to be inserted is there already. An
-    /// insertion overwrites it, as in YCSB, and nobody would notice. This is not measured.
+    /// Checks, for some insertions only, whether the record exists already. As in YCSB, an
+    /// insertion overwrites an existing record, which would not be noticed. The check is not
+    /// measured.
     async fn probe(&self, operation: &WorkloadOperation) {
         if !self.workload.is_probed(operation.record) {
             return;
@@ -146,8 +147,8 @@ impl<S: KvStore> Worker<S> {
         account.overwrote += u64::from(matches!(found, Some(outcome::Result::Value(_))));
     }
 
-    /// Tries a failed insertion of the load phase again, as often as asked. If it fails
-    /// for good, so does the phase, unless it is to keep going.
+    /// Tries a failed insertion of the load phase again, up to the maximum number of times. If it
+    /// fails for good, the phase ends, unless the options tell it to continue.
     async fn insert_again(
         &self,
         operation: &WorkloadOperation,
@@ -173,8 +174,8 @@ impl<S: KvStore> Worker<S> {
             .mul_f64(0.8 + 0.4 * random.unit())
     }
 
-    /// Records what came of an operation that was due at `due`. `late`: it was sent after
-    /// the last operation of the run was due.
+    /// Records the outcome of an operation that was due at `due`. `late` states that it was sent
+    /// after the last operation of the run was due.
     fn record(&self, transaction: &Transaction, due: Instant, late: bool) {
         let end = self.shared.end();
         let mut availability = self.shared.availability();
@@ -205,8 +206,8 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Notes the replica that answered, and when. An answer after the end of the run closes no
-    /// gap earlier.
+    /// Records the replica that answered, and the time. An answer after the end of the run is
+    /// entered at the end.
     fn note_answer(&self, seen: &mut Availability, step: &Step, end: Option<Instant>) {
         let site = self.store.site;
         let ended = self
@@ -220,7 +221,7 @@ impl<S: KvStore> Worker<S> {
         for replica in &step.silent {
             seen.unanswered(replica, sent);
         }
-        // The parts of a read-modify-write are counted, and not the whole once more.
+        // The parts of a read-modify-write are entered, so the whole must not be entered again.
         if let Some(replica) = step
             .from
             .as_ref()
@@ -233,7 +234,7 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Whether it is another replica than the site's own.
+    /// Whether `replica` is another replica than the site's own.
     fn is_away(&self, replica: &ReplicaName) -> bool {
         !self.store.routed && *replica != self.store.address
     }
@@ -289,8 +290,8 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Accounts for the operations that were due before `end` and not sent. Without a
-    /// target there are none: a closed loop sends when it is answered.
+    /// Accounts for the operations that were due before `end` and not sent. Without a target there
+    /// are none, because a closed loop sends an operation only after an answer.
     fn never_sent(&self, issued: u64, end: Instant, stream: &mut ThreadWorkload) {
         let Some(schedule) = self.schedule() else {
             return;
@@ -310,8 +311,8 @@ impl<S: KvStore> Worker<S> {
         }
     }
 
-    /// Counts `count` operations that were never sent, of a kind that is drawn as the workload
-    /// would have done.
+    /// Adds `count` operations that were never sent. Their kind is drawn as the workload would have
+    /// drawn it.
     fn count_never_sent(&self, stream: &mut ThreadWorkload, waited: Duration, count: u64) {
         let kind = match self.options.phase {
             Phase::Load => Some(OpKind::Insert),
@@ -334,7 +335,7 @@ impl<S: KvStore> Worker<S> {
     }
 }
 
-/// As what an operation is measured.
+/// Returns the kinds under which an operation is measured.
 fn parts(kind: OpKind) -> &'static [OpKind] {
     match kind {
         OpKind::Read => &[OpKind::Read],

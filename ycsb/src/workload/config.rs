@@ -1,4 +1,4 @@
-//! Configuration of a core workload, read from its properties and checked: a workload that
+//! Configuration of a core workload, read from its properties and checked, so that a workload that
 //! starts can run to its end.
 
 use leasehold_wire::{SCAN_ENTRIES_MAX, VALUE_BYTES_MAX};
@@ -7,7 +7,7 @@ use crate::generator::{Discrete, LengthHistogram, Uniform, ZIPFIAN_CONSTANT, Zip
 use crate::properties::{Properties, PropertyError};
 use crate::sample::OpKind;
 
-/// Distribution of lengths: of fields and of scans.
+/// Distribution of the lengths of fields or of scans.
 #[derive(Clone, Debug)]
 pub(super) enum Length {
     Constant(u64),
@@ -16,7 +16,7 @@ pub(super) enum Length {
     Histogram(LengthHistogram),
 }
 
-/// By which law records are asked for.
+/// Distribution by which records are chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Distribution {
     Uniform,
@@ -28,8 +28,8 @@ pub(super) enum Distribution {
     Sequential,
 }
 
-/// Part of the insertions of a run that is this load generator's: one of every `of`, beginning
-/// with number `number` from 0 on.
+/// This load generator's part of a run's insertions: one of every `of`, beginning with number
+/// `number`, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
     number: u64,
@@ -37,7 +37,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The record that is inserted as the `index`th of this part.
+    /// Returns the record that is inserted as the `index`th of this part.
     pub fn nth(self, index: u64) -> u64 {
         index.saturating_mul(self.of).saturating_add(self.number)
     }
@@ -148,7 +148,7 @@ fn insertions(properties: &Properties, records: u64) -> Result<(u64, u64), Prope
     Ok((start, count.unwrap_or(rest)))
 }
 
-/// The generator of field lengths, and the longest length it gives.
+/// Returns the generator of field lengths, and the longest length that it draws.
 fn field_length(properties: &Properties) -> Result<(Length, u64), PropertyError> {
     let expected = "a number of bytes from 0 to 1048576";
     let in_bounds = |n: &u64| *n <= VALUE_BYTES_MAX as u64;
@@ -191,7 +191,7 @@ fn histogram(properties: &Properties) -> Result<LengthHistogram, PropertyError> 
     })
 }
 
-/// The names of the fields, once it is clear that the longest record fits into a value.
+/// Returns the names of the fields. Checks that the longest record fits into a value.
 fn field_names(properties: &Properties, longest: u64) -> Result<Vec<String>, PropertyError> {
     let prefix = properties.get("fieldnameprefix").unwrap_or_default();
     let overhead = prefix.len() as u64 + 20 + 16;
@@ -255,7 +255,8 @@ fn distribution(properties: &Properties) -> Result<Distribution, PropertyError> 
     })
 }
 
-/// A permutation makes sense where popularity is by record, not by age or order.
+/// Reads `permutation`. A permutation makes sense if popularity depends on the record, not on its
+/// age or on an order.
 fn order_by_site(
     properties: &Properties,
     distribution: Distribution,

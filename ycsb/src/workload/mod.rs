@@ -1,6 +1,6 @@
-//! YCSB's core workload: an endless, seeded stream of operations for each thread
-//! of a run. Pure: it names keys and builds values, and knows nothing of stores
-//! or of time. What the threads share is which records have been inserted.
+//! YCSB's core workload: an endless, seeded stream of operations for each thread of a run. It is
+//! pure: it names keys and builds values, and does not depend on stores or on time. The threads
+//! share only the knowledge of the records that have been inserted.
 
 mod config;
 mod record;
@@ -25,35 +25,35 @@ use config::{Config, Distribution, Length};
 pub struct WorkloadOperation {
     /// Kind of the operation.
     pub kind: OpKind,
-    /// The number of the record; acknowledge it if it was inserted.
+    /// Number of the record. If the operation inserts it, the caller must acknowledge it.
     pub record: u64,
-    /// The key of the record, for a scan the first key.
+    /// Key of the record; for a scan, the first key.
     pub key: Bytes,
-    /// Number of records that a scan reads; 0 for everything else.
+    /// Number of records that a scan reads; 0 for other operations.
     pub scan_length: u32,
-    /// The one field to keep of what is read; `None`: all.
+    /// The only field to keep of a record that is read; `None` means all fields.
     pub read_field: Option<u32>,
-    /// Data that an update, insertion or read-modify-write writes.
+    /// Data that an update, insertion or read-modify-write writes; `None` for other operations.
     pub write: Option<WritePayload>,
 }
 
 /// Data to write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WritePayload {
-    /// All fields: the encoded record replaces what is there.
+    /// All fields: the encoded record replaces the stored one.
     Record(Bytes),
-    /// One field of several: the others stay.
+    /// One of several fields; the other fields are kept.
     Field(Field),
 }
 
 /// Result of the check of a record that was read (`dataintegrity=true`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Integrity {
-    /// The record holds what was written.
+    /// The record holds exactly the data that was written.
     Intact,
-    /// Something else.
+    /// The record holds other data.
     Damaged,
-    /// Nothing.
+    /// There is no record.
     Empty,
 }
 
@@ -71,12 +71,12 @@ struct SharedCounters {
     sequential: Sequential,
 }
 
-/// First steps of the random streams' paths: each purpose has its own.
+/// First element of a random stream's path, one for each purpose.
 const STREAM_RUN: u64 = 3;
 const STREAM_LOAD: u64 = 4;
 
 impl CoreWorkload {
-    /// The workload that the properties describe.
+    /// Creates the workload that the properties describe.
     ///
     /// # Errors
     /// If a property is missing, does not parse, or contradicts another.
@@ -93,23 +93,23 @@ impl CoreWorkload {
         })
     }
 
-    /// The number of operations of a run; 0 means without end.
+    /// Returns the number of operations of a run; 0 means no limit.
     pub fn operation_count(&self) -> u64 {
         self.config.operations
     }
 
-    /// The number of records that the load phase of this process inserts.
+    /// Returns the number of records that the load phase of this process inserts.
     pub fn insert_count(&self) -> u64 {
         self.config.insert_count
     }
 
-    /// Whether the workload checks what it reads.
+    /// Whether the workload checks the records that it reads.
     pub fn verifies(&self) -> bool {
         self.config.verify
     }
 
-    /// The stream of operations of thread number `thread` at site number `site`.
-    /// The site decides what is popular, if `permutation=site`.
+    /// Returns the stream of operations of thread number `thread` at site number `site`. The site
+    /// determines the popular records if `permutation=site`.
     pub fn thread(&self, site: u64, thread: u64) -> ThreadWorkload {
         let config = &self.config;
         let order = config
@@ -124,8 +124,8 @@ impl CoreWorkload {
         }
     }
 
-    /// Notes that an insertion was answered, with success or not: from now on its
-    /// record may be asked for.
+    /// Records that an insertion was answered, successfully or not. From now on its record may be
+    /// read.
     ///
     /// # Errors
     /// If too many insertions are waiting behind an unanswered one.
@@ -133,14 +133,14 @@ impl CoreWorkload {
         self.shared.inserted.acknowledge(record)
     }
 
-    /// Returns true if a run must look whether a record that it inserts is there already: for the
-    /// first, second, fourth, eighth ... of its insertions.
+    /// Returns true if the run must check, before it inserts the record, whether it exists already.
+    /// This holds for the first, second, fourth, eighth ... of the run's insertions.
     pub fn is_probed(&self, record: u64) -> bool {
         let inserted = record.checked_sub(self.config.records);
         inserted.is_some_and(|index| (index + 1).is_power_of_two())
     }
 
-    /// Checks a stored record; `None` stands for a key that is not there.
+    /// Checks a stored record; a `value` of `None` means that the key does not exist.
     pub fn verify(&self, key: &[u8], value: Option<&Bytes>) -> Integrity {
         let Some(value) = value else {
             return Integrity::Empty;
@@ -159,8 +159,8 @@ impl CoreWorkload {
         }
     }
 
-    /// The value of the one field that an operation asked for: it is cut out here,
-    /// since a record is stored and read whole. `None` if it is not there.
+    /// Returns the value of the one field that an operation reads; `None` if the record does not
+    /// have it. The field is extracted here, since a record is stored and read whole.
     pub fn project(&self, value: &Bytes, field: u32) -> Option<Bytes> {
         let name = self.config.field_names.get(field as usize)?.as_bytes();
         let record = Record::decode(value.clone()).ok()?;
@@ -171,15 +171,15 @@ impl CoreWorkload {
     fn expected_value(&self, key: &[u8], field: &str) -> Bytes {
         match self.config.field_length {
             Length::Constant(length) => record::expected_value(key, field, length),
-            // Refused when the configuration was read.
+            // Other lengths were refused when the configuration was read.
             _ => unreachable!("fields have a constant length where data integrity is checked"),
         }
     }
 }
 
 impl Config {
-    /// The key of a record by its number. Records beyond the first ones are those that this
-    /// load generator has inserted, of which it counts its own part.
+    /// Returns the key of a record by its number. Numbers beyond the initial records belong to
+    /// records that this load generator has inserted; they are numbered within its own part.
     fn key(&self, record: u64) -> Bytes {
         let record = match record.checked_sub(self.records) {
             None => record,
@@ -189,7 +189,7 @@ impl Config {
     }
 }
 
-/// The operations of one thread.
+/// Stream of the operations of one thread.
 #[derive(Clone, Debug)]
 pub struct ThreadWorkload {
     workload: CoreWorkload,
@@ -200,7 +200,7 @@ pub struct ThreadWorkload {
 }
 
 impl ThreadWorkload {
-    /// The next operation of the run phase; `None` if every proportion is zero.
+    /// Returns the next operation of the run phase; `None` if every proportion is zero.
     #[allow(clippy::should_implement_trait, reason = "it is an endless stream")]
     pub fn next(&mut self) -> Option<WorkloadOperation> {
         let kind = self.workload.config.kinds.draw(&mut self.random)?;
@@ -211,23 +211,24 @@ impl ThreadWorkload {
         Some(self.operation(kind, record))
     }
 
-    /// The kind of an operation that is not to be made; `None` if every proportion is
-    /// zero.
+    /// Returns the kind of the next operation, for an operation that is not carried out; `None` if
+    /// every proportion is zero.
     pub fn next_kind(&mut self) -> Option<OpKind> {
         self.workload.config.kinds.draw(&mut self.random)
     }
 
-    /// The next insertion of the load phase. The caller counts them.
+    /// Returns the next insertion of the load phase. The caller limits the number of insertions.
     pub fn next_load(&mut self) -> WorkloadOperation {
         let record = self.workload.shared.load.take();
-        // Loading draws from its own stream: a run is the same with and without.
+        // Loading draws from its own stream, so that the run phase is the same with and without
+        // loading.
         std::mem::swap(&mut self.random, &mut self.load_random);
         let operation = self.operation(OpKind::Insert, record);
         std::mem::swap(&mut self.random, &mut self.load_random);
         operation
     }
 
-    /// The source of chance of the load phase, for what else is random in it.
+    /// Returns the source of randomness of the load phase, for other random choices in it.
     pub(crate) fn random(&mut self) -> &mut Random {
         &mut self.load_random
     }
@@ -258,14 +259,14 @@ impl ThreadWorkload {
         }
     }
 
-    /// A record that has been inserted.
+    /// Draws a record that has been inserted.
     fn existing_record(&mut self) -> u64 {
         let shared = &self.workload.shared;
         let drawn = self.chooser.draw(shared, &mut self.random);
         self.reorder(drawn)
     }
 
-    /// Applies the site's order to the records there were at the start.
+    /// Applies the site's order of popularity to the records that existed at the start.
     fn reorder(&self, record: u64) -> u64 {
         let first = self.workload.config.insert_start;
         match &self.order {
@@ -316,11 +317,11 @@ fn draw(length: &Length, random: &mut Random) -> u64 {
     }
 }
 
-/// Most records that the zipfian distribution keeps free for insertions, for each record
-/// there is: at least one draw in about a hundred then finds a record.
+/// Maximum number of expected insertions for which the zipfian distribution reserves ranks, per
+/// existing record. At least one draw in about a hundred then finds a record.
 const EXPECTED_PER_RECORD_MAX: u64 = 100;
 
-/// Chooses among the records.
+/// Chooses a record to read or update.
 #[derive(Clone, Debug)]
 enum Chooser {
     Uniform(Uniform),
@@ -337,9 +338,9 @@ impl Chooser {
         let (first, count) = (config.insert_start, config.insert_count);
         match config.distribution {
             Distribution::Uniform => Chooser::Uniform(Uniform::new(first, count)),
-            // Twice the insertions to be expected, and one more, so that what is
-            // popular does not change as records are inserted: as in YCSB. Records that
-            // are not there yet are drawn in vain, so unlike YCSB there is a limit.
+            // Reserves ranks for twice the expected insertions, and for one more, so that the
+            // popular records stay the same as records are inserted. YCSB does the same. A draw of
+            // a record that does not exist yet is wasted, so unlike in YCSB there is a limit.
             Distribution::Zipfian => {
                 let expected = (config.operations as f64 * config.insert_share * 2.0) as u64;
                 let expected = expected.min(count.saturating_mul(EXPECTED_PER_RECORD_MAX));
@@ -364,8 +365,8 @@ impl Chooser {
         }
     }
 
-    /// A record that has been inserted. It takes about as long at any number of
-    /// operations and records.
+    /// Draws a record that has been inserted. The time for a draw is about the same for any number
+    /// of operations and records.
     fn draw(&mut self, shared: &SharedCounters, random: &mut Random) -> u64 {
         match self {
             Chooser::Uniform(uniform) => uniform.draw(random),

@@ -1,5 +1,5 @@
-//! Names and contents of records, to the letter as YCSB has them, so that a data set loaded by
-//! one can be run by the other.
+//! Names and contents of records, exactly as in YCSB, so that a data set loaded by one program can
+//! be used by the other.
 
 use bytes::Bytes;
 use leasehold_wire::{Field, Record};
@@ -7,28 +7,28 @@ use prost::Message;
 
 use crate::generator::{Random, fnv_hash};
 
-/// The key of record `number`: `user`, then the number or its hash, with zeros in
-/// front up to `zero_padding` digits.
+/// Returns the key of record `number`: `user`, then the number or its hash, with leading zeros up
+/// to `zero_padding` digits.
 pub(super) fn key(number: u64, hashed: bool, zero_padding: usize) -> Bytes {
     let number = if hashed { fnv_hash(number) } else { number };
-    // The hash is an absolute value, with the one exception that is negative in Java.
+    // The hash is an absolute value, except for the one value that is negative in Java.
     format!("user{:0>zero_padding$}", number as i64).into()
 }
 
-/// `length` printable characters.
+/// Returns `length` printable characters.
 pub(super) fn random_value(length: u64, random: &mut Random) -> Bytes {
     let mut value = Vec::with_capacity(length as usize + 10);
     while (value.len() as u64) < length {
         let bits = random.bits();
-        // Ten characters of six bits each, from the blank on.
+        // Ten characters of six bits each, counted from the blank.
         value.extend((0..10).map(|i| b' ' + (bits >> (6 * i) & 63) as u8));
     }
     value.truncate(length as usize);
     value.into()
 }
 
-/// The value that `dataintegrity=true` expects in a field: the key, the field's
-/// name, then the hashes of all that is there so far, up to `length` bytes.
+/// Returns the value that `dataintegrity=true` expects in a field. It consists of the key, the
+/// field's name, and then hashes, each of the value so far, up to `length` bytes.
 pub(super) fn expected_value(key: &[u8], field: &str, length: u64) -> Bytes {
     let length = length as usize;
     let mut value = Vec::with_capacity(length + 16);
@@ -49,7 +49,7 @@ pub(super) fn expected_value(key: &[u8], field: &str, length: u64) -> Bytes {
     value.into()
 }
 
-/// `String.hashCode` of what was added so far; exact for ASCII, which keys are.
+/// `String.hashCode` of the text that was added so far. It is exact for ASCII text, as keys are.
 #[derive(Default)]
 struct JavaHash(i32);
 
@@ -61,7 +61,7 @@ impl JavaHash {
     }
 }
 
-/// The value under which a record is stored.
+/// Encodes the value under which a record is stored.
 pub(super) fn encode(fields: Vec<Field>) -> Bytes {
     Record { fields }.encode_to_vec().into()
 }

@@ -204,7 +204,7 @@ fn every_distribution_stays_within_the_records_of_this_process() {
     for name in by_record {
         let text = format!("requestdistribution={name}\ninsertstart=100\ninsertcount=50");
         for operation in draw(&workload(&text), 2_000) {
-            // YCSB's zipfian reaches one past the last of its own records.
+            // YCSB's zipfian distribution reaches one past the last of its own records.
             let end = if name == "zipfian" { 151 } else { 150 };
             assert!(
                 (100..end).contains(&operation.record),
@@ -222,8 +222,8 @@ fn every_distribution_stays_within_the_records_of_this_process() {
     }
 }
 
-/// Insertions that a run of any length leaves undone must not hide the records that are
-/// there: each draw that misses them is work of the generator, and not of the store.
+/// Expected insertions that a run of any length does not carry out must not hide the existing
+/// records: each draw that misses those costs the generator time, and sends nothing to the store.
 #[test]
 fn a_run_without_an_end_draws_records_that_are_there() {
     for operations in [1_000_000_000_u64, 9_000_000_000_000, (1 << 63) - 1] {
@@ -244,8 +244,8 @@ fn a_run_without_an_end_draws_records_that_are_there() {
     }
 }
 
-/// The number of operations decides how many insertions are to come, as in YCSB: these
-/// streams must not change.
+/// As in YCSB, the number of operations determines the number of expected insertions. These streams
+/// must not change.
 #[test]
 fn ordinary_runs_draw_the_records_that_they_always_have() {
     let records = |operations: u64| {
@@ -275,7 +275,7 @@ fn an_exponential_distribution_may_lie_beyond_the_records() {
             .iter()
             .filter(|operation| operation.record < 500)
             .count();
-        // Beyond the records the curve is flat: all are equally likely.
+        // Beyond the records the curve is flat: all records are equally likely.
         let expected = if percentile == "95" {
             130..210
         } else {
@@ -467,7 +467,7 @@ fn the_old_class_name_is_accepted() {
     workload("workload=com.yahoo.ycsb.workloads.CoreWorkload");
 }
 
-/// Every property of YCSB's own template, as a user's file may have them.
+/// A file with every property of YCSB's own template, as users may have it.
 #[test]
 fn a_file_with_every_property_of_ycsb_is_accepted() {
     let text = "workload=com.yahoo.ycsb.workloads.CoreWorkload\n\

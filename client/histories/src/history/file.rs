@@ -1,9 +1,8 @@
-//! The file of a history.
+//! The file format of a history.
 //!
-//! Little-endian: magic, format version (u32), number of events (u64), the
-//! events, and the CRC-32 of everything before it (u32). Numbers inside an event
-//! are varints; begins are differences to the event before, so that an event
-//! takes about a dozen bytes.
+//! Little-endian: magic, format version (u32), number of events (u64), the events, and the CRC-32
+//! of everything before it (u32). Numbers inside an event are varints. The begin of an event is
+//! stored as the difference to the event before, so that an event takes about a dozen bytes.
 
 #![allow(
     clippy::disallowed_methods,
@@ -20,10 +19,11 @@ const MAGIC: [u8; 8] = *b"LHSHIST\0";
 const FORMAT: u32 = 1;
 const HEADER_BYTES: usize = MAGIC.len() + 4 + 8;
 const CHECKSUM_BYTES: usize = 4;
-/// The shortest event, a delete without an answer: kind, process, key, begin, a byte each.
+/// Length of the shortest event, a delete without an answer: one byte each for kind, process, key
+/// and begin.
 const EVENT_BYTES_MIN: usize = 4;
 
-/// Why a history could not be stored or loaded.
+/// Reason why a history could not be stored or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// The file could not be written or read.
@@ -34,33 +34,33 @@ pub enum HistoryError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// It does not begin as a history does.
+    /// The file does not begin as a history does.
     #[error("not a history: the magic is missing")]
     NotAHistory,
-    /// It was written by another version of this program.
+    /// The file was written by another version of this program.
     #[error("history of format {found}, this program reads format {FORMAT}")]
     Format {
-        /// The format that the file claims.
+        /// Format version that the file claims.
         found: u32,
     },
-    /// Its checksum does not match its contents.
+    /// The checksum does not match the contents.
     #[error("history damaged: its checksum is {stored:08x}, its contents give {computed:08x}")]
     Checksum {
-        /// In the file.
+        /// Checksum in the file.
         stored: u32,
-        /// Over the bytes before it.
+        /// Checksum of the bytes before it.
         computed: u32,
     },
-    /// Its contents make no sense although the checksum matches.
+    /// The contents are malformed although the checksum matches.
     #[error("history malformed at byte {offset}")]
     Malformed {
-        /// Where the event begins that could not be read.
+        /// Position of the event that could not be read, in bytes from the start of the file.
         offset: usize,
     },
 }
 
 impl History {
-    /// Stores it as a file, replacing what is there.
+    /// Stores the history as a file, replacing an existing file.
     ///
     /// # Errors
     /// `Io`.
@@ -68,7 +68,7 @@ impl History {
         std::fs::write(path, self.to_bytes()).map_err(|source| io_error(path, source))
     }
 
-    /// Loads what [`History::save`] stored.
+    /// Loads a history that [`History::save`] stored.
     ///
     /// # Errors
     /// Any [`HistoryError`].
@@ -89,7 +89,7 @@ impl History {
         Ok(begin == MAGIC)
     }
 
-    /// The contents of its file.
+    /// Returns the contents of the history's file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.events.len() * 16);
         bytes.extend_from_slice(&MAGIC);
@@ -105,8 +105,8 @@ impl History {
         bytes
     }
 
-    /// Reads the contents of a file. Uses memory in proportion to `bytes`,
-    /// whatever they claim.
+    /// Reads a history from the contents of a file. Uses memory in proportion to the length of
+    /// `bytes`, even if they claim more.
     ///
     /// # Errors
     /// Any [`HistoryError`] but `Io`.
@@ -211,7 +211,8 @@ fn put_event(bytes: &mut Vec<u8>, event: &HistoryEvent, before_ns: u64) {
     }
 }
 
-/// The kind of an action, with `SWAPPED` if it swapped, and the values that follow.
+/// Returns the first byte of an action, its kind with `SWAPPED` if it swapped, and the values that
+/// follow.
 fn put_action(action: HistoryAction) -> (u8, [Option<ValueId>; 2]) {
     match action {
         HistoryAction::Read { value: Some(value) } => {
@@ -276,8 +277,7 @@ fn take_action(input: &mut Input, kind: EventKind, swapped: bool) -> Option<Hist
     })
 }
 
-/// Maps small differences of either sign to small numbers, and every difference to a
-/// number of its own.
+/// Maps small differences of either sign to small numbers. The mapping is one-to-one.
 fn zigzag(difference: u64) -> u64 {
     let signed = difference as i64;
     ((signed << 1) ^ (signed >> 63)) as u64

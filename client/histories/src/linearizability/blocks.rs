@@ -1,18 +1,18 @@
-//! Blocks: operations between which nothing else can be written, and their times.
+//! Blocks of operations between which no other value can be written, with the times of each block.
 //!
-//! A write and the reads that found its value are a cluster; a compare-and-swap ties
-//! its cluster to that of the value it replaced. A chain of clusters tied together is
-//! a **block**: nothing else can be written inside it. Let `first_end` be the first
-//! end of an operation in it, and `last_begin` the last begin. If `first_end <
-//! last_begin`, the register belongs to the block all that time: a *forward* block.
-//! Otherwise all its operations overlap, and one moment between `last_begin` and
-//! `first_end` is enough for them: a *backward* block.
+//! A write and the reads that found its value are a cluster. A compare-and-swap ties its cluster to
+//! the cluster of the value that it replaced. A chain of clusters that are tied together is a
+//! **block**: no other value can be written inside it. Let `first_end` be the first end of an
+//! operation in the block, and `last_begin` the last begin. If `first_end < last_begin`, the
+//! register belongs to the block all that time: a *forward* block. Otherwise all its operations
+//! overlap, and one moment between `last_begin` and `first_end` is enough for them: a *backward*
+//! block.
 //!
-//! Without absence (which has many writes) and failed swaps, a key is linearizable iff
-//! the chains are in order within, no two forward blocks overlap, and no backward one
-//! lies inside a forward one (Gibbons & Korach 1997, theorem 4.4, for single clusters;
-//! its proof only asks which of two blocks must come first, so it holds for chains).
-//! That no read ended before its write began was checked by `prepare`.
+//! Consider a key without absence (which has many writes) and without failed swaps. The key is
+//! linearizable iff each chain is in order, no two forward blocks overlap, and no backward block
+//! lies inside a forward one (Gibbons & Korach 1997, theorem 4.4, for single clusters). The proof
+//! of the theorem uses only which of two blocks must come first, so it also holds for chains.
+//! `prepare` has checked that no read ended before its write began.
 
 use std::collections::HashMap;
 
@@ -22,18 +22,16 @@ use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue, desc
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
-    /// The first value of the chain, and the last, which stays until something else
-    /// is written.
+    /// First and last value of the chain. The last one stays until another value is written.
     pub head: RegisterValue,
     pub last: RegisterValue,
-    /// It can begin only where there is no key.
+    /// Whether the block can begin only while the key is absent.
     pub is_create: bool,
     pub first_end: OpTime,
     pub last_begin: OpTime,
-    /// In a forward block, the latest moment at which `last` can be written.
+    /// Latest moment at which `last` can be written, in a forward block.
     pub last_from: OpTime,
-    /// The operations that `first_end` and `last_begin` are from; the initial absence
-    /// has none.
+    /// Operations that determine `first_end` and `last_begin`; `None` for the initial absence.
     first: Option<u32>,
     latest: Option<u32>,
 }
@@ -44,17 +42,17 @@ impl Block {
     }
 }
 
-/// The blocks of a key, and those of them that are forward, by time.
+/// All blocks of a key, and its forward blocks in order of time.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     pub all: Vec<Block>,
-    /// Disjoint.
+    /// Forward blocks; they do not overlap.
     pub forward: Vec<Block>,
 }
 
 impl Blocks {
-    /// Every block of a key. The absence before the first write counts as one if the
-    /// key cannot be absent again.
+    /// Returns every block of a key. The absence before the first write is a block if the key
+    /// cannot be absent again.
     pub fn of(key: &PreparedKey) -> Result<Blocks, Flaw> {
         let all = Chains::new(key).blocks()?;
         let mut forward: Vec<Block> = all.iter().copied().filter(Block::is_forward).collect();
@@ -73,10 +71,11 @@ impl Blocks {
         Ok(blocks)
     }
 
-    /// The part of an interval, at its ends, that is not inside a forward block.
+    /// Returns the interval from `begin` to `end`, shortened at its ends by the forward blocks that
+    /// they lie in.
     ///
     /// # Errors
-    /// The forward block that all of it lies inside.
+    /// The forward block that contains the whole interval.
     pub fn fit(&self, begin: OpTime, end: OpTime) -> Result<(OpTime, OpTime), &Block> {
         let around = |at: OpTime| {
             let begun = self.forward.partition_point(|block| block.first_end < at);
@@ -102,14 +101,14 @@ struct Cluster {
     first: Option<u32>,
     latest: Option<u32>,
     writer: Option<u32>,
-    /// The swap that replaced it.
+    /// Swap that replaced the value.
     successor: Option<u32>,
 }
 
 struct Chains<'k, 'a> {
     key: &'k PreparedKey<'a>,
     clusters: Vec<Cluster>,
-    /// By value, when swaps failed that expected it: begin, end and operation.
+    /// For each value, the failed swaps that expected it: (begin, end, operation).
     failures: HashMap<RegisterValue, Vec<(OpTime, OpTime, u32)>, foldhash::fast::FixedState>,
 }
 
@@ -128,7 +127,7 @@ impl<'k, 'a> Chains<'k, 'a> {
             clusters: vec![empty; key.writers.len()],
             failures: HashMap::default(),
         };
-        // Absence is written before anything begins.
+        // Absence precedes every operation.
         chains.clusters[RegisterValue::ABSENT.index()].first_end = 0;
         for index in 0..key.ops.len() {
             chains.add(index as u32);
@@ -206,7 +205,8 @@ impl<'k, 'a> Chains<'k, 'a> {
         self.clusters.iter().filter_map(|cluster| cluster.successor)
     }
 
-    /// Checks the order within a chain, and that the swaps which failed in it could.
+    /// Builds the block of a chain. Checks the order within the chain, and that the swaps that
+    /// failed within it could fail.
     fn block(&self, chain: &[RegisterValue]) -> Result<Block, Flaw> {
         let of = |value: RegisterValue| &self.clusters[value.index()];
         let ends = self.first_ends_from(chain);
@@ -242,7 +242,8 @@ impl<'k, 'a> Chains<'k, 'a> {
         })
     }
 
-    /// By position in a chain: the first end of an operation there or later.
+    /// Returns, for each position in a chain, the first end of an operation at this or a later
+    /// position.
     fn first_ends_from(&self, chain: &[RegisterValue]) -> Vec<(OpTime, Option<u32>)> {
         let mut earliest = (NEVER, None);
         let mut ends = vec![earliest; chain.len()];
@@ -256,9 +257,9 @@ impl<'k, 'a> Chains<'k, 'a> {
         ends
     }
 
-    /// The latest moment up to `until` at which `old`, written at `from`, can be
-    /// replaced, so that every swap that did not find it had a moment without it. The
-    /// later a value comes the better, so this is best for those that follow too.
+    /// Returns the latest moment up to `until` at which `old`, written at `from`, can be replaced,
+    /// so that every swap that failed on `old` has a moment without it. Replacing it as late as
+    /// possible also leaves the following values the most freedom.
     fn write_late(
         &self,
         old: RegisterValue,
@@ -331,7 +332,8 @@ impl<'k, 'a> Chains<'k, 'a> {
     }
 }
 
-/// As `value 7`, or, of a chain, `value 7 and then up to value 9 what replaced it`.
+/// Describes a block as `value 7`, or a chain as `value 7 and then, up to value 9, what replaced
+/// it`.
 pub(super) fn describe(key: &PreparedKey, block: &Block) -> String {
     let head = key.describe(block.head);
     if block.head == block.last {
@@ -369,7 +371,7 @@ fn inside(key: &PreparedKey, outer: &Block, inner: &Block) -> Flaw {
     Flaw::violation(explanation, events)
 }
 
-/// Describes the claim of a forward block, with its times.
+/// Describes the values that a forward block requires, and its times.
 pub(super) fn describe_with_times(key: &PreparedKey, block: &Block) -> String {
     format!(
         "{} from {} to {}",
@@ -379,7 +381,7 @@ pub(super) fn describe_with_times(key: &PreparedKey, block: &Block) -> String {
     )
 }
 
-/// The operations that say where a block begins and ends.
+/// Returns the operations that determine the begin and the end of a block.
 pub(super) fn events_of<'a>(
     key: &PreparedKey<'a>,
     block: &Block,

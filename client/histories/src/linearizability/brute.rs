@@ -1,7 +1,7 @@
-//! The definition itself, for histories of one key so small that every order can
-//! be tried: what the checker is compared with. It shares nothing with it.
+//! The definition of linearizability itself, for histories of one key that are so small that every
+//! order can be tried. The checker is compared with it. The two share no code.
 
-#![allow(clippy::disallowed_methods)] // sets are only asked for what they contain
+#![allow(clippy::disallowed_methods)] // sets are only tested for their members
 
 use std::collections::HashSet;
 
@@ -13,8 +13,8 @@ pub(super) fn is_linearizable(events: &[HistoryEvent]) -> bool {
     extend(events, 0, None, &mut seen)
 }
 
-/// Whether the order chosen so far, which took effect with `done` and left
-/// `held`, can be completed.
+/// Whether the chosen beginning of an order can be completed. The operations in `done` have taken
+/// effect and left `held`.
 fn extend(
     events: &[HistoryEvent],
     done: u32,
@@ -40,8 +40,8 @@ fn precedes(one: &HistoryEvent, two: &HistoryEvent) -> bool {
     one.return_ns.is_some_and(|end| end < two.invoke_ns)
 }
 
-/// Returns the value that the register holds after the operation; the outer `None` if its answer is
-/// wrong.
+/// Returns the value that the register holds after the operation; the outer `None` means that its
+/// answer is wrong.
 fn effect(event: &HistoryEvent, held: Option<ValueId>) -> Option<Option<ValueId>> {
     match event.action {
         HistoryAction::Read { value } => (value == held).then_some(held),

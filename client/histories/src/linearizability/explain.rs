@@ -1,9 +1,9 @@
-//! Sentences that help people to find out what went wrong.
+//! Sentences that help people to find the cause of a violation.
 
 use crate::history::{HistoryAction, HistoryEvent, ValueId};
 use crate::serializability::Transaction;
 
-/// As `process 3 read value 7 (1.500000 ms to 2.250000 ms)`.
+/// Describes an operation as `process 3 read value 7 (1.500000 ms to 2.250000 ms)`.
 pub(crate) fn operation(event: &HistoryEvent) -> String {
     let what = describe_action(&event.action, event.return_ns.is_none());
     let when = describe_interval(event.invoke_ns, event.return_ns);
@@ -42,18 +42,18 @@ fn swap(expected: Option<ValueId>, new: ValueId, swapped: bool) -> String {
     }
 }
 
-/// Several operations, each on a line of its own.
+/// Describes several operations, each on a line of its own.
 pub(crate) fn list<'a>(events: impl IntoIterator<Item = &'a HistoryEvent>) -> String {
     let line = |event| format!("\n  {}", operation(event));
     events.into_iter().map(line).collect()
 }
 
-/// Nanoseconds as milliseconds, exactly.
+/// Formats nanoseconds as milliseconds, exactly.
 pub(crate) fn time(ns: u64) -> String {
     format!("{}.{:06} ms", ns / 1_000_000, ns % 1_000_000)
 }
 
-/// As [`operation`], for one on several keys.
+/// As [`operation`], for a transaction on several keys.
 pub(crate) fn transaction(transaction: &Transaction) -> String {
     let open = transaction.return_ns.is_none();
     let part = |(key, action): &(u64, HistoryAction)| {

@@ -1,42 +1,43 @@
-//! The states of a search, and how it develops them within bounds, the most promising
-//! first. Both checkers use it.
+//! The states of a search, and their development within bounds, the most promising first. Both
+//! checkers use this module.
 //!
-//! Take two states that differ only in which unanswered operations took effect. If
-//! those of one are among those of the other, it can do all that the other can, and
-//! the other is superfluous. Effects are never undone. So the search takes the states
-//! with the fewest such operations first, and knows each superfluous state when it
-//! comes.
+//! Take two states that differ only in which unanswered operations took effect. If the unanswered
+//! operations of one are a subset of those of the other, the first state can do everything that the
+//! other can, and the other is superfluous. Effects are never undone. So the search takes the
+//! states with the fewest unanswered operations first, and recognizes each superfluous state when
+//! it takes it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use smallvec::SmallVec;
 
-/// Most operations in flight at once.
+/// Maximum number of operations in flight at the same time.
 pub(crate) const SLOTS: usize = 128;
-/// Why a search that reached its bounds found nothing.
+/// Reason why a search that reached its bounds has no result.
 pub(crate) const TOO_MANY: &str = "too many orders are possible to follow them all";
 
-/// Values that the keys may hold at a moment, and operations that have taken effect for that.
+/// Possible values of the keys at a moment, and the operations that have taken effect to reach
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SearchState<H> {
     /// Value that the register holds, or the values that each of several registers holds.
     pub held: H,
-    /// By slot: the operations in flight that have taken effect.
+    /// Set of the slots of operations in flight that have taken effect.
     pub done: u128,
 }
 
 /// Maximum numbers of states that may be developed.
 pub(crate) struct Bounds<'a> {
-    /// In all. Each state developed is subtracted.
+    /// Bound for the whole search. Each developed state is subtracted.
     pub steps: &'a mut usize,
-    /// For the end of one operation.
+    /// Bound for the end of one operation.
     pub at_once: usize,
 }
 
-/// Lets operations in flight take effect until the one of `bit` has. Returns every state
-/// in which it just has, or `None` if there are too many states. `follow` adds the
-/// states that may come next after a state.
+/// Lets operations in flight take effect until the operation of `bit` has. Returns every state in
+/// which that operation has just taken effect, or `None` if there are too many states. `follow`
+/// adds the possible successors of a state.
 pub(crate) fn develop<H: Clone + Eq + Hash>(
     states: impl IntoIterator<Item = SearchState<H>>,
     bit: u128,
@@ -70,13 +71,13 @@ pub(crate) fn drop_wasteful<H: Clone + Eq + Hash>(
     states.extend(std::iter::from_fn(|| frontier.pop()));
 }
 
-/// Unanswered operations that have taken effect in every state.
+/// Returns the unanswered operations that have taken effect in every state.
 pub(crate) fn completed_in_all<H>(states: &[SearchState<H>], unanswered: u128) -> u128 {
     let done = |all, state: &SearchState<H>| all & state.done;
     states.iter().fold(unanswered, done)
 }
 
-/// The slots in a set.
+/// Returns the slots in a set.
 pub(crate) fn bits(mut set: u128) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lowest = set.trailing_zeros() as usize;
@@ -87,16 +88,16 @@ pub(crate) fn bits(mut set: u128) -> impl Iterator<Item = usize> {
     })
 }
 
-/// States to develop: gives each at most once, and no superfluous one.
+/// States to develop. Each state is returned at most once, and no superfluous state is returned.
 pub(crate) struct Frontier<H> {
-    /// The slots of unanswered operations.
+    /// Set of the slots of unanswered operations.
     unanswered: u128,
-    /// By the number of these that took effect in a state.
+    /// States to develop, by the number of unanswered operations that took effect in them.
     waiting: Vec<Vec<SearchState<H>>>,
-    /// All below this are empty.
+    /// Index in `waiting` below which all lists are empty.
     fewest: usize,
-    /// The states given, without unanswered operations, and for each of them the sets of
-    /// unanswered operations with which it was given.
+    /// States that were returned, without their unanswered operations. For each, the sets of
+    /// unanswered operations with which it was returned.
     given: HashMap<SearchState<H>, SmallVec<[u128; 1]>, foldhash::fast::FixedState>,
 }
 
@@ -144,7 +145,7 @@ impl<H: Clone + Eq + Hash> Frontier<H> {
         }
     }
 
-    /// The state without its unanswered operations.
+    /// Returns the state without its unanswered operations.
     fn rest(&self, state: &SearchState<H>) -> SearchState<H> {
         let done = state.done & !self.unanswered;
         SearchState {

@@ -1,6 +1,6 @@
-//! Histories to judge: those of a register that behaves, and the same with some
-//! answers or times changed, which may or may not show. Histories of transactions are
-//! made of the same [`Processes`] and [`Register`]s.
+//! Generated histories to judge: histories of a register that behaves, and the same with some
+//! answers or times changed, which may or may not be a violation. Histories of transactions use the
+//! same [`Processes`] and [`Register`]s.
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -14,10 +14,11 @@ pub(super) struct HistoryShape {
     pub ops: usize,
     pub keys: u64,
     pub processes: u32,
-    /// Longest operation, and longest pause between two of one process.
+    /// Duration of the longest operation, and of the longest pause between two operations of one
+    /// process.
     pub duration_ns: u64,
-    /// Number of reads in a hundred operations, and in the next fields of deletes and of swaps; the
-    /// rest are writes.
+    /// Number of reads in a hundred operations. The next fields hold the numbers of deletes and of
+    /// swaps; the other operations are writes.
     pub reads: u32,
     pub deletes: u32,
     pub swaps: u32,
@@ -32,7 +33,7 @@ struct PlannedOp {
     lost: bool,
 }
 
-/// Returns the history of a register that behaves: always linearizable.
+/// Returns the history of a register that behaves, which is always linearizable.
 pub(super) fn honest(shape: &HistoryShape) -> History {
     let mut rng = Pcg64Mcg::seed_from_u64(shape.seed);
     let mut planned = plan(shape, &mut rng);
@@ -82,7 +83,7 @@ fn action(shape: &HistoryShape, rng: &mut Pcg64Mcg, value: ValueId) -> HistoryAc
     }
 }
 
-/// Changes one operation: what it found, or when it was.
+/// Changes one operation: the value that it found, or its times.
 pub(super) fn disturb(events: &mut [HistoryEvent], rng: &mut impl Rng) {
     let values: Vec<Option<ValueId>> = events.iter().map(|e| value_of(&e.action)).collect();
     let other = any_of(&values, rng);
@@ -99,7 +100,7 @@ pub(super) fn disturb(events: &mut [HistoryEvent], rng: &mut impl Rng) {
     );
 }
 
-/// One of these values, or now and then one that nobody wrote.
+/// Returns one of these values, or sometimes a value that no operation wrote.
 pub(crate) fn any_of(values: &[Option<ValueId>], rng: &mut impl Rng) -> Option<ValueId> {
     const NOBODYS: ValueId = ValueId(1 << 40);
     if rng.random_bool(0.1) {
@@ -121,14 +122,15 @@ pub(crate) struct Invocation {
     pub process: u32,
     pub invoke_ns: u64,
     pub return_ns: Option<u64>,
-    /// The last moment at which it may take effect: without an answer nobody knows
-    /// when, or whether, it did.
+    /// Last moment at which the operation may take effect. For an operation without an answer, it
+    /// is not known when, or whether, it did.
     pub latest_ns: u64,
 }
 
 impl Processes {
-    /// `duration_ns`: the longest operation, and the longest pause between two of one
-    /// process; `unanswered`: of a hundred operations.
+    /// `duration_ns` is the duration of the longest operation, and of the longest pause between two
+    /// operations of one process. `unanswered` is the number of operations in a hundred that are
+    /// never answered.
     pub fn new(processes: u32, duration_ns: u64, unanswered: u32) -> Processes {
         Processes {
             free_at_ns: vec![0; processes as usize],
@@ -157,12 +159,12 @@ impl Processes {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Register {
     held: Option<ValueId>,
-    /// Before that.
+    /// Value that the register held before `held`.
     before: Option<ValueId>,
 }
 
 impl Register {
-    /// Fills in the answer; and, of a swap, what it expects.
+    /// Fills in the answer of an operation, and the expected value of a swap.
     pub fn perform(&mut self, action: &mut HistoryAction, rng: &mut Pcg64Mcg) {
         let was = self.held;
         match action {
@@ -191,8 +193,8 @@ impl Register {
     }
 }
 
-/// Changes what an operation found, to `other` if it is a value, or moves its times, its
-/// begin and its end, by `shift_ns`.
+/// Changes one operation. Sets the value that it found to `other`, if `other` is a value, or shifts
+/// its begin and end by `shift_ns`.
 pub(crate) fn disturb_one(
     action: &mut HistoryAction,
     invoke_ns: &mut u64,
@@ -218,7 +220,7 @@ pub(crate) fn disturb_one(
     }
 }
 
-/// Returns the value that it left behind or found.
+/// Returns the value that the operation left or found.
 pub(crate) fn value_of(action: &HistoryAction) -> Option<ValueId> {
     match *action {
         HistoryAction::Read { value } => value,

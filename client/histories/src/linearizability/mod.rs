@@ -1,22 +1,20 @@
-//! Checks that a history is linearizable. It uses only the values that operations
-//! wrote or found, and the times at which they began and ended.
+//! Checks that a history is linearizable. It uses only the values that operations wrote or found,
+//! and the times at which operations began and ended.
 //!
-//! Linearizability is local (Herlihy & Wing 1990): a history is linearizable if
-//! its operations on each key are. A key is one register, absent at first. For each
-//! key:
+//! Linearizability is local (Herlihy & Wing 1990): a history is linearizable if its operations on
+//! each key are. A key is one register, which is absent at first. For each key:
 //!
-//! 1. `prepare` finds what no order can explain (a value that nobody wrote), and
-//!    settles writes without an answer. One that an operation saw took effect before
-//!    the end of the first such operation. One that none saw can be left out.
-//! 2. With reads and writes alone, `blocks` decides in O(n log n), because every
-//!    value has one write (Gibbons & Korach, "Testing shared memories", 1997).
-//! 3. Absence has many writes: with deletions and compare-and-swaps, `sweep` puts
-//!    everything else in order around the blocks, in one pass.
-//! 4. Only where a compare-and-swap failed, and the pass found no reason, `search`
-//!    follows all orders at once, and says `Unknown` rather than run without bound.
+//! 1. `prepare` finds answers that no order can explain (such as a value that no operation wrote),
+//!    and settles writes without an answer. If an operation saw such a write, the write took effect
+//!    before the end of the first such operation. If no operation saw it, it can be omitted.
+//! 2. If there are only reads and writes, `blocks` decides in O(n log n), because every value has
+//!    one write (Gibbons & Korach, "Testing shared memories", 1997).
+//! 3. Absence has many writes. With deletions and compare-and-swaps, `sweep` places all other
+//!    operations around the blocks, in one pass.
+//! 4. If a compare-and-swap failed and the pass found no order, `search` follows all possible
+//!    orders in parallel. It returns `Unknown` rather than run without bound.
 //!
-//! Times are compared so that two operations are ordered only if one ended
-//! strictly before the other began.
+//! Two operations are ordered only if one ended strictly before the other began.
 
 mod blocks;
 pub(crate) mod explain;
@@ -40,37 +38,37 @@ use crate::history::{History, HistoryEvent};
 pub enum LinearizabilityVerdict {
     /// Some order of the operations explains every answer.
     Linearizable {
-        /// Operations judged.
+        /// Number of operations judged.
         ops: usize,
-        /// Keys that they concern.
+        /// Number of keys that the operations concern.
         keys: usize,
     },
-    /// No order does.
+    /// No order of the operations explains every answer.
     Violation {
-        /// The key concerned; others may be too.
+        /// Key of the violation; there may be violations at other keys, too.
         key: u64,
         /// Operations that contradict each other, with their times.
         explanation: String,
-        /// Those operations, in the order in which they began.
+        /// Operations that contradict each other, in the order in which they began.
         events: Vec<HistoryEvent>,
     },
     /// No violation was found, but not every key could be judged.
     Unknown {
         /// The first key that could not be judged.
         key: u64,
-        /// Why not.
+        /// Reason why the key could not be judged.
         reason: String,
     },
 }
 
 impl LinearizabilityVerdict {
-    /// Whether it is `Linearizable`.
+    /// Whether the verdict is `Linearizable`.
     pub fn is_linearizable(&self) -> bool {
         matches!(self, LinearizabilityVerdict::Linearizable { .. })
     }
 }
 
-/// Why a key is not linearizable, or not known to be.
+/// Reason why a key is not linearizable, or not known to be.
 #[derive(Debug)]
 enum Flaw {
     Violation {
@@ -83,7 +81,8 @@ enum Flaw {
 }
 
 impl Flaw {
-    /// `concerned` are appended to the explanation, each on a line of its own.
+    /// Builds a violation. The operations in `concerned` are appended to the explanation, each on a
+    /// line of its own.
     fn violation<'a>(
         explanation: String,
         concerned: impl IntoIterator<Item = &'a HistoryEvent>,
@@ -113,8 +112,8 @@ impl Flaw {
     }
 }
 
-/// Judges a whole history. The first violation found is returned at once; a key
-/// that could not be judged does not hide one at another key.
+/// Judges a whole history. The first violation found is returned immediately. A key that could not
+/// be judged does not hide a violation at another key.
 pub fn check(history: &History) -> LinearizabilityVerdict {
     let mut events: Vec<&HistoryEvent> = history.events().iter().collect();
     events.sort_by_cached_key(|event| (event.key, event.invoke_ns, event.return_ns));
@@ -136,7 +135,7 @@ pub fn check(history: &History) -> LinearizabilityVerdict {
     unknown.unwrap_or(LinearizabilityVerdict::Linearizable { ops, keys })
 }
 
-/// Judges the operations of one key, sorted by their begin.
+/// Judges the operations of one key, which are sorted by their begin.
 fn check_key(events: &[&HistoryEvent], budget: &mut search::Budget) -> Result<(), Flaw> {
     let key = prepare::prepare(events)?;
     if key.is_plain() {

@@ -1,6 +1,5 @@
-//! One key's events, made ready to be judged: values become small numbers, open
-//! writes are settled, and what cannot be explained by any order is found here,
-//! where it is easiest to explain.
+//! Prepares the events of one key for judging. Values become small numbers, and open writes are
+//! settled. Answers that no order can explain are found here, where they are easiest to explain.
 
 use std::collections::HashMap;
 
@@ -10,27 +9,28 @@ use super::Flaw;
 use super::explain::{list, operation, time};
 use crate::history::{HistoryAction, HistoryEvent, ValueId};
 
-/// Content of a register: nothing, or the value of one write.
+/// Content of a register: absence, or the value of one write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct RegisterValue(u32);
 
 impl RegisterValue {
     pub const ABSENT: RegisterValue = RegisterValue(0);
-    /// A value that was expected, but that nobody wrote.
+    /// Value that an operation expected, but that no operation wrote.
     pub const NEVER_WRITTEN: RegisterValue = RegisterValue(u32::MAX);
 
-    /// Counts from 0 without a gap. `NEVER_WRITTEN` is no index.
+    /// Returns the index of the content. Indexes run from 0 without a gap. `NEVER_WRITTEN` has no
+    /// index.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Knowledge of values, by their names.
+/// Map with the names of values as keys.
 type ValueMap<T> = HashMap<ValueId, T, FixedState>;
 
-/// A moment of the history, moved by one so that 0 is before everything.
+/// Moment of the history plus one, so that 0 is before everything.
 pub(super) type OpTime = u64;
-/// The end of an operation that may take effect at any time, or never.
+/// End of an operation that may take effect at any time, or never.
 pub(super) const NEVER: OpTime = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(super) enum OpKind {
         expected: RegisterValue,
         new: RegisterValue,
     },
-    /// A compare-and-swap that found something else.
+    /// A compare-and-swap that found another value than the expected one.
     Fail {
         expected: RegisterValue,
     },
@@ -54,17 +54,17 @@ pub(super) struct Op<'a> {
     pub event: &'a HistoryEvent,
     pub kind: OpKind,
     pub begin: OpTime,
-    /// `NEVER` for an operation that may or may not have taken effect.
+    /// End of the operation; `NEVER` if it may or may not have taken effect.
     pub end: OpTime,
 }
 
 #[derive(Debug)]
 pub(super) struct PreparedKey<'a> {
-    /// By their begin.
+    /// Operations in the order of their begin.
     pub ops: Vec<Op<'a>>,
-    /// By [`RegisterValue::index`], the operation that wrote the value; `None` for absence.
+    /// Operation that wrote each value, by [`RegisterValue::index`]; `None` for absence.
     pub writers: Vec<Option<&'a HistoryEvent>>,
-    /// Whether some operation saw, or would need, that there is no such key.
+    /// Whether some operation saw that the key was absent, or would need it absent.
     pub absence_observed: bool,
 }
 
@@ -74,13 +74,13 @@ impl<'a> PreparedKey<'a> {
         self.ops.iter().all(plain)
     }
 
-    /// The value in words, for explanations.
+    /// Describes the value, for explanations.
     pub fn describe(&self, held: RegisterValue) -> String {
         let writer = self.writer(held).and_then(written_by);
         writer.map_or("nothing".to_owned(), |value| format!("value {}", value.0))
     }
 
-    /// The operation that wrote this value; `None` for absence.
+    /// Returns the operation that wrote this value; `None` for absence.
     pub fn writer(&self, held: RegisterValue) -> Option<&'a HistoryEvent> {
         self.writers.get(held.index()).copied().flatten()
     }
@@ -104,7 +104,7 @@ fn check_times(events: &[&HistoryEvent]) -> Result<(), Flaw> {
     Err(Flaw::Unknown { reason })
 }
 
-/// The value that an operation wrote or may have written.
+/// Returns the value that an operation wrote or may have written.
 fn written_by(event: &HistoryEvent) -> Option<ValueId> {
     match event.action {
         HistoryAction::Write { value } => Some(value),
@@ -115,7 +115,7 @@ fn written_by(event: &HistoryEvent) -> Option<ValueId> {
     }
 }
 
-/// The value that an operation must have found, if it took effect.
+/// Returns the value that an operation must have found, if it took effect.
 fn found_by(event: &HistoryEvent) -> Option<ValueId> {
     match event.action {
         HistoryAction::Read { value } => value,
@@ -145,14 +145,15 @@ fn find_writers(events: &[&HistoryEvent]) -> Result<ValueMap<usize>, Flaw> {
     Ok(writers)
 }
 
-/// The end of each operation. An open one that somebody saw has taken effect by
-/// the time that somebody was done; one that nobody saw never ends.
+/// Returns the end of each operation. If another operation saw the value of an open one, the open
+/// operation has taken effect by the end of the other. If no operation saw its value, it never
+/// ends.
 fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<Vec<OpTime>, Flaw> {
     let end = |event: &&HistoryEvent| event.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<OpTime> = events.iter().map(end).collect();
     let answered = |&index: &usize| events[index].return_ns.is_some();
     let mut finders: Vec<usize> = (0..events.len()).filter(answered).collect();
-    // The earliest first, so that each open write gets its end only once.
+    // The finder with the earliest end comes first, so that each open write gets its end only once.
     finders.sort_by_key(|&index| ends[index]);
     for finder in finders {
         follow(events, writers, &mut ends, finder)?;
@@ -160,8 +161,8 @@ fn complete_open(events: &[&HistoryEvent], writers: &ValueMap<usize>) -> Result<
     Ok(ends)
 }
 
-/// Checks that what `finder` found was written in time, and settles open writes
-/// from it backwards: an open swap that was seen has itself found something.
+/// Checks that the value that `finder` found was written in time. Settles open writes from `finder`
+/// backwards: an open swap that was seen has itself found a value.
 fn follow(
     events: &[&HistoryEvent],
     writers: &ValueMap<usize>,
@@ -209,7 +210,7 @@ fn from_the_future(finder: &HistoryEvent, writer: &HistoryEvent, value: ValueId)
     Flaw::violation(explanation, [finder, writer])
 }
 
-/// A value can be replaced only once.
+/// Checks that no value is replaced twice.
 fn check_swaps(events: &[&HistoryEvent], ends: &[OpTime]) -> Result<(), Flaw> {
     let mut swaps: ValueMap<&HistoryEvent> = ValueMap::default();
     for (event, &end) in events.iter().zip(ends) {
@@ -231,8 +232,8 @@ fn check_swaps(events: &[&HistoryEvent], ends: &[OpTime]) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// Turns events into operations, and leaves out those that may not have taken
-/// effect and whose effect could not help to explain anything.
+/// Turns events into operations. Omits an event if it may not have taken effect and its effect
+/// could not help to explain any answer.
 struct PreparedKeyBuilder<'a, 'b> {
     events: &'b [&'a HistoryEvent],
     ends: &'b [OpTime],
@@ -282,7 +283,7 @@ impl<'a, 'b> PreparedKeyBuilder<'a, 'b> {
         }
         match self.events[index].action {
             HistoryAction::Read { .. } => false,
-            // Only a failed swap is helped by a value that nobody found.
+            // A value that no operation found helps only to explain a failed swap.
             HistoryAction::Write { .. } | HistoryAction::Cas { .. } => self.any_failed_swap,
             HistoryAction::Delete => self.any_failed_swap || self.absence_observed,
         }
@@ -327,7 +328,7 @@ fn observes_absence(event: &HistoryEvent) -> bool {
     }
 }
 
-/// For explanations: a moment as it is in the history.
+/// Describes a moment as it is in the history, for explanations.
 pub(super) fn describe_time(at: OpTime) -> String {
     match at {
         0 => "the beginning".to_owned(),

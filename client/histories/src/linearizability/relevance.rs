@@ -1,17 +1,18 @@
-//! Finds the failed swaps that hold in every order, and the writes that the others may need.
+//! Finds the failed swaps that are explained in every order, and the writes that the other failed
+//! swaps may need.
 //!
-//! A failed swap says no more than that its expectation was wrong at some moment.
-//! Most often that is certain from the times alone. Where it is not, some write
-//! has to be current at the right moment, and the search must not hide it.
+//! A failed swap only shows that its expectation was wrong at some moment. Most often that is
+//! certain from the times alone. If it is not, some write has to be current at the right moment,
+//! and the search must not hide that write.
 
 use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue};
 
 pub(super) struct Relevance {
-    /// By begin: of each mutation the begin, and the earliest end among it and
-    /// all that begin later.
+    /// For each mutation, in the order of begins: its begin, and the earliest end among it and all
+    /// that begin later.
     ends_from: Vec<(OpTime, OpTime)>,
-    /// By value, begin and end of its write. Absence comes before everything,
-    /// unless it can come again.
+    /// Begin and end of the write of each value. Absence comes before everything; `None` for
+    /// absence if it can come again.
     writes: Vec<Option<(OpTime, OpTime)>>,
 }
 
@@ -38,15 +39,15 @@ impl Relevance {
         Relevance { ends_from, writes }
     }
 
-    /// The earliest moment by which something else has certainly been written
-    /// after an operation that ended at `end`.
+    /// Returns the earliest moment by which another value has certainly been written after an
+    /// operation that ended at `end`.
     fn overwritten(&self, end: OpTime) -> OpTime {
         let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)
     }
 
-    /// Whether a failed swap's expectation was certainly wrong at some moment: the
-    /// value was not written yet, or overwritten, and it has only one write.
+    /// Whether a failed swap's expectation was certainly wrong at some moment: the expected value
+    /// has only one write, and was not written yet, or was overwritten.
     pub fn is_explained(&self, op: &Op) -> bool {
         let OpKind::Fail { expected } = op.kind else {
             return false;
@@ -58,9 +59,9 @@ impl Relevance {
             .is_some_and(|(begin, end)| op.begin <= begin || self.overwritten(end) <= op.end)
     }
 
-    /// By operation: whether it might be what a failed swap found that is not
-    /// explained otherwise. An operation that is overwritten before the swap
-    /// begins, or begins after it ends, is not.
+    /// Returns, for each operation, whether an unexplained failed swap might have found its value.
+    /// This is excluded if the operation is overwritten before the swap begins, or begins after the
+    /// swap ends.
     pub fn of_unexplained(&self, key: &PreparedKey, explained: &[bool]) -> Vec<bool> {
         let mut latest = 0;
         let mut ends_to: Vec<(OpTime, OpTime)> = Vec::new();

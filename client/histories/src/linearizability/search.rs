@@ -1,26 +1,26 @@
-//! Keys on which a compare-and-swap failed and `sweep` found no reason: follows all
-//! orders at once.
+//! Judges keys on which a compare-and-swap failed and for which `sweep` found no order: follows all
+//! possible orders in parallel.
 //!
-//! Time passes from event to event. An [`OpState`] is one way in which things may
-//! stand: what the register holds, and which of the operations in flight have
-//! taken effect. When an operation ends, every state in which it has not taken
-//! effect is developed, by letting operations in flight take effect one after
-//! the other, until it has or the state is dead ("just-in-time linearization",
-//! Lowe 2017, after Wing & Gong 1993). No state left: no order exists.
+//! The search proceeds from event to event in time. An [`OpState`] is one possible state: the
+//! content of the register, and the set of operations in flight that have taken effect. When an
+//! operation ends, every state in which it has not taken effect is developed: operations in flight
+//! take effect one after the other, until the operation has taken effect or the state is dead
+//! ("just-in-time linearization", Lowe 2017, after Wing & Gong 1993). If no state remains, no order
+//! exists.
 //!
-//! Rules that keep the states few, with the reasons why they lose no order:
+//! Rules that keep the number of states small, with the reasons why they lose no order:
 //!
 //! - An operation that changes nothing takes effect as soon as it can.
-//! - A value is not left before all operations that found it have begun, since it
-//!   has only one write; and only by the swap that replaced it, if one did.
-//! - A write that is not needed any more (all that found its value have begun)
-//!   takes effect, with its readers, unseen just before any other write does. It
-//!   could only be missed by a failed swap that no other write explains; a write
-//!   that may matter so is not hidden ([`Relevance`]).
-//! - Of several deletions, or writes whose values nobody ever asks for, the one
-//!   that must end first goes first.
-//! - Of two states that differ only in which unanswered operations have taken
-//!   effect, one that made use of less is enough.
+//! - A value is not replaced before all operations that found it have begun, since it has only one
+//!   write. If a swap replaced it, only that swap replaces it.
+//! - A write is not needed any more when all operations that found its value have begun. Just
+//!   before any other write takes effect, it takes effect with its readers, unseen. Only a failed
+//!   swap that no other write explains could depend on it; a write that may matter in this way is
+//!   not hidden ([`Relevance`]).
+//! - Of several deletions, or of several writes with values that no operation finds, the one that
+//!   must end first takes effect first.
+//! - Of two states that differ only in which unanswered operations have taken effect, one with a
+//!   subset of the other's operations is enough.
 
 use super::Flaw;
 use super::frontier::{self, Bounds, SLOTS, bits};
@@ -28,19 +28,20 @@ use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue};
 use super::relevance::Relevance;
 use crate::history::HistoryEvent;
 
-/// States that may be developed for a history: so many, and so many more for each
+/// Maximum number of states that may be developed for a history: a constant, and an amount for each
 /// of its operations.
 const STEPS: usize = 20_000_000;
 const STEPS_PER_OP: usize = 40;
-/// Most states kept from one moment to the next, and most developed for one.
+/// Maximum number of states kept from one moment to the next, and maximum number developed for one
+/// moment.
 const STATES: usize = 1 << 16;
 const STATES_DEVELOPED: usize = 1 << 20;
-/// Operations in flight that an explanation names.
+/// Maximum number of operations in flight that an explanation names.
 const EXPLAINED: usize = 12;
 
 type OpState = frontier::SearchState<RegisterValue>;
 
-/// Judges one key, and takes the states that it developed off `budget`.
+/// Judges one key, and subtracts the states that it developed from `budget`.
 pub(super) fn check(key: &PreparedKey, budget: &mut Budget) -> Result<(), Flaw> {
     let allowance = budget.steps / 2;
     let mut search = OpSearch::new(key, allowance);
@@ -57,8 +58,9 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Enough for operations that overlap a few others each; about ten seconds
-    /// for a million operations that overlap too many.
+    /// Returns the budget for a history of `ops` operations. It is enough for operations that each
+    /// overlap a few others. If a million operations overlap too many others, it is used up in
+    /// about ten seconds.
     pub fn for_ops(ops: usize) -> Self {
         let steps = STEPS + STEPS_PER_OP * ops;
         Budget { steps }
@@ -68,18 +70,18 @@ impl Budget {
 /// Limits on the orders that follow from a value's readers and successor.
 #[derive(Debug, Clone, Copy, Default)]
 struct OpValueUses {
-    /// The position in time of the last begin of a read that found it.
+    /// Position in `ticks` of the last begin of a read that found the value.
     last_read: usize,
-    /// The swap that certainly replaced it.
+    /// Swap that certainly replaced the value; `None` if there is none.
     successor: Option<usize>,
-    /// Whether any answer that is not explained anyway depends on this value.
+    /// Whether any answer depends on this value that the times alone do not explain.
     is_wanted: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct OpTick {
     at: OpTime,
-    /// At one moment begins come before ends: what touches overlaps.
+    /// Begins sort before ends at the same moment, so that operations that touch overlap.
     is_end: bool,
     op: u32,
 }
@@ -88,14 +90,14 @@ struct OpSearch<'k, 'a> {
     key: &'k PreparedKey<'a>,
     ticks: Vec<OpTick>,
     uses: Vec<OpValueUses>,
-    /// By operation: it is not needed by a failed swap.
+    /// For each operation, whether no failed swap needs it.
     hidable: Vec<bool>,
-    /// The operations in flight, and which slots they take.
+    /// For each slot, the operation in flight that takes it.
     slots: [usize; SLOTS],
     taken: u128,
-    /// The slots of those that never end.
+    /// Set of the slots of operations that never end.
     unanswered: u128,
-    /// By value: it cannot be written any more.
+    /// For each value, whether it cannot be written any more.
     written: Vec<bool>,
     states: Vec<OpState>,
     /// Position in `ticks`.
@@ -186,7 +188,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         Ok(())
     }
 
-    /// Unanswered swaps of what will not come again.
+    /// Returns the unanswered swaps with an expected value that will not be current again.
     fn hopeless(&self) -> u128 {
         let is_hopeless = |&slot: &usize| match self.op(slot).kind {
             OpKind::Swap { expected, .. } => {
@@ -199,7 +201,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         set(bits(self.unanswered).filter(is_hopeless))
     }
 
-    /// Gives slots free, and makes one of states that differ no more.
+    /// Frees slots, and joins states that have become equal.
     fn forget(&mut self, slots: u128) {
         for slot in bits(slots) {
             if let OpKind::Write(value) | OpKind::Swap { new: value, .. } = self.op(slot).kind {
@@ -215,8 +217,8 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         self.states.dedup();
     }
 
-    /// All states, as early as possible, in which the operation of `bit` has
-    /// taken effect.
+    /// Returns all states in which the operation of `bit` has taken effect, each at the earliest
+    /// possible point.
     fn develop(&mut self, bit: u128) -> Result<Vec<OpState>, Flaw> {
         let mut steps = self.steps;
         let bounds = Bounds {
@@ -233,11 +235,11 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         developed.ok_or_else(too_many)
     }
 
-    /// The operations that could take effect next and change something.
+    /// Returns the slots of operations that could take effect next and change the register.
     fn choices(&self, state: &OpState) -> impl Iterator<Item = usize> {
         let waiting = self.taken & !state.done;
         let mut possible: u128 = 0;
-        // Of those that are alike, the one that has to end first.
+        // Of operations with the same effect, keeps the one that has to end first.
         let mut deletion: Option<usize> = None;
         let mut hidden: Option<usize> = None;
         let mut unwanted: Option<usize> = None;
@@ -286,7 +288,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         OpState { held, done }
     }
 
-    /// Returns the operations that can take effect unseen just before a write, by slot.
+    /// Returns the set of operations, by slot, that can take effect unseen just before a write.
     fn hidden_before(&self, done: u128) -> u128 {
         let mut hidden = 0;
         for slot in bits(self.taken & !done) {
@@ -305,7 +307,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         set(bits(self.taken).filter(|&slot| self.op(slot).kind == OpKind::Read(value)))
     }
 
-    /// Whether no one will miss the operation if it is hidden before another.
+    /// Whether no operation needs this one if it is hidden just before another write.
     fn is_hidable(&self, slot: usize) -> bool {
         if !self.hidable[self.slots[slot]] {
             return false;
@@ -320,7 +322,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         }
     }
 
-    /// Whether `op` may replace what is held.
+    /// Whether `op` may replace the value `held`.
     fn may_leave(&self, held: RegisterValue, op: usize) -> bool {
         let uses = self.uses[held.index()];
         uses.last_read <= self.now && uses.successor.is_none_or(|successor| successor == op)
@@ -355,7 +357,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
         Flaw::violation(explanation, concerned)
     }
 
-    /// Returns the last read that finds this value, if it begins after now.
+    /// Returns the last read that finds the value `held`, if it begins later than now.
     fn still_needed(&self, held: RegisterValue) -> Option<&'a HistoryEvent> {
         let last_read = self.uses[held.index()].last_read;
         let op = self.ticks[last_read].op as usize;
@@ -364,7 +366,7 @@ impl<'k, 'a> OpSearch<'k, 'a> {
 }
 
 impl Op<'_> {
-    /// Whether it takes effect on this without changing it.
+    /// Whether the operation can take effect while the register holds `held`, without changing it.
     fn happens_by_itself(&self, held: RegisterValue) -> bool {
         match self.kind {
             OpKind::Read(value) => value == held,
@@ -416,7 +418,7 @@ fn uses(key: &PreparedKey, ticks: &[OpTick], explained: &[bool]) -> Vec<OpValueU
         }
         let of_found = &mut uses[found.index()];
         of_found.is_wanted = true;
-        // Absence is not the work of one write, so it may be replaced often.
+        // Absence is not the result of a single write, so it may be replaced several times.
         if matches!(op.kind, OpKind::Swap { .. })
             && op.end != NEVER
             && found != RegisterValue::ABSENT

@@ -1,28 +1,26 @@
-//! Keys with deletions or compare-and-swaps, in one pass over time.
+//! Judges keys with deletions or compare-and-swaps, in one pass over time.
 //!
-//! The forward blocks (see [`super::blocks`]) leave gaps between them. Everything else
-//! takes effect at one moment, in a gap: a backward block leaves a value, a deletion
-//! leaves the key absent, a create (a block that begins only where there is no key)
-//! needs it absent, and so does a read of absence. The pass follows whether the key is
-//! there, and what waits to be done, by its latest moment. It does each thing as late
-//! as possible, because that loses nothing:
+//! The forward blocks (see [`super::blocks`]) leave gaps between them. Everything else takes effect
+//! at one moment, in a gap. A backward block leaves a value, and a deletion leaves the key absent.
+//! A create (a block that begins only while the key is absent) needs the key absent, and so does a
+//! read of absence. The pass follows whether the key is present, and which things wait to be done,
+//! by their latest moments. It does each thing as late as possible, because that loses nothing:
 //!
-//! - A deletion is done at its own end, or earlier if there is a key and a read of
-//!   absence or a create has to end. Deletions are alike, so the one that ends first
-//!   goes first.
-//! - The key is kept absent as long as possible. Operations that wait lose nothing by
-//!   that, and a backward block can write the key again at any later moment.
-//! - A backward block may have to end while the key is absent. If it could have been
-//!   done earlier without harm (while there was a key, or just before a deletion), the
-//!   pass takes it as done there. Otherwise it ends the absence.
-//! - A create that waits is done just before the absence ends for another reason, or
-//!   just before a deletion that would find no key. Of several, the one that ends first.
+//! - A deletion is done at its own end. It is done earlier if the key is present and a read of
+//!   absence or a create has to end. Deletions are alike, so the one that ends first is done first.
+//! - The key is kept absent as long as possible. Operations that wait lose nothing by this, and a
+//!   backward block can write the key again at any later moment.
+//! - A backward block may have to end while the key is absent. If it could have been done earlier
+//!   without harm (while the key was present, or just before a deletion), the pass assumes that it
+//!   was done then. Otherwise the block ends the absence.
+//! - A waiting create is done just before the absence ends for another reason, or just before a
+//!   deletion that would find no key. Of several creates, the one that ends first is done.
 //!
-//! So without failed swaps the pass finds an order iff there is one. A **failed swap**
-//! needs a moment at which its expectation was wrong. There mostly is one. If there is
-//! none when the swap ends, the pass does something that waits, or begins the next
-//! forward block early. That is not always the best choice. What the pass can order
-//! only without its failed swaps is therefore left to `search`.
+//! So without failed swaps the pass finds an order iff there is one. A **failed swap** needs a
+//! moment at which its expectation was wrong. Usually there is one. If there is none when the swap
+//! ends, the pass does something that waits, or begins the next forward block early. That is not
+//! always the best choice. If the pass finds an order only without the failed swaps, the key is
+//! therefore left to `search`.
 
 mod failures;
 mod ticks;
@@ -36,7 +34,7 @@ use super::prepare::{NEVER, Op, OpKind, OpTime, PreparedKey, RegisterValue, desc
 use crate::history::HistoryEvent;
 use ticks::{SweepStep, SweepTick, ticks};
 
-/// Deletions that an explanation names.
+/// Maximum number of deletions that an explanation names.
 const EXPLAINED: usize = 6;
 
 /// Result of a pass.
@@ -44,14 +42,14 @@ const EXPLAINED: usize = 6;
 pub(super) enum SweepOutcome {
     /// An order was found.
     Ordered,
-    /// The pass found none with the failed swaps; there may be one.
+    /// The pass found no order with the failed swaps; there may still be one.
     NotFound,
 }
 
 /// Judges one key.
 ///
 /// # Errors
-/// A violation that does not depend on failed swaps.
+/// If there is a violation that does not depend on failed swaps.
 pub(super) fn check(key: &PreparedKey) -> Result<SweepOutcome, Flaw> {
     let blocks = Blocks::of(key)?;
     let ticks = ticks(key, &blocks)?;
@@ -69,7 +67,7 @@ pub(super) fn check(key: &PreparedKey) -> Result<SweepOutcome, Flaw> {
     }
 }
 
-/// Content of the key, and since when.
+/// Content of the key, and the moment since which the key holds it.
 #[derive(Debug, Clone, Copy)]
 enum KeyState {
     Absent,
@@ -79,27 +77,29 @@ enum KeyState {
 struct Sweep<'k, 'a> {
     key: &'k PreparedKey<'a>,
     blocks: &'k Blocks,
-    /// Begins and ends in order of time, and the position of the current one.
+    /// Steps of the pass in order of time, and the index of the current one.
     ticks: &'k [SweepTick],
     position: usize,
     with_failures: bool,
     state: KeyState,
     at: OpTime,
-    /// A forward block that was begun before it had to, and the moment at which it ends.
+    /// Forward block that was begun before its first end required it, and the moment at which it
+    /// ends.
     early: Option<u32>,
     busy_until: OpTime,
-    /// The last moments at which the key was absent, at which it was there, and at
-    /// which a backward block could have been done without harm.
+    /// Last moments at which the key was absent, at which it was present, and at which a backward
+    /// block could have been done without harm.
     absent_at: OpTime,
     present_at: Option<OpTime>,
     harmless_at: Option<OpTime>,
-    /// Waiting operations, by the moment at which they must be done.
+    /// Waiting operations, each with the moment by which it must be done.
     deletions: BTreeSet<(OpTime, u32)>,
     writes: BTreeSet<(OpTime, u32)>,
     creates: BTreeSet<(OpTime, u32)>,
-    /// Swaps that nobody saw, by what they expect and by their begin.
+    /// Swaps that no operation saw, by the value that they expect. Of each value, the swap that
+    /// begins first is the last in the list.
     unseen_swaps: HashMap<RegisterValue, Vec<u32>, foldhash::fast::FixedState>,
-    /// The last deletions done.
+    /// Deletions that were done, in order.
     done: Vec<u32>,
 }
 
@@ -168,7 +168,7 @@ impl<'k, 'a> Sweep<'k, 'a> {
         match step {
             SweepStep::ForwardBegins(block) if self.early == Some(block) => Ok(()),
             SweepStep::ForwardBegins(block) => self.begin_forward(block),
-            // Its value stays.
+            // The block's value stays.
             SweepStep::ForwardEnds(_) => Ok(()),
             SweepStep::BlockBegins(index) => {
                 let block = self.block(index);
@@ -232,7 +232,7 @@ impl<'k, 'a> Sweep<'k, 'a> {
         Ok(())
     }
 
-    /// Deletes the key if it is there, because `cause` needs it absent.
+    /// Deletes the key if it is present, because `cause` needs it absent.
     fn make_absent(&mut self, cause: &HistoryEvent) -> Result<(), Flaw> {
         if matches!(self.state, KeyState::Absent) {
             return Ok(());
@@ -252,7 +252,7 @@ impl<'k, 'a> Sweep<'k, 'a> {
         self.done.push(index);
     }
 
-    /// The key will not stay absent: does a create that waits for absence, if any.
+    /// Does a create that waits for absence, if there is one, because the key will not stay absent.
     fn perform_waiting_create(&mut self) {
         if let KeyState::Absent = self.state
             && let Some((_, create)) = self.creates.pop_first()

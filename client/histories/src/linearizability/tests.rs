@@ -1,4 +1,4 @@
-//! Schedules by hand, the comparison with the definition, and the speed.
+//! Hand-written schedules, the comparison with the definition, and the speed.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -7,7 +7,7 @@ use super::generate::{HistoryShape, disturb, honest};
 use super::{LinearizabilityVerdict, brute, check, prepare, search};
 use crate::history::{History, HistoryAction, HistoryEvent, ValueId};
 
-/// `process`, what it did, and from when to when in milliseconds.
+/// Builds an operation of `process`, with its begin and end in milliseconds.
 fn event(process: u32, action: HistoryAction, begin_ms: u64, end_ms: u64) -> HistoryEvent {
     HistoryEvent {
         process,
@@ -59,7 +59,7 @@ fn assert_linearizable<const N: usize>(events: [HistoryEvent; N]) {
     );
 }
 
-/// The explanation must hold all of `parts`.
+/// Asserts that the events are a violation, and that its explanation contains all of `parts`.
 fn assert_violation<const N: usize>(events: [HistoryEvent; N], parts: &[&str]) {
     let LinearizabilityVerdict::Violation {
         key,
@@ -90,7 +90,7 @@ fn a_read_after_a_write_sees_it_or_something_newer() {
 
 #[test]
 fn a_stale_read_is_found() {
-    // The write of 8 was answered before the read began, which found 7 all the same.
+    // The write of 8 was answered before the read began, but the read found 7.
     assert_violation(
         [
             event(1, write(7), 0, 1),
@@ -107,7 +107,7 @@ fn a_stale_read_is_found() {
 
 #[test]
 fn a_lost_write_is_found() {
-    // Acknowledged, and then as if it had never been.
+    // The write was acknowledged, but the read found no key.
     assert_violation(
         [event(1, write(7), 0, 1), event(2, ABSENT, 2, 3)],
         &["nothing", "value 7", "process 2 found no such key"],
@@ -132,7 +132,7 @@ fn a_value_from_nowhere_is_found() {
 
 #[test]
 fn the_new_value_and_then_the_old_is_found() {
-    // Both reads are during the write; either alone could be right.
+    // Both reads overlap the write; either alone could be right.
     assert_violation(
         [
             event(1, write(7), 0, 1),
@@ -196,7 +196,7 @@ fn a_deletion_explains_absence_once_it_has_begun() {
         ],
         &["process 3 found no such key", "value 7"],
     );
-    // Resurrected: the deletion was answered.
+    // The value reappears although the deletion was answered.
     assert_violation(
         [
             event(1, write(7), 0, 1),
@@ -240,7 +240,7 @@ fn a_swap_succeeds_only_on_what_it_expected() {
         ],
         &["value 7 was replaced twice"],
     );
-    // Nothing was between 7 and 8, so a read of 6 cannot have been either.
+    // No other value was current between 7 and 8, so a read of 6 is wrong.
     assert_violation(
         [
             event(1, write(7), 0, 1),
@@ -249,7 +249,7 @@ fn a_swap_succeeds_only_on_what_it_expected() {
         ],
         &["process 2 wrote value 6"],
     );
-    // Refused although what it expected was there all the time.
+    // The swap failed although its expected value was current all the time.
     assert_violation(
         [
             event(1, write(7), 0, 1),
@@ -276,12 +276,12 @@ fn a_swap_that_expected_what_nobody_wrote_fails_at_any_time() {
         event(3, read(7), 3, 4),
     ]);
     assert_linearizable([failed(0, 1)]);
-    // The search sees only what a simpler look has not settled.
+    // The search is needed only for keys that the simpler checks have not settled.
     let events = [failed(0, 9), event(1, write(7), 1, 2)];
     let events: Vec<&HistoryEvent> = events.iter().collect();
     let key = prepare::prepare(&events).unwrap();
     search::check(&key, &mut search::Budget::for_ops(events.len())).unwrap();
-    // Without an answer it is as if it had never been.
+    // The write has no answer, so it may not have taken effect.
     assert_linearizable([
         open(2, swap(Some(99), 8, false), 0),
         event(1, write(7), 1, 2),
@@ -318,7 +318,7 @@ fn an_open_swap_that_was_seen_has_found_what_it_expected() {
 
 #[test]
 fn which_of_two_unanswered_operations_took_effect_is_left_open() {
-    // Either explains the first refusal, but the second only the write.
+    // Either operation explains the first failed swap, but only the write explains the second.
     let create = open(1, swap(None, 5, false), 0);
     let write_6 = open(2, write(6), 0);
     for [one, two] in [[create, write_6], [write_6, create]] {
@@ -387,7 +387,7 @@ fn as_many_as_there_are_may_be_in_flight() {
 
 #[test]
 fn more_in_flight_than_the_search_can_follow_is_unknown() {
-    // That the swap failed needs a search, which cannot follow so many reads.
+    // The failed swap needs a search, and the search cannot follow this many reads.
     let reads = (0..200).map(|process| event(process, read(7), 2, 9));
     let swapped = event(500, swap(Some(7), 8, false), 5, 6);
     let events = reads.chain([event(501, write(7), 0, 1), swapped]);
@@ -398,7 +398,7 @@ fn more_in_flight_than_the_search_can_follow_is_unknown() {
     assert!(reason.contains("in flight"), "{reason}");
 }
 
-/// Small histories of one key, of every mixture of operations.
+/// Returns a small history of one key, with any mixture of operations.
 fn small(seed: u64) -> Vec<HistoryEvent> {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let [deletes, swaps] = [[0, 0], [25, 0], [0, 45], [20, 30]][(seed % 4) as usize];
@@ -467,7 +467,7 @@ fn long_histories_of_a_register_that_behaves_are_accepted() {
     }
 }
 
-/// The same with the last read of a key finding what the first one found.
+/// Returns the history with its last read of a key changed to find the value of the first one.
 fn with_a_stale_read(history: &History) -> Option<History> {
     let mut events = history.events().to_vec();
     let reads_a_value =

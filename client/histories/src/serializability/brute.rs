@@ -1,7 +1,7 @@
-//! The definition itself, for histories so small that every order can be tried:
-//! what the checker is compared with. It shares nothing with it.
+//! The definition of serializability itself, for histories that are so small that every order can
+//! be tried. The checker is compared with it. The two share no code.
 
-#![allow(clippy::disallowed_methods)] // sets are only asked for what they contain
+#![allow(clippy::disallowed_methods)] // sets are only tested for their members
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,8 +15,8 @@ pub(super) fn is_serializable(transactions: &[Transaction]) -> bool {
     extend(transactions, 0, &StoreContents::new(), &mut HashSet::new())
 }
 
-/// Whether the order chosen so far, which took effect with `done` and left
-/// `held`, can be completed.
+/// Whether the chosen beginning of an order can be completed. The transactions in `done` have taken
+/// effect and left `held`.
 fn extend(
     all: &[Transaction],
     done: u32,
@@ -42,7 +42,7 @@ fn precedes(one: &Transaction, two: &Transaction) -> bool {
     one.return_ns.is_some_and(|end| end < two.invoke_ns)
 }
 
-/// Returns the values that the keys hold afterwards; `None` if its answer is wrong.
+/// Returns the values that the keys hold afterwards; `None` if the transaction's answer is wrong.
 fn effect(transaction: &Transaction, before: &StoreContents) -> Option<StoreContents> {
     let open = transaction.return_ns.is_none();
     let mut held = before.clone();

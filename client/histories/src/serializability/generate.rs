@@ -1,5 +1,5 @@
-//! Histories to judge: those of a store that behaves, of one whose transactions come
-//! apart, and the same with some answers or times changed.
+//! Generated histories to judge: those of a store that behaves, those of a store that tears
+//! transactions apart, and the same with some answers or times changed.
 
 use std::collections::BTreeMap;
 
@@ -19,23 +19,24 @@ pub(super) struct TransactionsShape {
     pub processes: u32,
     /// Number of transactions in a hundred that are on several keys.
     pub several: u32,
-    /// Longest transaction, and longest pause between two of one process.
+    /// Duration of the longest transaction, and of the longest pause between two transactions of
+    /// one process.
     pub duration_ns: u64,
     /// Number of transactions in a hundred that are never answered.
     pub unanswered: u32,
-    /// Number of transactions, of a hundred on several keys, that take effect on each key at a
-    /// moment of its own. With none, the history is always strictly serializable.
+    /// Number of transactions, of a hundred on several keys, with parts that take effect at
+    /// different moments. With 0, the history is always strictly serializable.
     pub torn: u32,
 }
 
-/// The part of a transaction on one key, and the moment at which it takes effect.
+/// The part of a transaction on one key, with the moment at which it takes effect.
 struct PlannedPart {
     effect_ns: u64,
     transaction: usize,
     part: usize,
 }
 
-/// The answers of a store.
+/// Returns the history of a store.
 pub(super) fn history(shape: &TransactionsShape) -> Vec<Transaction> {
     let mut rng = Pcg64Mcg::seed_from_u64(shape.seed);
     let mut transactions = Vec::with_capacity(shape.transactions);
@@ -104,7 +105,7 @@ fn parts(shape: &TransactionsShape, index: u64, rng: &mut Pcg64Mcg) -> Vec<(u64,
     vec![(key, action)]
 }
 
-/// Changes one transaction: what it found, or when it was.
+/// Changes one transaction: the values that it found, or its times.
 pub(super) fn disturb(transactions: &mut [Transaction], rng: &mut impl Rng) {
     let index = rng.random_range(0..transactions.len());
     let part = rng.random_range(0..transactions[index].parts.len());

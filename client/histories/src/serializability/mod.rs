@@ -1,23 +1,20 @@
-//! Checks that operations on several keys took effect at one moment. A history of
-//! transactions (single operations among them) must be **strictly serializable**: some
-//! order explains every answer and respects real time (Papadimitriou 1979; Herlihy
-//! & Wing 1990, §3.5).
+//! Checks that operations on several keys took effect at one moment. A history of transactions,
+//! which may be single operations, must be **strictly serializable**: some order explains every
+//! answer and respects real time (Papadimitriou 1979; Herlihy & Wing 1990, §3.5).
 //!
-//! Unlike linearizability this is not local: every key alone may be in order while the
-//! whole is not, as when a scan saw one half of a write. So all keys are followed
-//! together:
+//! Unlike linearizability, this property is not local. Every key alone may be in order while the
+//! whole is not, for instance if a scan saw one half of a write. So all keys are followed together:
 //!
-//! 1. Each key alone is judged first: a violation there is one of the whole, and
+//! 1. Each key alone is judged first: a violation at one key is a violation of the whole, and
 //!    easier to explain.
-//! 2. `prepare` makes numbers of values, and settles what was never answered.
-//! 3. `search` follows all orders at once, from moment to moment. A moment at
-//!    which nothing is in flight needs no special care: only what the keys may
-//!    hold is carried over it.
-//! 4. `shrink` leaves out what does not matter to a violation.
+//! 2. `prepare` turns values into numbers, and settles the transactions that were never answered.
+//! 3. `search` follows all possible orders in parallel, from moment to moment. A moment at which
+//!    nothing is in flight needs no special care: only the possible contents of the keys are
+//!    carried over it.
+//! 4. `shrink` removes the parts that do not matter to a violation.
 //!
-//! The search is exact, and exponential in the worst case: it is meant for a
-//! handful of clients and keys. It gives up with `Unknown` after a bounded amount
-//! of work.
+//! The search is exact, and exponential in the worst case. It is meant for a handful of clients and
+//! keys. After a bounded amount of work it returns `Unknown`.
 
 mod prepare;
 mod search;
@@ -35,21 +32,22 @@ use crate::linearizability::{self, explain};
 use prepare::PreparedTransactions;
 use search::SearchOutcome;
 
-/// States that [`check`] develops at most: a few seconds.
+/// Maximum number of states that [`check`] develops: a few seconds of work.
 pub const STEPS: usize = 2_000_000;
 
-/// Something that took effect at one moment, on one key or several.
+/// Actions on one key or several that took effect at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
-    /// Process that did it; a process does one thing at a time.
+    /// Process that issued the transaction; a process does one thing at a time.
     pub process: u32,
-    /// Actions on the keys, one key after the other, in this order; a scan is a read of every key
-    /// there could be. A value that is read in a transaction without an answer does not count. If a
-    /// compare-and-swap in a transaction without an answer would fail, none of it happens.
+    /// Actions on the keys, one key after the other, in this order. A scan is a read of every key
+    /// that could exist in its range. A value that is read in a transaction without an answer is
+    /// ignored. If a compare-and-swap in a transaction without an answer would fail, no part of the
+    /// transaction happens.
     pub parts: Vec<(u64, HistoryAction)>,
-    /// When it began, in nanoseconds of one clock for the whole history.
+    /// Time at which the transaction began, in nanoseconds of one clock for the whole history.
     pub invoke_ns: u64,
-    /// When its answer came, on the same clock; `None` if none ever did.
+    /// Time at which its answer arrived, on the same clock; `None` if no answer arrived.
     pub return_ns: Option<u64>,
 }
 
@@ -58,41 +56,42 @@ pub struct Transaction {
 pub enum SerializabilityVerdict {
     /// Some order of the transactions explains every answer.
     Serializable {
-        /// Transactions judged.
+        /// Number of transactions judged.
         transactions: usize,
-        /// Keys that they concern.
+        /// Number of keys that the transactions concern.
         keys: usize,
     },
-    /// No order does.
+    /// No order of the transactions explains every answer.
     Violation {
-        /// The keys on which the transactions below contradict each other.
+        /// Keys on which the transactions in `transactions` contradict each other.
         keys: Vec<u64>,
         /// Transactions that contradict each other, with their times.
         explanation: String,
-        /// Those transactions, in the order in which they began, without the parts
-        /// that do not matter.
+        /// Transactions that contradict each other, in the order in which they began, without the
+        /// parts that do not matter.
         transactions: Vec<Transaction>,
     },
-    /// No violation was found, but none was ruled out either.
+    /// No violation was found, but one is not ruled out.
     Unknown {
-        /// Why not.
+        /// Reason why the history could not be judged.
         reason: String,
     },
 }
 
 impl SerializabilityVerdict {
-    /// Whether it is `Serializable`.
+    /// Whether the verdict is `Serializable`.
     pub fn is_serializable(&self) -> bool {
         matches!(self, SerializabilityVerdict::Serializable { .. })
     }
 }
 
-/// Judges a history, in any order, with a bound on the work of [`STEPS`].
+/// Judges a history, given in any order, and develops at most [`STEPS`] states.
 pub fn check(transactions: &[Transaction]) -> SerializabilityVerdict {
     check_within(transactions, STEPS)
 }
 
-/// Judges a history, developing at most `steps` states; more would be `Unknown`.
+/// Judges a history, and develops at most `steps` states. If more are needed, the verdict is
+/// `Unknown`.
 pub fn check_within(transactions: &[Transaction], mut steps: usize) -> SerializabilityVerdict {
     let relevant: Vec<Transaction> = transactions.iter().filter_map(without_unread).collect();
     if let Some(violation) = check_each_key(&relevant) {
@@ -112,8 +111,8 @@ pub fn check_within(transactions: &[Transaction], mut steps: usize) -> Serializa
     }
 }
 
-/// A transaction without the reads that were never answered: nobody knows what they
-/// found.
+/// Returns a transaction without the reads that were never answered, because their results are
+/// unknown. `None` if no part remains.
 fn without_unread(transaction: &Transaction) -> Option<Transaction> {
     let mut transaction = transaction.clone();
     if transaction.return_ns.is_none() {
@@ -123,8 +122,8 @@ fn without_unread(transaction: &Transaction) -> Option<Transaction> {
     (!transaction.parts.is_empty()).then_some(transaction)
 }
 
-/// A violation at a single key, if there is one. A key that cannot be judged alone does
-/// not matter here: all keys are judged together afterwards.
+/// Returns a violation at a single key, if there is one. A key that cannot be judged alone is
+/// passed over, because all keys are judged together afterwards.
 fn check_each_key(transactions: &[Transaction]) -> Option<SerializabilityVerdict> {
     let events = |transaction: &Transaction| -> Vec<HistoryEvent> {
         let event = |&(key, action): &(u64, HistoryAction)| HistoryEvent {
@@ -158,7 +157,7 @@ fn check_each_key(transactions: &[Transaction]) -> Option<SerializabilityVerdict
     })
 }
 
-/// `culprits` contradict each other, whatever else happened.
+/// Builds the verdict that `culprits` contradict each other, with any other transactions.
 fn violation(mut culprits: Vec<Transaction>) -> SerializabilityVerdict {
     culprits.sort_by_key(|culprit| (culprit.invoke_ns, culprit.return_ns, culprit.process));
     let mut keys: Vec<u64> = (culprits.iter())

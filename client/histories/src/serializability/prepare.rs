@@ -1,6 +1,5 @@
-//! Prepares transactions for the search. Keys and values become small numbers,
-//! transactions without an answer are settled or left out, and what limits the orders
-//! is collected for each value.
+//! Prepares transactions for the search. Keys and values become small numbers, transactions without
+//! an answer are settled or omitted, and the limits on the orders are collected for each value.
 
 mod key;
 mod sightings;
@@ -17,10 +16,10 @@ pub(super) use key::KeyConstraints;
 /// Content of a key: a number for each value written to it; 0 is absence.
 pub(super) type ValueNumber = u32;
 pub(super) const ABSENT: ValueNumber = 0;
-/// A value that was expected, but that nobody wrote.
+/// Value that a transaction expected, but that no transaction wrote.
 const NEVER_WRITTEN: ValueNumber = u32::MAX;
 
-/// Moved by one, so that 0 is before everything.
+/// Moment of the history plus one, so that 0 is before everything.
 pub(super) type TxnTime = u64;
 pub(super) const NEVER: TxnTime = u64::MAX;
 
@@ -28,9 +27,9 @@ type Map<K, V> = HashMap<K, V, FixedState>;
 /// Effect of one part of a transaction on its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Must find this.
+    /// The key must hold this value.
     Read(ValueNumber),
-    /// Must not find this.
+    /// The key must not hold this value.
     Fail(ValueNumber),
     Write(ValueNumber),
     Swap {
@@ -40,7 +39,7 @@ pub(super) enum Effect {
 }
 
 impl Effect {
-    /// Returns the value that it must find.
+    /// Returns the value that the key must hold; `None` if any will do.
     pub fn finds(self) -> Option<ValueNumber> {
         match self {
             Effect::Read(found) => Some(found),
@@ -49,7 +48,7 @@ impl Effect {
         }
     }
 
-    /// Returns the value that it leaves, if it changes anything.
+    /// Returns the value that the key holds afterwards; `None` if it is not changed.
     pub fn leaves(self) -> Option<ValueNumber> {
         match self {
             Effect::Write(new) | Effect::Swap { new, .. } => Some(new),
@@ -60,32 +59,32 @@ impl Effect {
 
 #[derive(Debug)]
 pub(super) struct Txn {
-    /// Key by its index, and what is done to it.
+    /// Parts of the transaction: index of the key, and effect on it.
     pub parts: SmallVec<[(usize, Effect); 2]>,
     pub begin: TxnTime,
-    /// `NEVER` for one that may or may not have taken effect.
+    /// End of the transaction; `NEVER` if it may or may not have taken effect.
     pub end: TxnTime,
-    /// It changes nothing.
+    /// Whether the transaction changes nothing.
     pub is_read: bool,
-    /// It takes effect whatever the keys hold.
+    /// Whether the transaction can take effect with any contents of the keys.
     pub is_blind: bool,
-    /// A compare-and-swap may have failed because of what this one wrote.
+    /// Whether a compare-and-swap may have failed because of a value that this transaction wrote.
     pub explains_a_failure: bool,
-    /// For one that may never have taken effect: the last moment at which an answer could
-    /// depend on it.
+    /// Last moment at which an answer could depend on this transaction, if it may never have taken
+    /// effect.
     pub last_use: TxnTime,
 }
 
 #[derive(Debug)]
 pub(super) struct PreparedTransactions {
-    /// By their begin.
+    /// Transactions in the order of their begin.
     pub txns: Vec<Txn>,
     pub keys: Vec<KeyConstraints>,
 }
 
 impl PreparedTransactions {
     /// # Errors
-    /// Why these cannot be judged.
+    /// The reason why the transactions cannot be judged.
     pub fn new(transactions: &[Transaction]) -> Result<PreparedTransactions, String> {
         let mut order: Vec<&Transaction> = transactions.iter().collect();
         order.sort_by_key(|transaction| (transaction.invoke_ns, transaction.return_ns));
@@ -127,10 +126,10 @@ fn check_keys(transaction: &Transaction) -> Result<(), String> {
     }
 }
 
-/// By key and value, the transaction that wrote it or may have.
+/// Transaction that wrote, or may have written, each value of each key.
 type Writers = Map<(u64, ValueId), usize>;
 
-/// The value that this wrote or may have written.
+/// Returns the value that the action wrote or may have written.
 fn written(action: &HistoryAction, open: bool) -> Option<ValueId> {
     match *action {
         HistoryAction::Write { value } => Some(value),
@@ -139,7 +138,7 @@ fn written(action: &HistoryAction, open: bool) -> Option<ValueId> {
     }
 }
 
-/// Returns the value that this must have found, if it took effect.
+/// Returns the value that the action must have found, if it took effect.
 fn found(action: &HistoryAction, open: bool) -> Option<Option<ValueId>> {
     match *action {
         HistoryAction::Read { value } => Some(value),
@@ -169,13 +168,14 @@ fn find_writers(order: &[&Transaction]) -> Result<Writers, String> {
     Ok(writers)
 }
 
-/// The end of each transaction. One without an answer whose value another found took
-/// effect before that other ended. One whose values nobody found never ends.
+/// Returns the end of each transaction. If another transaction found a value of a transaction
+/// without an answer, the latter took effect before the other one ended. If no transaction found
+/// its values, it never ends.
 fn complete_open(order: &[&Transaction], writers: &Writers) -> Vec<TxnTime> {
     let end = |t: &&Transaction| t.return_ns.map_or(NEVER, |end| end.saturating_add(1));
     let mut ends: Vec<TxnTime> = order.iter().map(end).collect();
     let mut finders: Vec<usize> = (0..order.len()).filter(|i| ends[*i] != NEVER).collect();
-    // Sorted with the earliest end last, since `pop` takes the last.
+    // The finder with the earliest end comes last, since `pop` takes the last.
     finders.sort_by_key(|&index| std::cmp::Reverse(ends[index]));
     while let Some(finder) = finders.pop() {
         let open = order[finder].return_ns.is_none();
@@ -202,7 +202,7 @@ struct TxnBuilder {
 }
 
 impl TxnBuilder {
-    /// Gives numbers to the keys of a transaction, and to what it writes.
+    /// Gives numbers to the keys of a transaction, and to the values that it writes.
     fn number(&mut self, transaction: &Transaction) {
         for (key, action) in &transaction.parts {
             let next = self.keys.len();
@@ -254,8 +254,8 @@ impl TxnBuilder {
         }
     }
 
-    /// Leaves out what holds in every order, at a moment of its own, and tells the keys
-    /// of the failed swaps that remain.
+    /// Omits a transaction if it consists of one failed swap that is explained in every order.
+    /// Passes all other failed swaps to the constraints of their keys.
     fn leave_out_explained(&mut self) {
         for txn in &mut self.txns {
             let (begin, end) = (txn.begin, txn.end);
@@ -270,8 +270,8 @@ impl TxnBuilder {
         }
     }
 
-    /// Finds whether a failed swap could need each transaction. For each that never ends, also
-    /// finds until when another transaction could need it.
+    /// Determines for each transaction whether a failed swap could need it. For each transaction
+    /// that never ends, also determines until when another transaction could need it.
     fn find_uses(&mut self) {
         for txn in &mut self.txns {
             let explains = |&(key, _): &(usize, Effect)| self.keys[key].may_explain(txn);

@@ -1,28 +1,27 @@
-//! Follows all orders at once, as `linearizability::search` does for one key (Wing &
-//! Gong 1993, Lowe 2017). It goes through begins and ends in order of time. A [`TxnState`]
-//! says what the keys may hold at that moment. At the end of a transaction, states in
-//! which it has not taken effect are developed until it has; those that cannot reach
-//! that are dropped.
+//! Follows all possible orders in parallel, as `linearizability::search` does for one key (Wing &
+//! Gong 1993, Lowe 2017). The search goes through begins and ends in order of time. A [`TxnState`]
+//! is a possible content of the keys at that moment. At the end of a transaction, states in which
+//! it has not taken effect are developed until it has; states that cannot reach that are dropped.
 //!
-//! Rules that keep the states few, with the reasons why they lose no order:
+//! Rules that keep the number of states small, with the reasons why they lose no order:
 //!
 //! - A transaction that changes nothing takes effect as soon as it can.
 //! - A value is overwritten only when every transaction that reads it has begun, since
 //!   it is written only once. If a swap replaced it, only that swap overwrites it.
-//! - A blind write whose values no transaction still has to find takes effect just
-//!   before another one that overwrites all of it. A write that a failed swap may need
-//!   is left alone.
-//! - Of several writes to the same keys whose values no transaction finds, the one that
-//!   ends first goes first.
-//! - Of two states that differ only in which unanswered transactions took effect, one
-//!   whose set is contained in the other's is enough.
+//! - If no later transaction has to find the values of a blind write, the write takes effect just
+//!   before another one that overwrites all its keys. A write that a failed swap may need is exempt
+//!   from this rule.
+//! - Of several writes to the same keys with values that no transaction finds, the one that ends
+//!   first takes effect first.
+//! - Take two states that differ only in which unanswered transactions took effect. If one set is
+//!   contained in the other, the state with the smaller set is enough.
 
 use smallvec::SmallVec;
 
 use super::prepare::{ABSENT, Effect, NEVER, PreparedTransactions, Txn, TxnTime, ValueNumber};
 use crate::linearizability::frontier::{self, Bounds, SLOTS, bits};
 
-/// Most states developed for one end.
+/// Maximum number of states developed for the end of one transaction.
 const STATES_DEVELOPED: usize = 1 << 18;
 
 type TxnState = frontier::SearchState<SmallVec<[ValueNumber; 8]>>;
@@ -30,15 +29,16 @@ type TxnState = frontier::SearchState<SmallVec<[ValueNumber; 8]>>;
 /// Result of a search.
 #[derive(Debug)]
 pub(super) enum SearchOutcome {
-    /// There is an order.
+    /// There is an order that explains every answer.
     Ordered,
-    /// There is none.
+    /// There is no such order.
     Contradiction,
-    /// It would have been too much work.
+    /// The bounds were reached before there was a result.
     TooMany { reason: String },
 }
 
-/// Looks for an order. Develops at most `steps` states, and subtracts their number.
+/// Searches for an order. Develops at most `steps` states, and subtracts the number of developed
+/// states from `steps`.
 pub(super) fn run(prepared: &PreparedTransactions, steps: &mut usize) -> SearchOutcome {
     let mut search = TxnSearch::new(prepared, *steps);
     let outcome = search.run();
@@ -46,12 +46,12 @@ pub(super) fn run(prepared: &PreparedTransactions, steps: &mut usize) -> SearchO
     outcome.map_or_else(|outcome| outcome, |()| SearchOutcome::Ordered)
 }
 
-/// At one moment begins come before ends, so that transactions which touch overlap.
+/// Kind of a tick. At one moment begins come before ends, so that transactions that touch overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TickKind {
     Begin,
     End,
-    /// It never ends, and nothing can need it any more.
+    /// The transaction never ends, and no other transaction can need it any more.
     Forget,
 }
 
@@ -62,15 +62,15 @@ struct TxnTick {
     txn: usize,
 }
 
-/// The keys that a transaction changes, and whether it deletes them.
+/// Keys that a transaction changes, each with whether the transaction deletes it.
 type Changes = SmallVec<[(usize, bool); 2]>;
 
 struct TxnSearch<'p> {
     prepared: &'p PreparedTransactions,
-    /// The transactions in flight, and which slots they take.
+    /// For each slot, the transaction in flight that takes it.
     slots: [usize; SLOTS],
     taken: u128,
-    /// The slots of those that never end, and of those that change nothing.
+    /// Sets of the slots of transactions that never end, and of those that change nothing.
     unanswered: u128,
     reads: u128,
     states: Vec<TxnState>,
@@ -163,7 +163,7 @@ impl<'p> TxnSearch<'p> {
         self.states.dedup();
     }
 
-    /// Every state in which the transaction of `bit` has just taken effect.
+    /// Returns every state in which the transaction of `bit` has just taken effect.
     fn develop(&mut self, bit: u128) -> Result<Vec<TxnState>, SearchOutcome> {
         let mut steps = self.steps;
         let bounds = Bounds {
@@ -182,10 +182,10 @@ impl<'p> TxnSearch<'p> {
         })
     }
 
-    /// The transactions that could take effect next and change something.
+    /// Returns the slots of transactions that could take effect next and change the keys.
     fn choices(&self, state: &TxnState) -> impl Iterator<Item = usize> + use<> {
         let mut possible: u128 = 0;
-        // Of writes that are alike, the one that ends first.
+        // Of writes with the same effect, keeps the one that ends first.
         let mut alike: SmallVec<[(Changes, usize); 8]> = SmallVec::new();
         for slot in bits(self.taken & !self.reads & !state.done) {
             let txn = self.txn(slot);
@@ -208,7 +208,8 @@ impl<'p> TxnSearch<'p> {
         bits(possible)
     }
 
-    /// The changes of a blind write with values that no transaction finds; `None` for others.
+    /// Returns the changes of a blind write if no transaction finds its values; `None` for other
+    /// transactions.
     fn alike(&self, txn: &Txn) -> Option<Changes> {
         let change = |&(key, effect): &(usize, Effect)| {
             let Effect::Write(value) = effect else {
@@ -223,7 +224,8 @@ impl<'p> TxnSearch<'p> {
         Some(changes)
     }
 
-    /// Whether the values that this overwrites may be overwritten now, and by it.
+    /// Whether the present values of the keys that the transaction of `slot` changes may be
+    /// overwritten now, and by that transaction.
     fn may_overwrite(&self, slot: usize, state: &TxnState) -> bool {
         let changed = |(_, effect): &&(usize, Effect)| effect.leaves().is_some();
         let may_leave = |&(key, _): &(usize, Effect)| {
@@ -248,8 +250,8 @@ impl<'p> TxnSearch<'p> {
         state
     }
 
-    /// Whether `slot` may take effect just before `over` overwrites it, as far as
-    /// transactions that are not in flight are concerned.
+    /// Whether the transaction of `slot` may take effect just before `over` overwrites it, as far
+    /// as transactions that are not in flight are concerned.
     fn may_hide(&self, slot: usize, over: &Txn) -> bool {
         let txn = self.txn(slot);
         let is_gone = |&(key, effect): &(usize, Effect)| {
@@ -263,8 +265,8 @@ impl<'p> TxnSearch<'p> {
         !txn.explains_a_failure && txn.parts.iter().all(is_gone)
     }
 
-    /// Lets `slot` take effect, unless a transaction that still has to find its values
-    /// would then fail to.
+    /// Lets the transaction of `slot` take effect, unless a transaction that still has to find its
+    /// values could then not find them.
     fn hide(&self, state: &mut TxnState, slot: usize) {
         let mut hidden = state.clone();
         self.change(&mut hidden, slot);
@@ -281,7 +283,8 @@ impl<'p> TxnSearch<'p> {
         }
     }
 
-    /// Changes the keys, and lets every read take effect that can find what it found.
+    /// Changes the keys. Then every read takes effect that has an answer that matches the new
+    /// contents.
     fn change(&self, state: &mut TxnState, slot: usize) {
         state.done |= 1 << slot;
         for &(key, effect) in &self.txn(slot).parts {
@@ -301,7 +304,7 @@ impl<'p> TxnSearch<'p> {
     }
 }
 
-/// Whether a transaction's answer is right if it takes effect while the keys hold this.
+/// Whether a transaction's answer is right if it takes effect while the keys hold `held`.
 fn is_possible(txn: &Txn, held: &[ValueNumber]) -> bool {
     txn.parts.iter().all(|&(key, effect)| match effect {
         Effect::Read(found) => held[key] == found,

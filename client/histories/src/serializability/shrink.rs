@@ -1,22 +1,22 @@
-//! Makes a violation small enough to be read. Each step only removes what cannot make
-//! an order possible, so that what remains is a violation, too. A history that has an
-//! order still has one
+//! Makes a violation small enough to be read. Each step only removes parts that cannot make an
+//! order possible, so that the rest is a violation, too. A history that has an order keeps one
 //!
-//! - cut at a moment: what had not begun is gone, what had not ended stays open;
-//! - without a read, or a compare-and-swap that failed;
-//! - without a write of a value that nobody finds, unless a failed swap may need it, or
-//!   it is a deletion and somebody finds absence.
+//! - if it is cut at a moment: transactions that had not begun are removed, and transactions that
+//!   had not ended stay open;
+//! - without a read, or without a compare-and-swap that failed;
+//! - without a write of a value that no transaction finds, unless a failed swap may need it, or it
+//!   is a deletion and a transaction finds absence.
 
 use super::prepare::PreparedTransactions;
 use super::search::{self, SearchOutcome};
 use super::{Transaction, without_unread};
 use crate::history::HistoryAction;
 
-/// States developed and transactions judged for one attempt, and for one violation.
+/// Limits on the states developed and transactions judged: for one attempt, and for one violation.
 const OF_ATTEMPT: usize = 100_000;
 const WORK: usize = 3_000_000;
 
-/// A contradiction as small as can be found in reasonable time.
+/// Returns a contradiction that is as small as can be found in reasonable time.
 pub(super) fn shrink(transactions: Vec<Transaction>) -> Vec<Transaction> {
     let mut work = WORK;
     let mut transactions = cut(transactions, &mut work);
@@ -25,8 +25,8 @@ pub(super) fn shrink(transactions: Vec<Transaction>) -> Vec<Transaction> {
     transactions
 }
 
-/// The shortest beginning that contradicts itself. The search may have found the
-/// contradiction earlier, since it knows what is still to be read.
+/// Returns the shortest beginning that contradicts itself. The search may have found the
+/// contradiction earlier, since it also uses the reads that come later.
 fn cut(transactions: Vec<Transaction>, work: &mut usize) -> Vec<Transaction> {
     let mut ends: Vec<u64> = transactions.iter().filter_map(|t| t.return_ns).collect();
     ends.sort_unstable();
@@ -37,7 +37,7 @@ fn cut(transactions: Vec<Transaction>, work: &mut usize) -> Vec<Transaction> {
     }
 }
 
-/// Returns the transactions as they are known at a moment.
+/// Returns the transactions as they were known at time `at_ns`.
 fn until(transactions: &[Transaction], at_ns: u64) -> Vec<Transaction> {
     let begun = transactions.iter().filter(|t| t.invoke_ns <= at_ns);
     let known = |transaction: &Transaction| {
@@ -50,7 +50,7 @@ fn until(transactions: &[Transaction], at_ns: u64) -> Vec<Transaction> {
     begun.filter_map(known).collect()
 }
 
-/// Takes away, in ever smaller pieces, what is not needed for the contradiction.
+/// Removes the parts that the contradiction does not need, in ever smaller pieces.
 fn drop_pieces(transactions: &mut Vec<Transaction>, work: &mut usize) {
     let mut piece = transactions.len().max(1);
     loop {
@@ -72,7 +72,7 @@ fn drop_pieces(transactions: &mut Vec<Transaction>, work: &mut usize) {
     }
 }
 
-/// Whether `work` is enough to see that these have no order.
+/// Whether `work` is enough to establish that these transactions have no order.
 fn contradicts(transactions: &[Transaction], work: &mut usize) -> bool {
     let allowance = OF_ATTEMPT.min(work.saturating_sub(transactions.len()));
     *work = work.saturating_sub(allowance + transactions.len());
@@ -85,10 +85,10 @@ fn contradicts(transactions: &[Transaction], work: &mut usize) -> bool {
     matches!(outcome, SearchOutcome::Contradiction)
 }
 
-/// Without those parts of the transactions in `range` that may be left out.
+/// Returns the transactions without those parts in `range` that may be removed.
 fn without(transactions: &[Transaction], range: std::ops::Range<usize>) -> Vec<Transaction> {
     let mut left = transactions.to_vec();
-    // Readers first: nobody may find then what others wrote.
+    // Reads are removed first, since a write may be removed only if no transaction finds its value.
     for drop in [is_passive, |_: &_| true] {
         for index in (range.start..range.end.min(left.len())).rev() {
             for part in (0..left[index].parts.len()).rev() {
@@ -102,7 +102,7 @@ fn without(transactions: &[Transaction], range: std::ops::Range<usize>) -> Vec<T
     left
 }
 
-/// Takes away single parts.
+/// Removes single parts.
 fn drop_parts(transactions: &mut [Transaction], work: &mut usize) {
     for index in (0..transactions.len()).rev() {
         for part in (0..transactions[index].parts.len()).rev() {

@@ -1,5 +1,5 @@
-//! Schedules by hand, the comparison with the definition, and histories as large as
-//! the simulator's.
+//! Hand-written schedules, the comparison with the definition, and histories as large as the
+//! simulator's.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -105,7 +105,7 @@ fn two_scans_that_see_two_writes_in_two_orders_are_found() {
 
 #[test]
 fn the_order_of_real_time_holds_between_keys() {
-    // The write of key 2 began after that of key 1 was answered.
+    // The write of key 2 began after the write of key 1 was answered.
     let later = |begin| {
         [
             transaction(1, &[(1, write(10))], 0, 1),
@@ -128,7 +128,7 @@ fn what_was_never_answered_happens_at_once_or_not_at_all() {
         &[1, 2],
         &["never answered"],
     );
-    // Once is enough: it cannot undo what came after.
+    // A write takes effect only once: it cannot undo a later one.
     assert_violation(
         &[
             both,
@@ -229,7 +229,7 @@ fn a_search_that_is_cut_short_never_says_ok() {
     }
 }
 
-/// Small histories of two or three keys; in some, transactions come apart.
+/// Returns a small history of two or three keys; in some, transactions are torn apart.
 fn small(seed: u64) -> Vec<Transaction> {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let mut transactions = history(&TransactionsShape {
@@ -266,7 +266,7 @@ fn agrees_with_the_definition_on_100_000_small_histories() {
                     on_a_key += 1;
                 } else {
                     between_keys += 1;
-                    // What is named is enough.
+                    // The named transactions are enough for the contradiction.
                     let are_enough = !brute::is_serializable(culprits);
                     assert!(are_enough, "seed {seed}: {explanation}");
                 }

@@ -1,4 +1,4 @@
-//! Several replicas, of which some die.
+//! Tests with several replicas, of which some die.
 
 use super::*;
 use crate::connection::ConnectionState;
@@ -6,12 +6,12 @@ use crate::options::{LivenessChange, ReplicaChange, Watcher};
 use crate::replicas::ReplicaHealth;
 use leasehold_wire::PROBE_KEY;
 
-/// Far beyond what anything here takes.
+/// Timeout far beyond the duration of any test.
 const LONG: Duration = Duration::from_secs(20);
-/// Timeout for a silent replica, where that matters.
+/// Timeout for a silent replica, in tests where the timeout matters.
 const SHORT: Duration = Duration::from_millis(40);
 
-/// Two replicas, the first of which is nearer.
+/// Starts two replicas; the first is nearer.
 async fn two(faults: impl IntoIterator<Item = Fault>) -> [Server; 2] {
     let near = Server::start(faults).await;
     let far = near.peer("OR").await;
@@ -38,7 +38,7 @@ impl Server {
         Server::at("127.0.0.1:0", name, Arc::clone(&self.state)).await
     }
 
-    /// All its connections end, and nobody listens any more.
+    /// Ends all connections of the server, and stops listening.
     pub(super) async fn kill(&self) {
         self.task.abort();
         self.killed.send_replace(true);
@@ -84,7 +84,7 @@ async fn nobody() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-/// Asked by clients, not by their probes.
+/// Returns the number of requests from clients, without their probes.
 fn asked(server: &Server) -> usize {
     let state = server.state();
     let all = state.by.iter().zip(&state.arrived);
@@ -96,7 +96,7 @@ fn asked(server: &Server) -> usize {
 async fn the_first_that_answers_is_asked_and_the_others_are_known_to_be_dead() {
     let server = Server::start([]).await;
     let refuses = nobody().await;
-    // Connections are made, and never greeted.
+    // Connections are made, but never greeted.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent_address = silent.local_addr().unwrap().to_string();
     let mut options = hasty(&[&server]);
@@ -154,7 +154,7 @@ async fn operations_return_to_the_nearest_when_it_answers_again() {
     let client = Client::connect(options).await.unwrap();
     near_server.kill().await;
     assert_eq!(answered_by(&client, Op::put("a", "1")).await, "OR");
-    // One write stays under way there.
+    // One write stays under way at the farther replica.
     far.freeze();
     let writer = client.clone();
     let write = tokio::spawn(async move { writer.execute_op(Op::put("a", "2")).await.0 });
@@ -170,7 +170,7 @@ async fn operations_return_to_the_nearest_when_it_answers_again() {
         1,
         "what was under way stayed where it was"
     );
-    // Nobody needs the farther connection now.
+    // The farther connection is no longer needed.
     let is_idle = || {
         matches!(
             client.inner.replicas.all()[1].state(),
@@ -219,7 +219,7 @@ async fn a_replica_that_stands_still_is_left_after_a_while_and_found_again() {
     assert_eq!(executed.len(), 3, "each once: {executed:?}");
 }
 
-/// Counts how often a replica is asked again after it was dead.
+/// Counts the times that a replica is used again after it was dead.
 fn count_returns(options: &mut ClientOptions) -> Arc<Mutex<usize>> {
     let returns: Arc<Mutex<usize>> = Arc::default();
     let told = Arc::clone(&returns);
@@ -230,8 +230,8 @@ fn count_returns(options: &mut ClientOptions) -> Arc<Mutex<usize>> {
     returns
 }
 
-/// The nearest replica stands still again and again. Each return to it delays the client that asks
-/// it then.
+/// The nearest replica is paused again and again. Each return to it delays a client that uses it at
+/// that time.
 #[tokio::test]
 async fn a_replica_that_stands_still_again_and_again_is_returned_to_once() {
     let [near_server, far] = two([]).await;
@@ -251,7 +251,7 @@ async fn a_replica_that_stands_still_again_and_again_is_returned_to_once() {
     assert_eq!(*returns.lock().unwrap(), 1);
     assert!(near(&client).dead.is_some());
 
-    // It answers probes, so it is asked once nobody else serves.
+    // The replica answers probes, so it is used once no other replica serves.
     far.kill().await;
     assert_eq!(answered_by(&client, Op::put("a", "3")).await, "CA");
     until(|| near(&client).dead.is_none()).await;
@@ -263,7 +263,7 @@ async fn a_replica_that_only_greets_stays_dead() {
     let client = Client::connect(hasty(&[&near_server, &far])).await.unwrap();
     near_server.state().deaf.insert("CA");
     assert_eq!(answered_by(&client, Op::put("a", "1")).await, "OR");
-    // It greets, and is asked a key that nobody writes.
+    // The replica greets, and then receives a probe.
     let probes = || {
         let state = near_server.state();
         let asked = state.by.iter().zip(&state.arrived);
@@ -273,7 +273,7 @@ async fn a_replica_that_only_greets_stays_dead() {
     };
     until(|| probes() >= 2).await;
     assert!(near(&client).dead.is_some());
-    // Another replica would answer a get for it, also while it has not caught up.
+    // Another replica would answer a get on its behalf, even while it has not caught up.
     let probe = Op::multi_get(vec![PROBE_KEY.into()]);
     let state = near_server.state().arrived.clone();
     let reads = state.into_iter().filter(|it| !it.is_write());
@@ -340,7 +340,7 @@ async fn a_slow_operation_is_answered_by_whoever_is_first() {
     assert_eq!(client.health().failovers, 0);
 }
 
-/// Request timeout of a client that waits for replicas in vain.
+/// Request timeout of a client with replicas that never answer.
 const IN_VAIN: Duration = Duration::from_millis(400);
 
 #[tokio::test]
@@ -361,7 +361,7 @@ async fn nobody_left_is_one_error_that_names_all() {
         assert_eq!(text.matches(&server.address).count(), 1, "{text}");
     }
     assert_eq!(text.matches("refused").count(), 2, "{text}");
-    // The request timeout is long.
+    // The connection fails early although the request timeout is long.
     let error = Client::connect(hasty(&[&near, &far])).await.unwrap_err();
     let Error::Connect { tried } = error else {
         panic!("{error}");
@@ -448,7 +448,7 @@ async fn a_copy_that_never_left_does_not_keep_a_refused_write_in_doubt() {
     let client = Client::connect(options(&[&near, &far])).await.unwrap();
     client.get("a").await.unwrap();
     near.kill().await;
-    // What is asked now waits for the next connection, of which there is none.
+    // A request that is sent now waits for the next connection, and there is none.
     until(|| !client.inner.replicas.all()[0].is_up()).await;
     near.state().faults.push_back(Fault::Expired);
     client.put("a", "1").await.unwrap();

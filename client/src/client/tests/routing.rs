@@ -1,11 +1,11 @@
-//! Choice of the replica that a lease-aware client asks, and the limits of what hints can do.
+//! Tests of the choice of a replica by a lease-aware client, and of the limits of hints.
 
 use super::*;
 use crate::Routing;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// CA, OR and VA, of which CA is the nearest, and a client of all three.
+/// Starts CA, OR and VA, of which CA is the nearest, and a client of all three.
 async fn three(hint: Hint) -> ([Server; 3], Client) {
     let near = Server::start([]).await;
     near.state().replicas = ["CA", "OR", "VA"].map(String::from).into();
@@ -72,7 +72,7 @@ async fn a_stale_hint_costs_forwards_until_the_next_one() {
     servers[0].state().holders.insert("OR");
     by(&client, Op::get("k")).await;
     assert_eq!(by(&client, Op::get("k")).await, "OR");
-    // The lease moves, and nobody says so.
+    // The lease moves without a notice to the client.
     servers[0].state().holders = HashSet::from(["VA"]);
     servers[0].state().hint = hint(0b100, 1);
     let reply = client.execute_op(Op::get("k")).await.0.unwrap();

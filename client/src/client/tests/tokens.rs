@@ -1,11 +1,12 @@
-//! A token that is refused is refused by all: nobody else is asked, and nobody waits.
+//! A token that one replica refuses is refused by all: no other replica is tried, and no request
+//! waits.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 use leasehold_transport::Secret;
 
-/// Far beyond what anything here takes.
+/// Timeout far beyond the duration of any test.
 const LONG: Duration = Duration::from_secs(20);
 
 fn secret(token: &str) -> Secret {
@@ -16,7 +17,7 @@ fn secret(token: &str) -> Secret {
     Secret::load(file.path()).unwrap()
 }
 
-/// For a near replica and a far one.
+/// Starts a near replica, and returns options for it and a far one.
 async fn two(token: Option<&str>) -> (Server, ClientOptions) {
     let near = Server::start([]).await;
     let far = Server::at("127.0.0.1:0", "OR", Arc::clone(&near.state)).await;
@@ -91,7 +92,7 @@ async fn who_loses_its_token_is_told_so_until_it_counts_again() {
     tokio::time::timeout(LONG, back).await.expect("it is taken");
 }
 
-/// Names of machines that do not exist: nobody is asked.
+/// The names are of machines that do not exist; no request is sent.
 #[tokio::test]
 async fn a_token_is_not_said_in_plain_text_to_other_machines() {
     let (near, here) = two(Some("lh_right")).await;

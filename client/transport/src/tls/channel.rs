@@ -1,4 +1,4 @@
-//! A connection's TLS state after its handshake, and how it meets the socket.
+//! TLS state of a connection after its handshake, and its exchange with the socket.
 
 use std::cell::RefCell;
 use std::io::{self, BufRead as _, IoSlice, Write as _};
@@ -11,44 +11,45 @@ use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
 
-/// Bytes asked of a socket at a time.
+/// Number of bytes read from a socket at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Cost of a byte around the plaintext, in bytes of plaintext: a record has 22 of them, and takes
-/// the time of some 350 bytes.
+/// Cost of a byte that is not plaintext, in bytes of plaintext. A record has 22 such bytes, and
+/// takes as much time as some 350 bytes of plaintext.
 const SEAL_WORK: usize = 16;
-/// Most plaintext that is sealed before the socket has taken what was sealed before.
+/// Maximum amount of plaintext that is sealed before the socket has accepted the data that was
+/// sealed earlier.
 const SEAL_BYTES: usize = 128 << 10;
-/// Bytes that a record may hold, and that it takes beside them.
+/// Maximum number of bytes that a record holds, and the number that it takes in addition.
 const RECORD_BYTES: usize = 16 << 10;
 const RECORD_OVERHEAD: usize = 22;
 
 thread_local! {
-    /// Bytes that were read from a socket and are opened at once. One buffer for all connections of
-    /// a thread: an idle connection holds none.
+    /// Bytes that were read from a socket and are opened immediately. All connections of a thread
+    /// share this buffer, so an idle connection holds none.
     static ARRIVED: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
 /// Result of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadProgress {
-    /// Number of bytes of plaintext; 0 if more must be read first.
+    /// Number of bytes of plaintext; 0 if more data must be read first.
     Bytes(usize),
-    /// The other side sends no more.
+    /// The other side sends no more data.
     End,
 }
 
-/// Seals and opens what goes over one connection. Both directions share it.
+/// Seals and opens the data of one connection. Both directions share it.
 #[derive(Debug)]
 pub struct Channel {
     connection: Connection,
-    /// Bytes sealed and not yet taken by the socket.
+    /// Number of bytes that are sealed and not yet accepted by the socket.
     unsent: usize,
-    /// Nothing was read yet, but perhaps by the handshake.
+    /// Whether nothing has been read yet, except possibly by the handshake.
     is_new: bool,
-    /// Much was read: others have a turn before the next read. What was read may hold
-    /// thousands of records with hardly a byte of plaintext.
+    /// Whether a lot of data was read, so that other tasks have a turn before the next read. The
+    /// data may consist of thousands of records with hardly a byte of plaintext.
     yields: bool,
-    /// Bytes received, weighed by the work they are.
+    /// Cost of the bytes received, weighted by the work that they cause.
     work: usize,
     ended: bool,
 }
@@ -56,7 +57,7 @@ pub struct Channel {
 impl Channel {
     /// Creates the channel of a connection after its handshake.
     pub fn new(mut connection: Connection) -> Channel {
-        // What is sealed at a time is bounded here.
+        // This type limits the amount that is sealed at a time.
         connection.set_buffer_limit(None);
         Channel {
             connection,
@@ -68,16 +69,16 @@ impl Channel {
         }
     }
 
-    /// Bytes sealed and not yet taken by the socket.
+    /// Returns the number of bytes that are sealed and not yet accepted by the socket.
     pub fn unsent(&self) -> usize {
         self.unsent
     }
 
-    /// Reads what has arrived, and appends its plaintext to `plain`. Nothing is lost if it is
-    /// not called again.
+    /// Reads the data that has arrived, and appends its plaintext to `plain`. If it is not called
+    /// again, no data is lost.
     ///
     /// # Errors
-    /// `InvalidData` if it was not sealed by the other side; or the socket's.
+    /// `InvalidData` if the data was not sealed by the other side; or the error of the socket.
     pub fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
@@ -86,7 +87,7 @@ impl Channel {
     ) -> Poll<io::Result<ReadProgress>> {
         let before = plain.len();
         if std::mem::take(&mut self.is_new) {
-            // The handshake may have read more than its own.
+            // The handshake may have read more than its own data.
             self.process(plain)?;
         }
         if plain.len() == before && !self.ended {
@@ -98,14 +99,15 @@ impl Channel {
         }))
     }
 
-    /// Returns the cost of the bytes received since the last call, in bytes. Bytes that are not
-    /// plaintext count more, for there may be thousands of records with hardly a byte.
+    /// Returns the cost of the bytes received since the last call, in bytes of plaintext. Bytes
+    /// that are not plaintext cost more, because there may be thousands of records with hardly a
+    /// byte of plaintext.
     pub fn take_work(&mut self) -> usize {
         std::mem::take(&mut self.work)
     }
 
-    /// Reads once. Through the half, and not by trying: it knows from a short read that there
-    /// is no more, and saves the system call that would only say so.
+    /// Reads once. Reads through the half instead of trying a read: from a short read the half
+    /// knows that no more data is available, which saves a system call.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -131,7 +133,7 @@ impl Channel {
     }
 
     fn open(&mut self, mut arrived: &[u8], plain: &mut BytesMut) -> io::Result<()> {
-        // It takes a part at a time, and nothing after the end.
+        // `read_tls` takes a part at a time, and nothing after the end.
         while !arrived.is_empty() && self.connection.read_tls(&mut arrived)? > 0 {
             self.process(plain)?;
         }
@@ -158,10 +160,11 @@ impl Channel {
         Ok(())
     }
 
-    /// Seals what is in `plain` and writes it, as far as the socket takes it.
+    /// Seals the data in `plain` and writes it, as far as the socket accepts it.
     ///
     /// # Errors
-    /// `WouldBlock` if it took a part; `WriteZero` if it takes no more; or the socket's.
+    /// `WouldBlock` if the socket accepted only a part; `WriteZero` if it accepts no more; or the
+    /// error of the socket.
     pub fn send(&mut self, stream: &TcpStream, plain: &mut BytesMut) -> io::Result<()> {
         loop {
             self.write(stream)?;
@@ -175,7 +178,7 @@ impl Channel {
         }
     }
 
-    /// Writes what is sealed.
+    /// Writes the sealed data.
     fn write(&mut self, stream: &TcpStream) -> io::Result<()> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Socket(stream)) {
@@ -189,15 +192,15 @@ impl Channel {
         Ok(())
     }
 
-    /// Tells the other side that nothing follows, if the socket takes that at once.
+    /// Notifies the other side that no data follows, if the socket accepts the notice immediately.
     pub fn end(&mut self, stream: &TcpStream) {
         self.connection.send_close_notify();
-        // One that takes no more learns it from the end of the connection.
+        // Otherwise the other side learns it from the end of the connection.
         let _ = self.write(stream);
     }
 }
 
-/// Reads and writes as far as that is possible without waiting.
+/// Adapter that reads and writes a socket as far as that is possible without waiting.
 pub(super) struct Socket<'a>(pub(super) &'a TcpStream);
 
 impl io::Read for Socket<'_> {
@@ -213,7 +216,7 @@ impl io::Write for Socket<'_> {
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match parts {
-            // Most answers are one record, and a plain write takes the kernel less.
+            // Most answers are one record, and a plain write costs the kernel less.
             [one] => self.0.try_write(one),
             _ => self.0.try_write_vectored(parts),
         }

@@ -1,4 +1,4 @@
-//! Handshakes, and what is said of those that fail.
+//! Handshakes, and explanations of failed ones.
 
 use std::io;
 
@@ -7,25 +7,25 @@ use tokio::net::TcpStream;
 
 use super::channel::Socket;
 
-/// Why there is no channel.
+/// Reason why there is no channel.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The connection ended or broke.
     #[error("the connection ended in the handshake: {0}")]
     Io(#[from] io::Error),
-    /// The handshake is too long. An unauthenticated peer may be anybody, and may not send that
-    /// much.
+    /// The handshake is too long. An unauthenticated peer may be any machine, so it may not send
+    /// this much.
     #[error("a handshake of more than {0} bytes")]
     TooLong(usize),
-    /// One side does not accept what the other shows, or does not speak TLS.
+    /// One side does not accept the certificate or parameters of the other, or does not speak TLS.
     #[error("{}", explain(.0))]
     Refused(#[source] TlsError),
 }
 
-/// Shakes hands over `stream`, reading at most `bytes_max`.
+/// Performs the handshake over `stream`, reading at most `bytes_max` bytes.
 ///
 /// # Errors
-/// Any [`HandshakeError`]. The other side is told what TLS tells it, if it speaks that.
+/// Any [`HandshakeError`]. The other side receives a TLS alert, if it speaks TLS.
 pub async fn handshake(
     stream: &TcpStream,
     mut connection: Connection,
@@ -45,11 +45,11 @@ pub async fn handshake(
             Err(error) => return Err(error.into()),
         }
         if let Err(error) = connection.process_new_packets() {
-            // The alert.
+            // Sends the alert.
             let _ = connection.write_tls(&mut Socket(stream));
             return Err(HandshakeError::Refused(error));
         }
-        // What follows a handshake is not of it.
+        // Data after the handshake does not belong to it.
         if connection.is_handshaking() && read > bytes_max {
             return Err(HandshakeError::TooLong(bytes_max));
         }
@@ -73,7 +73,7 @@ fn is_transient(error: &io::Error) -> bool {
     )
 }
 
-/// Explains a failed handshake with what its reader can do about it.
+/// Explains a failed handshake, with a remedy for the reader.
 fn explain(error: &TlsError) -> String {
     let reason = match error {
         TlsError::InvalidMessage(_) => "what answers there does not speak TLS",

@@ -1,8 +1,8 @@
 //! TLS 1.3, for clients and for the replicas themselves.
 //!
-//! A replica proves its identity with a certificate that an authority of the cluster signed.
-//! The certificate holds *names*, which are made from the names of the cluster and the replica
-//! (see [`names`]), and no addresses: those may change.
+//! A replica proves its identity with a certificate that an authority of the cluster signed. The
+//! certificate holds *names*, which are made from the names of the cluster and the replica (see
+//! [`names`]). It holds no addresses, because those may change.
 
 mod channel;
 mod handshake;
@@ -18,8 +18,8 @@ pub use channel::{Channel, ReadProgress};
 pub use handshake::{HandshakeError, handshake};
 pub use trust::{Trust, TrustError, malformed, roots};
 
-/// The only TLS version and algorithms in use: TLS 1.3, keys agreed upon by X25519. AES with 128
-/// bits comes first: it costs the least on processors that support it.
+/// Returns the only TLS version and algorithms in use: TLS 1.3, with key agreement by X25519. AES
+/// with 128 bits comes first, because it costs the least on processors that support it.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         cipher_suites: vec![

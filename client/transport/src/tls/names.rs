@@ -1,4 +1,4 @@
-//! The names in certificates.
+//! Names in certificates.
 //!
 //! The names of clusters and replicas may hold characters that a DNS name may not, and the
 //! certificate is shown to every peer that connects. So a label is a hash: the first 32
@@ -8,8 +8,7 @@ use std::fmt::Write as _;
 
 use ring::digest::{SHA256, digest};
 
-/// Name of every replica of every cluster: for clients that know an address and an authority, and
-/// no more.
+/// Name of every replica of every cluster, for clients that know only an address and an authority.
 pub const REPLICA: &str = "replica.leasehold";
 
 /// Returns the name of one replica: `<label of its name>.<label of the cluster>.leasehold`.
@@ -22,7 +21,7 @@ pub fn of_cluster(cluster: &str) -> String {
     format!("replica.{}.leasehold", label(cluster))
 }
 
-/// All that the certificate of a replica must hold.
+/// Returns all names that the certificate of a replica must hold.
 pub fn all(cluster: &str, replica: &str) -> Vec<String> {
     vec![
         of_replica(cluster, replica),
@@ -31,7 +30,7 @@ pub fn all(cluster: &str, replica: &str) -> Vec<String> {
     ]
 }
 
-/// The first half of the SHA-256 of a name, in hexadecimal digits.
+/// Returns the first half of the SHA-256 of a name, in hexadecimal digits.
 pub fn label(name: &str) -> String {
     let hash = digest(&SHA256, name.as_bytes());
     let mut label = String::new();
@@ -48,7 +47,7 @@ mod tests {
 
     #[test]
     fn names_are_those_that_anybody_can_compute() {
-        // printf CA | sha256sum
+        // Output of: printf CA | sha256sum
         assert_eq!(label("CA"), "4b650e5c4785025dee7bd65e3c5c5273");
         let all = [
             of_replica("demo", "CA"),

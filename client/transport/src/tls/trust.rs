@@ -1,4 +1,4 @@
-//! Authorities that a client trusts.
+//! Certificate authorities that a client trusts.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, version};
 
 use super::{names, provider};
 
-/// Why there is nobody to trust.
+/// Reason why there are no authorities to trust.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// The file cannot be read.
@@ -20,25 +20,25 @@ pub enum TrustError {
     Read {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It holds no certificate, or none that can be used.
+    /// The file holds no certificate, or none that can be used.
     #[error("{}: {problem}; it should hold the PEM certificate of the cluster's authority, its ca.pem", file.display())]
     Malformed {
         /// The file.
         file: PathBuf,
-        /// Description of the problem.
+        /// Description of the fault.
         problem: String,
     },
 }
 
-/// Authorities that sign the certificates of the replicas that a client talks to.
+/// Authorities that sign the certificates of the replicas to which a client connects.
 #[derive(Clone)]
 pub struct Trust(Arc<ClientConfig>);
 
 impl Trust {
-    /// The certificates in a PEM file.
+    /// Loads the certificates in a PEM file.
     ///
     /// # Errors
     /// Any [`TrustError`].
@@ -53,26 +53,27 @@ impl Trust {
         })
     }
 
-    /// The certificates in a PEM text.
+    /// Reads the certificates in a PEM text.
     ///
     /// # Errors
-    /// Returns a description of what is wrong with the text.
+    /// Returns a description of the fault of the text.
     pub fn from_pem(pem: &[u8]) -> Result<Trust, String> {
         let roots = roots(pem)?;
         let config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&version::TLS13]);
         let config = config.map_err(|error| error.to_string())?;
         let mut config = config.with_root_certificates(roots).with_no_client_auth();
-        // A name would be readable by any listener on the network, and no replica needs it.
+        // The name would be readable by any listener on the network, and replicas do not need it.
         config.enable_sni = false;
         config.resumption = Resumption::disabled();
         Ok(Trust(Arc::new(config)))
     }
 
-    /// The client's side of a connection to any replica, of `cluster` if that is known.
+    /// Creates the client's side of a connection to any replica, which must belong to `cluster` if
+    /// that is given.
     ///
     /// # Errors
-    /// Returns a description of what is wrong with the name.
+    /// Returns a description of the fault of the name.
     pub fn connection(&self, cluster: Option<&str>) -> Result<ClientConnection, String> {
         let name = match cluster {
             Some(cluster) if !cluster.is_empty() => names::of_cluster(cluster),
@@ -106,10 +107,10 @@ pub fn malformed(error: &pem::Error) -> String {
     format!("malformed PEM: {problem}")
 }
 
-/// The authorities in a PEM text.
+/// Returns the authorities in a PEM text.
 ///
 /// # Errors
-/// Returns a description of what is wrong with the text.
+/// Returns a description of the fault of the text.
 pub fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {

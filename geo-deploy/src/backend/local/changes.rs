@@ -7,7 +7,7 @@ use leasehold_wire::LeaseRequest;
 use crate::backend::RunPlan;
 use crate::experiment::StrategyChange;
 
-/// Returns the request to a replica for a change.
+/// Returns the request for a change of strategy, as sent to a replica.
 pub(super) fn request(plan: &RunPlan<'_>, change: &StrategyChange) -> LeaseRequest {
     let range = plan.range(change);
     let bytes = |key: &leasehold_leases::Key| key.to_vec().into();
@@ -24,11 +24,11 @@ pub(super) fn request(plan: &RunPlan<'_>, change: &StrategyChange) -> LeaseReque
     }
 }
 
-/// Asks a replica, which passes it on to the leader, and waits until it is in
-/// force.
+/// Sends the request to a replica, which forwards it to the leader, and waits until the new
+/// strategy is in force.
 ///
 /// # Errors
-/// If it is refused, or nobody answers.
+/// If the request is refused, or not answered.
 pub(super) async fn put_in_force(
     options: ClientOptions,
     request: LeaseRequest,

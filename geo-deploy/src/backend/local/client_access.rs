@@ -1,5 +1,5 @@
-//! Names, addresses and certificates by which the replicas of a local cluster are known, to each
-//! other and to clients.
+//! Cluster name and certificates by which the replicas of a local cluster prove their identity to
+//! each other and to clients.
 
 use std::path::{Path, PathBuf};
 
@@ -11,9 +11,9 @@ use leasehold_transport::tls::Trust;
 use super::LocalSettings;
 use crate::cluster_file::Security;
 
-/// Where the certificates are, in the cluster's directory.
+/// Name of the directory for certificates, within the cluster's directory.
 const CERTIFICATES: &str = "certificates";
-/// The cluster's directory may be used for so long.
+/// Validity of the certificates, in days.
 const DAYS: u32 = 3650;
 
 /// Settings that clients of a cluster need besides its addresses.
@@ -25,8 +25,8 @@ pub struct ClientAccess {
 }
 
 impl ClientAccess {
-    /// Prepares the settings of a cluster that is about to start: it has certificates for these
-    /// nodes afterwards.
+    /// Creates the settings of a cluster that is about to start, and issues certificates for its
+    /// nodes.
     pub(super) fn prepare(
         settings: &LocalSettings,
         nodes: &[&str],
@@ -49,7 +49,8 @@ impl ClientAccess {
             renew: false,
         };
         if issue_certificates(&spec).is_err() {
-            // Of an earlier cluster in the same directory, perhaps. They are ours.
+            // The directory may have certificates of an earlier cluster. This program made them, so
+            // it may replace them.
             let _ = std::fs::remove_dir_all(directory);
             issue_certificates(&spec).context("making the cluster's certificates")?;
         }
@@ -61,23 +62,24 @@ impl ClientAccess {
         })
     }
 
-    /// Returns the security section of the configuration.
+    /// Returns the security section of the cluster's configuration; `None` without TLS.
     pub(super) fn section(&self) -> Option<Security> {
         let certificates = CERTIFICATES.to_owned();
         self.ca.as_ref().map(|_| Security { certificates })
     }
 
-    /// The cluster's name.
+    /// Returns the cluster's name.
     pub fn cluster(&self) -> &str {
         &self.cluster
     }
 
-    /// The certificate of its authority; none if replicas speak no TLS.
+    /// Returns the path of the certificate of the cluster's authority; `None` if replicas use no
+    /// TLS.
     pub fn ca(&self) -> Option<&Path> {
         self.ca.as_deref()
     }
 
-    /// For a client of these addresses.
+    /// Returns the options of a client that connects to these addresses.
     pub fn options(&self, addresses: impl IntoIterator<Item = impl ToString>) -> ClientOptions {
         let addresses = addresses.into_iter().map(|address| address.to_string());
         let mut options = ClientOptions::nearest_first(addresses);

@@ -1,4 +1,4 @@
-//! The clients of a run on this machine: one thread, a connection for each client.
+//! Clients of a run on this machine: all in one thread, with one connection for each client.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ use crate::wan::alarm::TimerQueue;
 /// Timeout after which a client abandons an operation.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Record of the clients' requests in a run.
+/// Result of the clients' work in a run.
 pub(super) struct ClientsOutcome {
     pub(super) recorder: Recorder,
     /// Beginning and end of the measured interval, in ns since the run began.
@@ -38,9 +38,9 @@ pub(super) struct ClientsOutcome {
     pub(super) notes: Vec<String>,
 }
 
-/// Runs all clients until the interval is over and every operation has ended, and the
-/// plan's faults meanwhile. After faults every key is read once more, for the history. Times
-/// count from `epoch`, when the run began.
+/// Runs all clients until the interval is over and every operation has ended. Meanwhile it carries
+/// out the plan's faults. If there were faults, every written key is then read once more, for the
+/// history. Times are measured from `epoch`, when the run began.
 pub(super) async fn drive(
     plan: &RunPlan<'_>,
     cluster: &mut LocalCluster,
@@ -48,7 +48,7 @@ pub(super) async fn drive(
     epoch: Instant,
     progress: ProgressFn<'_>,
 ) -> anyhow::Result<ClientsOutcome> {
-    // Dropped last: it carries what clients ask replicas of other sites.
+    // The WAN is dropped last: it carries the requests of clients to replicas of other sites.
     let wan = start_wan(plan, cluster.client_addresses())?;
     let options: Vec<ClientOptions> = (0..plan.topology().len())
         .map(|site| options(plan, cluster, &wan, site))
@@ -118,7 +118,8 @@ impl SharedRunState {
         }
     }
 
-    /// When the measured interval began or will begin, if that is known.
+    /// Returns the time at which the measured interval began or will begin, in ns; `None` if it is
+    /// unknown.
     pub(super) fn begin_ns(&self) -> Option<u64> {
         self.interval.borrow().begin_ns()
     }
@@ -131,7 +132,7 @@ impl SharedRunState {
         self.interval.borrow().is_over(now_ns)
     }
 
-    /// Asks, and notes what came of it.
+    /// Sends a request, and records its outcome.
     async fn operate(
         &self,
         process: &mut HistoryProcess,
@@ -164,8 +165,8 @@ impl SharedRunState {
 
 type Tasks = Vec<JoinHandle<anyhow::Result<()>>>;
 
-/// Starts what asks: the clients of a closed loop, or the sites of an open one.
-/// `connections` are those of each site.
+/// Starts the clients of a closed loop, or the sites of an open one. `connections` are the clients'
+/// connections, by site.
 fn start(
     plan: &RunPlan<'_>,
     mut connections: Vec<Vec<Client>>,
@@ -205,8 +206,8 @@ fn start(
     Ok((sites.iter().map(begin).collect(), sites))
 }
 
-/// Clients of a site ask its own replica, and while that is dead the nearest other one,
-/// over `wan`.
+/// Returns the options of a site's clients. They use the replica of their site; while it is dead,
+/// the nearest other replica, over `wan`.
 fn options(plan: &RunPlan<'_>, cluster: &LocalCluster, wan: &Wan, site: usize) -> ClientOptions {
     let own = cluster.client_addresses()[site];
     let nearest = plan.topology().nearest_to(site).into_iter();
@@ -227,7 +228,7 @@ async fn connect(count: u32, options: &ClientOptions) -> anyhow::Result<Vec<Clie
     Ok(connections)
 }
 
-/// Clients of every site read all keys that were written, some at a time.
+/// Lets clients of every site read all written keys, some at a time.
 async fn read_all(options: &[ClientOptions], shared: &Rc<SharedRunState>) -> anyhow::Result<()> {
     let keys: VecDeque<u64> = shared.recorder.borrow().written_keys().into();
     shared
@@ -281,12 +282,12 @@ async fn closed_loop(
     Ok(())
 }
 
-/// A site that asks at a rate.
+/// Site that sends requests at a fixed rate.
 struct OpenLoopSite {
     index: usize,
     connections: Vec<Client>,
     open: RefCell<OpenLoop<HistoryProcess>>,
-    /// An operation ended.
+    /// Notifies the site's loop that an operation ended.
     ended: Notify,
 }
 
@@ -315,7 +316,7 @@ async fn open_loop(
     Ok(())
 }
 
-/// Carries out an operation, and those that waited for somebody to send them.
+/// Carries out an operation, and then the requests that waited for a free sender.
 async fn send_due(
     shared: Rc<SharedRunState>,
     site: Rc<OpenLoopSite>,

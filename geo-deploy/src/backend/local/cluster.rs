@@ -1,5 +1,5 @@
-//! Replica processes behind an emulated WAN: start, wait until they are ready, what
-//! happens to them, end.
+//! Cluster of replica processes behind an emulated WAN: its start, the wait until it is ready,
+//! effects of faults, and its end.
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -27,53 +27,55 @@ use crate::wan::{LinkSettings, Wan};
 /// Longest time that a cluster may take to elect its leader and establish its leases.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The program, name, directory and ports of a local cluster.
+/// Settings of a local cluster: program, name, directory and ports.
 #[derive(Clone, Debug)]
 pub struct LocalSettings {
-    /// The program to start as `serve`; usually this one.
+    /// Program that is started with `serve`; usually this program itself.
     pub program: PathBuf,
-    /// The cluster's name: a data directory of another is refused.
+    /// Name of the cluster. A data directory of a cluster with another name is refused.
     pub cluster: String,
-    /// Where configuration, data and logs go.
+    /// Directory for configuration, data and logs.
     pub dir: PathBuf,
-    /// First of a row of free ports for the clients; `None`: any.
+    /// First port of a row of free ports for clients; `None` for any ports.
     pub client_port: Option<u16>,
-    /// No process proves its identity, and nothing is encrypted.
+    /// Whether the cluster works without TLS: no process proves its identity, and nothing is
+    /// encrypted.
     pub insecure: bool,
 }
 
 /// Data that the replicas of a cluster find when they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataState {
-    /// Nothing, or nothing that is known to fit: the strategy asked for must come into force.
+    /// No data, or data that may not fit the settings. The requested strategy must come into force.
     New,
-    /// The data of a cluster first started with what was asked for. Operators may have
+    /// Data of a cluster that was first started with the requested settings. Operators may have
     /// changed its strategies since.
     Existing,
 }
 
-/// Five (or any number of) replica processes behind a WAN. They end when this is dropped,
-/// and also when this process dies: each watches its standard input, and is woken if it
-/// stood still (on Linux).
+/// Cluster of replica processes, one for each site, behind a WAN. The processes end when this is
+/// dropped. They also end when this process dies, because each watches its standard input. A paused
+/// process is resumed then (on Linux).
 ///
-/// The kernel wakes them when the thread that started them ends. So this cannot be sent to
-/// another thread.
+/// The kernel resumes the processes when the thread that started them ends. So this type cannot be
+/// sent to another thread.
 pub struct LocalCluster {
     replicas: Vec<Replica>,
     links: WanLinks,
     clients: Vec<SocketAddr>,
     dir: PathBuf,
     access: ClientAccess,
-    /// Events that [`LocalCluster::perform`] found and has not reported yet.
+    /// Events of processes, next to their sites, that [`LocalCluster::poll`] has not returned yet.
     unreported: Vec<(usize, ProcessEvent)>,
     of_this_thread: PhantomData<Rc<()>>,
 }
 
 impl LocalCluster {
-    /// Starts the replicas of a plan and the links between them.
+    /// Starts the links and the replicas of a plan.
     ///
     /// # Errors
-    /// If a port, a file or a process cannot be had; the error names it.
+    /// If a port cannot be bound, a file cannot be written, or a process cannot be started; the
+    /// error names it.
     pub fn start(plan: &RunPlan<'_>, settings: &LocalSettings) -> anyhow::Result<LocalCluster> {
         if !leasehold_node::HAS_STORE {
             return Err(StorageError::NotBuilt.into());
@@ -118,22 +120,22 @@ impl LocalCluster {
         Ok(this)
     }
 
-    /// Where clients of each site connect.
+    /// Returns the address of each replica for clients, in the topology's order.
     pub fn client_addresses(&self) -> &[SocketAddr] {
         &self.clients
     }
 
-    /// The WAN between the replicas.
+    /// Returns the WAN between the replicas.
     pub fn wan(&self) -> &Wan {
         self.links.wan()
     }
 
-    /// The cluster's name, as its replicas know it.
+    /// Returns the cluster's name, as its replicas know it.
     pub fn name(&self) -> &str {
         self.access.cluster()
     }
 
-    /// Returns the settings that its clients need besides addresses.
+    /// Returns the settings that the cluster's clients need besides addresses.
     pub fn client_access(&self) -> &ClientAccess {
         &self.access
     }
@@ -143,7 +145,7 @@ impl LocalCluster {
         self.replicas.iter().map(Replica::process_status).collect()
     }
 
-    /// For each replica, whether its process runs and does not stand still.
+    /// Returns whether each replica's process runs and is not paused.
     pub fn up(&self) -> Vec<bool> {
         let statuses = self.process_statuses().into_iter();
         statuses
@@ -151,17 +153,18 @@ impl LocalCluster {
             .collect()
     }
 
-    /// Returns the roles of the replicas; asks every replica that runs. The holders are those of
-    /// `key`, or of the hottest key that the leader knows.
+    /// Requests the roles from every replica that runs, and returns them. The holders are those of
+    /// `key`; if it is `None`, of the hottest key that the leader knows.
     pub async fn roles(&self, key: Option<&[u8]>) -> Roles {
         Roles::query(&self.access, &self.clients, self.up(), key).await
     }
 
-    /// Does it, or begins to: [`LocalCluster::poll`] goes on with what takes a while, such
-    /// as the start of a replica that is to end first.
+    /// Carries out an effect, or begins to. [`LocalCluster::poll`] completes effects that take
+    /// time, such as the start of a replica that must end first.
     ///
     /// # Errors
-    /// If it cannot be done, as the pause of a dead process; the error says what can.
+    /// If the effect is impossible, such as the pause of a dead process; the error says what is
+    /// possible.
     pub fn perform(&mut self, effect: Effect) -> anyhow::Result<()> {
         self.poll_processes();
         match effect {
@@ -181,9 +184,9 @@ impl LocalCluster {
         }
     }
 
-    /// Looks after the processes: returns what happened to which site since the last time.
-    /// Call it often, some ten times a second: it starts replicas that are to start again,
-    /// and kills those that do not end when asked to.
+    /// Polls the processes, and returns their events since the last call, next to their sites. Each
+    /// poll also starts replicas again that are being restarted, and kills those that do not end in
+    /// time. So this must be called often, some ten times a second.
     pub fn poll(&mut self) -> Vec<(usize, ProcessEvent)> {
         self.poll_processes();
         std::mem::take(&mut self.unreported)
@@ -200,22 +203,22 @@ impl LocalCluster {
         disk_full_file(&self.dir, self.replicas[site].site())
     }
 
-    /// Waits until the site asked for leads, and every replica knows the strategy asked
-    /// for and has promises from enough others.
+    /// Waits until the configured site leads, and every replica knows the configured strategy and
+    /// has promises from enough others. Returns a client of each replica.
     ///
     /// # Errors
-    /// If a replica ends, or it takes too long; with the end of its log.
+    /// If a replica ends, or the cluster is not ready in time.
     pub async fn ready(&mut self, plan: &RunPlan<'_>) -> anyhow::Result<Vec<Client>> {
         self.wait_ready(plan, 0, DataState::New).await
     }
 
-    /// As [`LocalCluster::ready`], but a minority of the replicas may end: their data may be
-    /// lost. Anybody leads if the site asked for is among them. [`LocalCluster::poll`] says
-    /// which ended, and why. Of a cluster that goes on, the strategies in force are right,
-    /// whatever they are.
+    /// Waits as [`LocalCluster::ready`] does, but allows a minority of the replicas to end, because
+    /// their data may be lost. If the configured leader is among them, any replica may lead.
+    /// [`LocalCluster::poll`] returns the replicas that ended, with the reasons. With existing
+    /// data, any strategies in force are accepted.
     ///
     /// # Errors
-    /// If too few are left, or it takes too long.
+    /// If too few replicas are left, or the cluster is not ready in time.
     pub async fn ready_with_majority(
         &mut self,
         plan: &RunPlan<'_>,
@@ -225,7 +228,8 @@ impl LocalCluster {
         self.wait_ready(plan, n - (n / 2 + 1), data).await
     }
 
-    /// Waits until all replicas are ready that have not ended, at most `lost` of them.
+    /// Waits until all replicas that have not ended are ready. At most `lost` replicas may have
+    /// ended.
     async fn wait_ready(
         &mut self,
         plan: &RunPlan<'_>,
@@ -268,7 +272,7 @@ impl LocalCluster {
         )
     }
 
-    /// Refuses data of another strategy: the strategy is part of the replicated state.
+    /// Refuses data with another strategy, because the strategy is part of the replicated state.
     fn check_strategy(&self, plan: &RunPlan<'_>, status: &StatusReply) -> anyhow::Result<()> {
         let requested = &plan.strategy.strategy;
         let settled = status.configuration > 2 && !status.strategy.is_empty();
@@ -283,7 +287,7 @@ impl LocalCluster {
         Ok(())
     }
 
-    /// Refuses that more than `lost` replicas have ended.
+    /// Fails if more than `lost` replicas have ended.
     fn check_alive(&mut self, lost: usize) -> anyhow::Result<()> {
         self.poll_processes();
         let words = self.replicas.iter().filter_map(|replica| {
@@ -300,7 +304,7 @@ impl LocalCluster {
         }
     }
 
-    /// Ends the replicas and waits for them.
+    /// Ends the replicas and waits until they have ended.
     pub fn stop(&mut self) {
         for replica in &mut self.replicas {
             replica.begin_shutdown();
@@ -328,7 +332,7 @@ fn free_disk(file: &Path) -> anyhow::Result<()> {
     std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))
 }
 
-/// Links between all sites, each of which leads to the target of the other one.
+/// Starts the emulated WAN between all sites. Links to a site lead to its address in `targets`.
 pub(super) fn start_wan(plan: &RunPlan<'_>, targets: &[SocketAddr]) -> anyhow::Result<Wan> {
     let jitter = Duration::from_secs_f64(plan.experiment.local.jitter_ms / 1e3);
     let link = |rtt_ms| LinkSettings {
@@ -338,7 +342,8 @@ pub(super) fn start_wan(plan: &RunPlan<'_>, targets: &[SocketAddr]) -> anyhow::R
     Wan::start_with(plan.topology(), targets, link).context("starting the emulated WAN")
 }
 
-/// The replicas of a plan, each with the ends of the WAN that lead to the others.
+/// Returns the configuration of each replica, with the addresses at which the WAN leads to the
+/// others.
 fn nodes(plan: &RunPlan<'_>, clients: &[SocketAddr], peers: &[SocketAddr], wan: &Wan) -> Vec<Node> {
     let names = plan.topology().names();
     let via = |site: usize| {
@@ -375,7 +380,8 @@ async fn status(
     raw.status(StatusRequest::default()).await.ok()
 }
 
-/// Whether this replica is ready; the leader must be the one asked for, if it is `preferred`.
+/// Whether this replica is ready. If `preferred` is true, the configured site must lead; otherwise
+/// any may.
 fn is_ready(plan: &RunPlan<'_>, status: &StatusReply, preferred: bool, data: DataState) -> bool {
     let granted = status.peers.iter().filter(|peer| peer.granted_by).count();
     let led = if preferred {
@@ -385,7 +391,8 @@ fn is_ready(plan: &RunPlan<'_>, status: &StatusReply, preferred: bool, data: Dat
     };
     let governed = match data {
         DataState::New => status.strategy == plan.strategy.strategy,
-        // The first configuration, which every replica has from the start, gives nothing.
+        // Every replica has the first configuration from the start. It gives no leases, so it is
+        // not enough.
         DataState::Existing => status.configuration > 1,
     };
     led && governed && granted >= plan.topology().len() / 2

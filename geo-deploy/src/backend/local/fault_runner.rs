@@ -1,5 +1,5 @@
-//! Does the faults of an experiment to the replicas of a run, and changes their strategy, while
-//! clients ask.
+//! Carries out the faults and changes of strategy of an experiment on the replicas of a run, while
+//! clients send requests.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,19 +15,20 @@ use crate::backend::faults::{ClusterSnapshot, FaultTransition, LeaseHolders, Run
 use crate::backend::{RunPlan, key_name};
 use crate::run::bound::SiteSet;
 
-/// Time between two looks after the processes.
+/// Time between two polls of the processes.
 const POLL_EVERY: Duration = Duration::from_millis(20);
-/// Lead time before a fault at which replicas are asked for possible holders: this for each key,
-/// and [`LEAD`] in addition.
+/// Time before a fault at which replicas are asked for possible holders: [`LEAD`], plus this for
+/// each key.
 const LEAD_PER_KEY: Duration = Duration::from_micros(500);
 const LEAD: Duration = Duration::from_millis(300);
 /// Time before a fault at which replicas are asked for their roles.
 const ROLES_LEAD: Duration = Duration::from_millis(50);
 
-/// Looks after the replicas and does what the plan says, until it is dropped.
+/// Polls the replicas and carries out the faults and changes of the plan. It never returns without
+/// an error, and ends when it is dropped.
 ///
 /// # Errors
-/// If nobody has a role that a fault is aimed at, or a replica dies of itself.
+/// If no replica has a role that a fault names, or a replica dies by itself.
 pub(super) async fn disturb(
     plan: &RunPlan<'_>,
     cluster: &mut LocalCluster,
@@ -46,7 +47,7 @@ pub(super) async fn disturb(
     disturbance.run().await
 }
 
-/// Answers of replicas before a fault, while they are asked.
+/// Task that asks the replicas for possible holders before a fault.
 type PendingAnswers = tokio::task::JoinHandle<Option<HolderAnswers>>;
 
 struct Disturbance<'a, 'b, 'c> {
@@ -55,10 +56,10 @@ struct Disturbance<'a, 'b, 'c> {
     shared: &'a SharedRunState,
     faults: &'a mut RunFaults<'c>,
     hottest: Key,
-    /// The index of the fault, and the replicas that may have held a lease on each key when it
-    /// began.
+    /// Queries after faults. Each returns the index of the fault and the replicas that may have
+    /// held a lease on each key when it began; `None` if these are uncertain.
     holder_queries: JoinSet<(usize, Option<Vec<SiteSet>>)>,
-    /// Changes of strategy that replicas were asked for.
+    /// Changes of strategy that were requested and have not come into force yet.
     changes: JoinSet<anyhow::Result<()>>,
 }
 
@@ -98,7 +99,7 @@ impl Disturbance<'_, '_, '_> {
         }
     }
 
-    /// Everything that is done, in order of time.
+    /// Returns all actions with their times in ns, in order of time.
     fn actions(&self, begin_ns: u64) -> Vec<(u64, ScheduledAction)> {
         let transitions = self.faults.transitions(begin_ns).into_iter();
         let transitions =
@@ -110,8 +111,7 @@ impl Disturbance<'_, '_, '_> {
         actions
     }
 
-    /// Asks for a change of strategy. Whether it was refused is seen while looking after the
-    /// replicas.
+    /// Requests a change of strategy. A refusal is reported by a later poll.
     fn change(&mut self, index: usize) {
         let change = &self.plan.strategy.change[index];
         let request = changes::request(self.plan, change);
@@ -120,7 +120,8 @@ impl Disturbance<'_, '_, '_> {
         self.changes.spawn(changes::put_in_force(options, request));
     }
 
-    /// Begins a fault, and asks which replicas may have held a lease on each key then.
+    /// Begins a fault, and starts to ask which replicas may have held a lease on each key at that
+    /// time.
     async fn begin(&mut self, index: usize, at_ns: u64) -> anyhow::Result<()> {
         let earlier = |lead: Duration| at_ns.saturating_sub(lead.as_nanos() as u64);
         let keys = self.plan.experiment.workload.keys as u32;
@@ -144,8 +145,8 @@ impl Disturbance<'_, '_, '_> {
         HolderQuery::new(self.plan, self.cluster)
     }
 
-    /// Returns the roles of the replicas. The possible holders are added later, if any replica is
-    /// asked.
+    /// Returns the roles of the replicas. If `queried` is true, the possible holders are added
+    /// later.
     async fn snapshot(&self, queried: bool) -> ClusterSnapshot {
         let found = self.cluster.roles(Some(&self.hottest)).await;
         ClusterSnapshot {
@@ -205,8 +206,8 @@ impl Disturbance<'_, '_, '_> {
     }
 }
 
-/// Returns the replicas that may have held a lease on each key when a fault began, if the answers
-/// before and after it make that certain.
+/// Returns the index of a fault, and the replicas that may have held a lease on each key when it
+/// began; `None` if the answers before and after it leave that uncertain.
 async fn query_lease_holders(
     index: usize,
     before: PendingAnswers,

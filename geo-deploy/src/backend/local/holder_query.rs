@@ -1,11 +1,10 @@
-//! Possible holders of a lease on each key, as the replicas themselves report them.
+//! Queries for the possible holders of a lease on each key, as the replicas themselves report them.
 //!
-//! A replica that is asked for a key names those that hold it under its newest
-//! configuration, and those that its vote for a write would have to name now because of
-//! what it has promised them. All replicas that run are asked, just before a fault and
-//! again just after it. A key was surely not leased to a replica that nobody has named
-//! either time, unless more than one configuration came between: then one of them may
-//! have been missed.
+//! Each answer of a replica about a key names two groups of replicas: the holders of the key under
+//! the newest configuration, and the replicas that a vote for a write would have to name now
+//! because of promises to them. All replicas that run are asked, just before a fault and again just
+//! after it. If no answer names a replica, the key was surely not leased to it. The exception is
+//! more than one new configuration between the two queries: then one of them may have been missed.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,35 +17,37 @@ use super::client_access::ClientAccess;
 use crate::backend::{RunPlan, key_name};
 use crate::run::bound::SiteSet;
 
-/// With more keys than this, nobody is asked.
+/// Maximum number of keys for which replicas are asked.
 const KEYS_MAX: u64 = 10_000;
-/// Longest time that a replica may take to name the possible holders of a key.
+/// Longest time that a replica may take to name the possible holders of one key.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// The replicas to ask, and the keys to ask for.
+/// Query to the replicas of a cluster about all keys.
 #[derive(Clone)]
 pub(super) struct HolderQuery {
     access: ClientAccess,
     sites: Vec<String>,
-    /// Addresses of the replicas that run, next to their sites.
+    /// Sites and addresses of the replicas that run.
     addresses: Vec<(usize, SocketAddr)>,
     keys: u64,
 }
 
-/// Answers of the replicas, each next to its site.
+/// Answers of the replicas, each next to the replica's site.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HolderAnswers(Vec<(usize, ReplicaAnswer)>);
 
-/// Answer of one replica for each key in turn.
+/// Answer of one replica about all keys, in order.
 #[derive(Clone, Debug)]
 struct ReplicaAnswer {
-    /// Its newest configuration when it was asked for the first key, and for the last.
+    /// Newest configuration of the replica when it was asked about the first key, and about the
+    /// last one.
     configurations: (u64, u64),
     may_hold: Vec<SiteSet>,
 }
 
 impl HolderQuery {
-    /// Creates a query to the replicas that run now; `None` if there are too many keys.
+    /// Creates a query to the replicas that run now; `None` if there are more than [`KEYS_MAX`]
+    /// keys.
     pub(super) fn new(plan: &RunPlan<'_>, cluster: &LocalCluster) -> Option<HolderQuery> {
         let keys = plan.experiment.workload.keys;
         let up = cluster.up();
@@ -64,7 +65,7 @@ impl HolderQuery {
         })
     }
 
-    /// Asks all of them for every key; `None` if one does not answer.
+    /// Asks all replicas about every key; `None` if a replica does not answer.
     pub(super) async fn run(self) -> Option<HolderAnswers> {
         let mut queries = tokio::task::JoinSet::new();
         for (site, address) in self.addresses.clone() {
@@ -76,7 +77,7 @@ impl HolderQuery {
         answers.map(HolderAnswers)
     }
 
-    /// One question at a time: the replica has clients to serve, too.
+    /// Asks one replica about the keys, one at a time, because it must also serve its clients.
     async fn query_replica(&self, address: SocketAddr) -> Option<ReplicaAnswer> {
         let mut options = self.access.options([address]);
         options.connect_timeout = ANSWER_WITHIN;
@@ -109,8 +110,8 @@ impl HolderQuery {
 }
 
 impl HolderAnswers {
-    /// Returns the replicas that may have held each key at some time between this query and a
-    /// later one; `None` if that is not certain.
+    /// Returns the replicas that may have held each key at some time between this query and a later
+    /// one; `None` if this is uncertain.
     pub(super) fn until(&self, later: &HolderAnswers) -> Option<Vec<SiteSet>> {
         let of_site = |wanted: usize| later.0.iter().find(|(site, _)| *site == wanted);
         let missed = |(site, answer): &(usize, ReplicaAnswer)| {
@@ -158,7 +159,7 @@ mod tests {
     fn a_key_that_was_leased_between_the_inquiry_and_the_fault_counts_as_leased() {
         let (va, nobody) = (SiteSet::one(VA), SiteSet::EMPTY);
         let before = answers(&[(0, (11, 11), [va, nobody]), (VA, (11, 11), [va, nobody])]);
-        // VA is dead, and a new configuration has given it the second key meanwhile.
+        // VA is dead. Meanwhile a new configuration has given it the second key.
         let after = answers(&[(0, (12, 12), [nobody, va])]);
         assert_eq!(before.until(&after), Some(vec![va, va]));
     }

@@ -1,4 +1,5 @@
-//! Links that fail. Several faults of one link hold at once, and each is mended by itself.
+//! Links of the WAN with faults. One link may have several faults at the same time, and each ends
+//! by itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use anyhow::bail;
 use crate::fault::LinkState;
 use crate::wan::{LinkSettings, Wan};
 
-/// The WAN, and how its links fail at the moment.
+/// WAN, and the current faults of its links.
 #[derive(Debug)]
 pub(super) struct WanLinks {
     wan: Wan,
@@ -34,8 +35,8 @@ impl WanLinks {
         &self.wan
     }
 
-    /// The link from one site to another fails in this way too. There is none within a
-    /// site: nothing happens then.
+    /// Adds a fault to the link from one site to another. Within a site there is no link, and
+    /// nothing happens.
     pub fn fail(&mut self, from: usize, to: usize, how: LinkState) {
         let Some(link) = self.wan.link(from, to) else {
             return;
@@ -49,10 +50,10 @@ impl WanLinks {
         link.change(|settings| *settings = failing.settings());
     }
 
-    /// The link fails in this way no more.
+    /// Removes a fault from a link.
     ///
     /// # Errors
-    /// If it did not fail so.
+    /// If the link does not have this fault.
     pub fn heal(&mut self, from: usize, to: usize, how: LinkState) -> anyhow::Result<()> {
         let Some(link) = self.wan.link(from, to) else {
             return Ok(());
@@ -73,7 +74,7 @@ impl WanLinks {
 }
 
 impl FailingLink {
-    /// The link with all its faults.
+    /// Returns the settings of the link with all its faults.
     fn settings(&self) -> LinkSettings {
         let all = LinkState::of(self.faults.iter().copied());
         let sound = &self.sound;

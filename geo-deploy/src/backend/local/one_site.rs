@@ -1,5 +1,5 @@
-//! Throughput on one site: replica processes without a WAN between them, and `ycsb` in a
-//! process of its own as their load.
+//! Measurement of throughput on one site: replica processes without a WAN between them, under load
+//! from `ycsb` in a process of its own.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,24 +21,25 @@ use crate::throughput::{
     Case, CaseRouting, CaseThroughput, OperationThroughput, ThroughputExperiment,
 };
 
-/// Longest time that a cluster may take to get ready.
+/// Longest time that a cluster may take to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Time for which clients send requests before these are measured: they learn the holders of the
-/// keys.
+/// Time for which clients send requests before the measurement, so that they learn the holders of
+/// the keys.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Time left out at both ends of the operations' interval when processor time is measured: the load
-/// generator and this process do not begin at the same time.
+/// Time omitted at both ends of the interval when processor time is measured, because the load
+/// generator and this process do not begin at exactly the same time.
 const MARGIN: Duration = Duration::from_secs(1);
-/// Steps of a case, as progress counts them.
+/// Number of steps of a case in the progress display.
 const STEPS: u64 = 5;
 
-/// Measurements: each case with those of each of its runs.
+/// Results: each case with the measurements of all of its runs.
 pub type Results = Vec<(Case, Vec<CaseThroughput>)>;
 
-/// Measures every case as often as asked, all of them once before any is measured again.
+/// Measures every case the requested number of times. All cases are measured once before any is
+/// measured again.
 ///
 /// # Errors
-/// If a cluster cannot be started, never gets ready, or cannot be loaded.
+/// If a cluster cannot be started, does not become ready, or cannot be loaded.
 pub async fn run(
     experiment: &ThroughputExperiment,
     settings: &LocalSettings,
@@ -68,14 +69,14 @@ pub async fn run(
     Ok(results)
 }
 
-/// A case, about to be measured.
+/// One run of a case.
 struct CaseRun<'a> {
     experiment: &'a ThroughputExperiment,
     case: &'a Case,
     settings: LocalSettings,
 }
 
-/// Kind of the operations that are asked for.
+/// Kind of the requested operations.
 #[derive(Clone, Copy)]
 enum LoadKind {
     Reads,
@@ -97,7 +98,7 @@ impl CaseRun<'_> {
         let writes = self.rate(&cluster, &clients, LoadKind::Writes).await?;
         step(5);
         drop(cluster);
-        // The data is of no use after it.
+        // The data is not needed any more.
         let _ = std::fs::remove_dir_all(self.settings.dir.join("data"));
         Ok(CaseThroughput { reads, writes })
     }
@@ -156,8 +157,8 @@ impl CaseRun<'_> {
         Ok(path)
     }
 
-    /// Waits until the leader leads, under the strategy, and every replica is promised by
-    /// enough others. Returns a client of each.
+    /// Waits until the configured leader leads under the strategy, and every replica has promises
+    /// from enough others. Returns a client of each replica.
     async fn ready(&self, cluster: &Cluster) -> anyhow::Result<Vec<Client>> {
         let deadline = Instant::now() + READY_WITHIN;
         let mut clients = Vec::new();
@@ -195,7 +196,8 @@ impl CaseRun<'_> {
             && promised >= self.experiment.replicas.len() / 2
     }
 
-    /// Clients that ask all replicas alike read: holders spread as these readers do.
+    /// Lets clients read from all replicas equally, so that holders are spread over the replicas as
+    /// these readers are.
     async fn warm_up(&self, cluster: &Cluster) -> anyhow::Result<()> {
         let seconds = self.experiment.warmup_s;
         if seconds > 0.0 {
@@ -234,8 +236,8 @@ impl CaseRun<'_> {
         Ok(rate_of(&report, kind, &used))
     }
 
-    /// Returns the share of a processor that each replica takes in the measured interval of a load
-    /// that begins now: 1 is one processor.
+    /// Returns the share of a processor that each replica uses in the measured interval of a load
+    /// that begins now; 1 is one processor.
     async fn processor_share(&self, clients: &[Client]) -> anyhow::Result<Vec<f64>> {
         tokio::time::sleep(WARM_UP + MARGIN).await;
         let (began, before) = (Instant::now(), processor_us(clients).await?);
@@ -280,7 +282,7 @@ impl CaseRun<'_> {
         let mut command = Command::new(&self.settings.program);
         command.arg("ycsb").args(phase);
         command.args(["--address", &addresses.join(",")]);
-        // What this process was told about another cluster does not count.
+        // The variable may name the certificate of another cluster, so it is removed.
         command.env_remove("LEASEHOLD_CA");
         if let Some(ca) = cluster.access.ca() {
             command.arg("--ca").arg(ca);
@@ -304,7 +306,7 @@ impl CaseRun<'_> {
     }
 }
 
-/// Replica processes. They end when this is dropped, and when this process dies.
+/// Replica processes of a cluster. They end when this is dropped, and also when this process dies.
 struct Cluster {
     #[expect(dead_code, reason = "kept for their end")]
     replicas: Vec<Replica>,
@@ -312,7 +314,7 @@ struct Cluster {
     access: ClientAccess,
 }
 
-/// Returns the processor time that each replica has taken so far, in µs.
+/// Returns the processor time that each replica has used so far, in µs.
 async fn processor_us(clients: &[Client]) -> anyhow::Result<Vec<f64>> {
     let mut all = Vec::new();
     for client in clients {
@@ -329,7 +331,8 @@ async fn processor_us(clients: &[Client]) -> anyhow::Result<Vec<f64>> {
     Ok(all)
 }
 
-/// `shares` of a processor that each replica took.
+/// Reads the throughput of one kind of operations from a report. `shares` are the shares of a
+/// processor that each replica used.
 fn rate_of(report: &str, kind: &str, shares: &[f64]) -> OperationThroughput {
     let figure = |name: &str, what: &str| figure(report, &format!("[{name}], {what}"));
     let done = figure(kind, "Return=OK");
@@ -349,14 +352,14 @@ fn rate_of(report: &str, kind: &str, shares: &[f64]) -> OperationThroughput {
     }
 }
 
-/// A figure of a report of `ycsb`; 0 if it is not there.
+/// Returns a figure of a report of `ycsb`; 0 if the report does not have it.
 fn figure(report: &str, line: &str) -> f64 {
     let of_line = |found: &str| found.strip_prefix(line)?.strip_prefix(", ")?.parse().ok();
     report.lines().find_map(of_line).unwrap_or(0.0)
 }
 
 impl Case {
-    /// Whether its clients know the holders of a key.
+    /// Whether the case's clients know the holders of a key.
     pub fn is_aware(&self) -> bool {
         self.routing == CaseRouting::LeaseAware
     }

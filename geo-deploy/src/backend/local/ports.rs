@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, bail};
 
-/// Systems usually do not give these ports to outgoing connections. So a port that is
-/// free now is still free when the replica binds it.
+/// Range from which ports are chosen. Systems usually do not use these ports for outgoing
+/// connections, so a port that is free now is still free when the replica binds it.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// Free ports on loopback; where the search begins differs between processes, and between
-/// the clusters of one. None is one of `taken`.
+/// Returns free ports on loopback, none of which is in `taken`. The search begins at different
+/// ports in different processes, and for different clusters of one process.
 pub(super) fn free_ports(count: usize, taken: &[SocketAddr]) -> anyhow::Result<Vec<SocketAddr>> {
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     let span = PORTS.len() as u32;
@@ -19,7 +19,7 @@ pub(super) fn free_ports(count: usize, taken: &[SocketAddr]) -> anyhow::Result<V
     let candidates = (0..span).map(|i| PORTS.start + ((begin + i) % span) as u16);
     let others = candidates.filter(|port| taken.iter().all(|other| other.port() != *port));
     let bound = others.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
-    // Bound until all are chosen, so that none is chosen twice.
+    // Ports stay bound until all are chosen, so that none is chosen twice.
     let held: Vec<TcpListener> = bound.take(count).collect();
     if held.len() < count {
         bail!("{count} free ports were needed on 127.0.0.1 in {PORTS:?}: end what uses them");
@@ -29,7 +29,7 @@ pub(super) fn free_ports(count: usize, taken: &[SocketAddr]) -> anyhow::Result<V
         .collect()
 }
 
-/// A row of ports on loopback from `first` on, all of them free.
+/// Returns `count` consecutive ports on loopback, starting at `first`. Fails if one is not free.
 pub(super) fn row_of_ports(count: usize, first: u16) -> anyhow::Result<Vec<SocketAddr>> {
     let bind = |index: usize| {
         let port = u16::try_from(usize::from(first) + index).ok();
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_port_is_given_once() {
-        // All that others could be given, but a few.
+        // All ports of the range are taken, except a few.
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let taken: Vec<SocketAddr> = (PORTS.start + 50..PORTS.end).map(address).collect();
         let free = free_ports(5, &taken).unwrap();

@@ -1,5 +1,6 @@
-//! One replica process: it starts, ends, stands still and goes on, and is looked after.
-//! Nothing here waits: what takes a while is finished by [`Replica::poll`].
+//! One replica process: it can be started, ended, paused and resumed, and is polled for events.
+//! Only [`Replica::finish_shutdown`] waits; other actions that take time are completed by
+//! [`Replica::poll`].
 
 use std::fs::OpenOptions;
 use std::os::unix::process::ExitStatusExt as _;
@@ -14,31 +15,33 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Longest time that a replica may take to end by itself before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// State of a replica's process now.
+/// Current state of a replica's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessState {
-    /// It runs.
+    /// The process runs.
     Up,
-    /// It stands still, as by SIGSTOP.
+    /// The process is paused, as by SIGSTOP.
     Paused,
-    /// It was asked to end, and has not yet.
+    /// The process was asked to end, and has not ended yet.
     Ending,
-    /// It has ended, or was never started.
+    /// The process has ended, or was never started.
     Down(DownReason),
 }
 
-/// Why a process is down.
+/// Reason why a process is down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DownReason {
-    /// It was never started.
+    /// The process was never started.
     NotStarted,
-    /// It was killed: on demand, or because it did not end when it was asked to.
+    /// The process was killed, either on request or because it did not end when it was asked to.
     Killed,
-    /// It was asked to end, and did.
+    /// The process was asked to end, and did.
     Stopped,
-    /// Nobody asked for it. What it said last, or how it ended.
+    /// The process ended without a request. The text is the error that it reported last, or its
+    /// exit status.
     Died(String),
-    /// It says that it cannot run before something is mended, and what.
+    /// The process reported that it cannot run before a problem is solved. The text describes the
+    /// problem.
     Refused(String),
 }
 
@@ -54,25 +57,25 @@ impl std::fmt::Display for DownReason {
     }
 }
 
-/// State of a process, and the time since which it holds.
+/// State of a process, and the time since which the process has been in it.
 #[derive(Clone, Debug)]
 pub struct ProcessStatus {
     /// State of the process.
     pub state: ProcessState,
-    /// Since when.
+    /// Time at which the process entered this state.
     pub since: SystemTime,
-    /// Identifier of the process, if there is one.
+    /// Identifier of the process; `None` if the replica is down.
     pub process: Option<u32>,
 }
 
-/// Event that was found when a process was looked after.
+/// Event of a process that a poll found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessEvent {
-    /// It has ended.
+    /// The process has ended.
     Ended(DownReason),
-    /// It was started again, as a restart demands.
+    /// The process was started again, because a restart was requested.
     Started,
-    /// It could not be started again.
+    /// The process could not be started again. The text is the error.
     NotStarted(String),
 }
 
@@ -80,43 +83,43 @@ pub enum ProcessEvent {
 #[derive(Clone, Debug)]
 pub(super) struct LaunchSpec {
     pub program: PathBuf,
-    /// Where its log and events go.
+    /// Directory for the replica's log and events.
     pub dir: PathBuf,
     pub config: PathBuf,
     pub site: String,
 }
 
-/// A replica process, or its place while there is none.
+/// A replica, with its process if there is one.
 #[derive(Debug)]
 pub(super) struct Replica {
     launch_spec: LaunchSpec,
     process: Option<ChildProcess>,
-    /// Why and since when there is no process.
+    /// Reason why the process is down, and the time since which it has been down.
     down: (DownReason, SystemTime),
 }
 
 #[derive(Debug)]
 struct ChildProcess {
     child: Child,
-    /// Since when it runs, or stands still.
+    /// Time since which the process has been running or paused.
     since: SystemTime,
     paused: bool,
     ending: Option<PendingShutdown>,
 }
 
-/// A process was asked to end.
+/// Request to a process to end.
 #[derive(Debug)]
 struct PendingShutdown {
     why: DownReason,
     since: SystemTime,
-    /// It is killed then.
+    /// Time at which the process is killed if it has not ended.
     deadline: Instant,
-    /// It starts again when it has ended.
+    /// Whether the process is started again after it has ended.
     then_start: bool,
 }
 
 impl Replica {
-    /// Not started yet.
+    /// Creates a replica without a process; [`Replica::start`] starts one.
     pub fn new(launch_spec: LaunchSpec) -> Replica {
         Replica {
             launch_spec,
@@ -151,10 +154,10 @@ impl Replica {
         }
     }
 
-    /// Starts the process.
+    /// Starts the process. If it is about to end, it is started again after that.
     ///
     /// # Errors
-    /// If one is up already, or none can be started.
+    /// If the process is up already, or cannot be started.
     pub fn start(&mut self) -> anyhow::Result<()> {
         match &mut self.process {
             None => {
@@ -180,10 +183,10 @@ impl Replica {
         }
     }
 
-    /// Ends the process at once, as `kill -9` does.
+    /// Kills the process immediately, as `kill -9` does.
     ///
     /// # Errors
-    /// If none is up.
+    /// If no process is up.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         let process = self.require_process("kill")?;
         let killed = process.child.kill();
@@ -194,17 +197,18 @@ impl Replica {
     /// Asks the process to end.
     ///
     /// # Errors
-    /// If none is up, or it is paused.
+    /// If no process is up, or the process is paused.
     pub fn stop(&mut self) -> anyhow::Result<()> {
         self.require_unpaused("stop")?
             .request_shutdown(DownReason::Stopped, false);
         Ok(())
     }
 
-    /// Asks the process to end, and starts it when it has. Starts it if it is down.
+    /// Asks the process to end, and starts it again after that. If it is down, it is started
+    /// immediately.
     ///
     /// # Errors
-    /// If it is paused, or cannot be started.
+    /// If the process is paused, or cannot be started.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         if self.process.is_none() {
             return self.start();
@@ -214,10 +218,10 @@ impl Replica {
         Ok(())
     }
 
-    /// Makes the process stand still.
+    /// Pauses the process.
     ///
     /// # Errors
-    /// If none is up, or it stands still already.
+    /// If no process is up, or the process is paused already.
     pub fn pause(&mut self) -> anyhow::Result<()> {
         let process = self.require_unpaused("pause")?;
         process.signal(Signal::STOP)?;
@@ -226,10 +230,10 @@ impl Replica {
         Ok(())
     }
 
-    /// Lets a paused process go on.
+    /// Resumes a paused process.
     ///
     /// # Errors
-    /// If it is not paused.
+    /// If the process is not paused.
     pub fn resume(&mut self) -> anyhow::Result<()> {
         let site = self.launch_spec.site.clone();
         let process = self.require_process("resume")?;
@@ -242,8 +246,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Looks whether the process has ended, kills one that does not end, and starts one
-    /// that is to be restarted. Returns what it found, in order.
+    /// Checks whether the process has ended, kills it if it does not end in time, and starts it
+    /// again if a restart was requested. Returns the events in order.
     pub fn poll(&mut self) -> Vec<ProcessEvent> {
         let Some(process) = &mut self.process else {
             return Vec::new();
@@ -260,8 +264,8 @@ impl Replica {
         self.process = None;
         let then_start = ending.as_ref().is_some_and(|ending| ending.then_start);
         let why = match ending {
-            // A process that was asked to end and did not is killed, by this process or by another
-            // one.
+            // The process did not end by itself when asked to; this program or another one killed
+            // it.
             Some(_) if status.signal() == Some(Signal::KILL.as_raw()) => DownReason::Killed,
             Some(ending) => ending.why,
             None if status.code().is_some_and(NodeError::is_final) => {
@@ -280,7 +284,8 @@ impl Replica {
         events
     }
 
-    /// Asks the process to end whatever it does, if there is one: it never starts again.
+    /// Asks the process, in any state, to end and not to start again. Does nothing if the replica
+    /// is down.
     pub fn begin_shutdown(&mut self) {
         if let Some(process) = &mut self.process {
             if process.paused {
@@ -291,7 +296,7 @@ impl Replica {
         }
     }
 
-    /// Waits until the process has ended; kills it when its time is over.
+    /// Waits until the process has ended. It is killed at its deadline.
     pub fn finish_shutdown(&mut self) {
         while self.process.is_some() {
             self.poll();
@@ -310,7 +315,8 @@ impl Replica {
         }
     }
 
-    /// A process that is there and not paused.
+    /// Returns the process if it is up and not paused; otherwise an error that says how to make the
+    /// action `to` possible.
     fn require_unpaused(&mut self, to: &str) -> anyhow::Result<&mut ChildProcess> {
         let site = self.launch_spec.site.clone();
         let process = self.require_process(to)?;
@@ -329,8 +335,8 @@ impl Replica {
 }
 
 impl ChildProcess {
-    /// Notes that it is to end, and says so: it watches its standard input. What was asked
-    /// last counts.
+    /// Notes that the process is to end, and closes its standard input, which it watches. A later
+    /// request replaces an earlier one.
     fn request_shutdown(&mut self, why: DownReason, then_start: bool) {
         drop(self.child.stdin.take());
         self.ending = Some(PendingShutdown {
@@ -341,14 +347,15 @@ impl ChildProcess {
         });
     }
 
-    /// The process was not waited for yet, so its number is nobody else's.
+    /// Sends a signal. The process has not been waited for yet, so no other process can have its
+    /// number.
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), signal).context("sending a signal to a replica")
     }
 }
 
 impl Drop for Replica {
-    /// However the cluster ends, no process is left, running or paused.
+    /// Ends the process, running or paused, so that none is left behind in any case.
     fn drop(&mut self) {
         self.begin_shutdown();
         self.finish_shutdown();
@@ -383,7 +390,7 @@ impl LaunchSpec {
         self.dir.join(format!("{}.log", self.site))
     }
 
-    /// The error that it ended with, else how it ended.
+    /// Returns the error that the process ended with, or else its exit status.
     fn exit_reason(&self, status: std::process::ExitStatus) -> String {
         let text = std::fs::read(self.log()).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -394,7 +401,7 @@ impl LaunchSpec {
         }
     }
 
-    /// Empties what an earlier cluster has left in the directory.
+    /// Removes files of an earlier cluster from the directory.
     pub fn clear(&self) -> anyhow::Result<()> {
         for path in [self.log(), disk_full_file(&self.dir, &self.site)] {
             match std::fs::remove_file(&path) {
@@ -408,12 +415,13 @@ impl LaunchSpec {
     }
 }
 
-/// Where the replica of a site writes down what happens to it.
+/// Returns the path of the file to which the replica of a site writes its events.
 pub(in super::super) fn events_file(dir: &Path, site: &str) -> PathBuf {
     dir.join(format!("{site}.events.jsonl"))
 }
 
-/// While this file exists the replica's store has no room.
+/// Returns the path of a file. While this file exists, the replica's store behaves as on a full
+/// disk.
 pub(super) fn disk_full_file(dir: &Path, site: &str) -> PathBuf {
     dir.join(format!("{site}.disk-full"))
 }
@@ -422,7 +430,7 @@ pub(super) fn disk_full_file(dir: &Path, site: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// A replica that does not end when it is asked to.
+    /// Returns a replica with a process that does not end when it is asked to.
     fn stubborn() -> Replica {
         let mut sleep = Command::new("sleep");
         let child = sleep.arg("600").stdin(Stdio::piped()).spawn();

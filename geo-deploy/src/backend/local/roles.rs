@@ -1,4 +1,4 @@
-//! The leader and the holders of the hottest key, as the replicas themselves report them.
+//! Queries for the leader and the holders of a key, as the replicas themselves report them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use super::client_access::ClientAccess;
 use crate::fault::FaultContext;
 use crate::topology::Topology;
 
-/// Longest time that a replica may take to answer: one that stands still never does.
+/// Longest time that a replica may take to answer; a paused one never answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// Roles of the replicas. Sites are given by their index in the topology.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
-    /// The site that leads, if any does.
+    /// Site of the leader; `None` if no replica leads.
     pub leader: Option<usize>,
-    /// Sites that hold a lease on the key asked for, or on the hottest one.
+    /// Sites that hold a lease on the requested key, or on the hottest one if none was requested.
     pub holders: Vec<usize>,
-    /// For each site, whether its process runs.
+    /// Whether the process runs, for each site.
     pub up: Vec<bool>,
 }
 
 impl Roles {
-    /// Asks the replicas at these addresses, those that are up.
+    /// Asks the replicas at these addresses that are up.
     pub(super) async fn query(
         access: &ClientAccess,
         addresses: &[SocketAddr],
@@ -47,15 +47,15 @@ impl Roles {
         Roles::from_answers(&answers.collect::<Vec<_>>(), up)
     }
 
-    /// The leader is the replica that says so of itself under the highest ballot: one that was cut
-    /// off may still believe that it leads.
+    /// Derives the roles from the answers. The leader is the replica that claims to lead under the
+    /// highest ballot, because a replica that was cut off may still believe that it leads.
     fn from_answers(answers: &[(usize, StatusReply)], up: Vec<bool>) -> Roles {
         let leads = answers
             .iter()
             .filter(|(_, status)| status.leader == status.replica);
         let leader = leads.max_by_key(|(_, status)| status.ballot_round);
-        // The leader alone knows which keys are asked for elsewhere. Without one, the newest
-        // configuration that any replica knows names the holders.
+        // Only the leader knows which keys are requested at other sites. Without a leader, the
+        // holders are taken from the newest configuration that any replica knows.
         let newest = answers
             .iter()
             .max_by_key(|(_, status)| status.configuration);
@@ -75,7 +75,7 @@ impl Roles {
         }
     }
 
-    /// The context of a fault that begins now.
+    /// Returns the context of a fault that begins now.
     pub fn fault_context<'a>(
         &self,
         topology: &'a Topology,

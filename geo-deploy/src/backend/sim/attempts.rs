@@ -1,7 +1,7 @@
-//! The attempts of a client's operation, by the rules of the client library. The nearest replica is
-//! asked first. One that takes long keeps its chance while the next nearest is asked, too; a
-//! replica that is overtaken so is asked no more until it answers a probe. One that refuses
-//! connections is left at once.
+//! Attempts of a client's operation, by the rules of the client library. The first attempt goes to
+//! the nearest replica. If it takes long, a second attempt goes to the next nearest replica, while
+//! the first may still be answered. A replica that is overtaken in this way gets no more requests
+//! until it answers a probe. A replica that refuses connections is abandoned immediately.
 
 use leasehold_replica::action::ClientHandle;
 use leasehold_sim::world::ClientReply;
@@ -13,25 +13,26 @@ use super::clients::{ClientAlarm, Clients};
 use crate::backend::key_name;
 use crate::backend::outage::ATTEMPT_S;
 
-/// Time that a replica may take before another one is asked, too, in ns.
+/// Time that a replica may take before another one is tried, too, in ns.
 const ATTEMPT_NS: u64 = (ATTEMPT_S * 1e9) as u64;
-/// Until a replica that said that it cannot answer yet is asked again, in ns.
+/// Time until the next request to a replica that reported that it cannot answer yet, in ns.
 const PAUSE_NS: u64 = 50_000_000;
-/// Between attempts to reach a replica that did not answer, in ns.
+/// Time between two probes of a replica that did not answer, in ns.
 const PROBE_NS: u64 = 250_000_000;
-/// Connections from here on are those of probes.
+/// Lowest number of the connections of probes. Those of clients have lower numbers.
 const PROBES: u64 = 1 << 48;
-/// A key that nobody writes.
+/// Key that is read by probes, and never written.
 const PROBE_KEY: u64 = u64::MAX;
 
 impl Clients<'_> {
-    /// Whether a client still waits for an operation of which this is the last attempt.
+    /// Whether the client still waits for its operation, and this is the operation's last attempt.
     pub(super) fn is_last(&self, slot: usize, attempt: u64) -> bool {
         let slot = &self.slots[slot];
         slot.operation.is_some() && slot.attempts == attempt
     }
 
-    /// One more attempt of a client's operation, at the nearest replica that has none.
+    /// Sends one more attempt of a client's operation, to the nearest replica that has no open
+    /// attempt of it.
     pub(super) fn send(&mut self, slot: usize) {
         let now_ns = self.world.now_ns();
         let client = &mut self.slots[slot];
@@ -40,7 +41,7 @@ impl Clients<'_> {
             return;
         };
         let Some(node) = self.routes[site].nearest(&operation.open) else {
-            // All have been asked, or do not answer.
+            // All replicas have been tried, or do not answer.
             let attempt = client.attempts;
             return self.alarm(now_ns + PROBE_NS, ClientAlarm::Retry { slot, attempt });
         };
@@ -70,7 +71,7 @@ impl Clients<'_> {
         }
     }
 
-    /// A request is within a site's network of the replica that is asked.
+    /// Delivers a request that has reached the network of the replica's site.
     pub(super) fn request_arrives(&mut self, slot: usize, attempt: u64) {
         let client = &self.slots[slot];
         let Some(node) = client.target(attempt) else {
@@ -90,7 +91,8 @@ impl Clients<'_> {
         self.world.request(node, vec![(from, command)]);
     }
 
-    /// A connection is refused, or breaks: the client learns of it on the way back.
+    /// Handles a connection that is refused or breaks. The client learns of it after the delay of
+    /// the way back.
     fn refuse(&mut self, slot: usize, attempt: u64, node: usize) {
         let site = self.slots[slot].process.site;
         let local_ns = (self.plan.topology().local_rtt_ms() / 2.0 * 1e6) as u64;
@@ -98,7 +100,7 @@ impl Clients<'_> {
         self.alarm(at_ns, ClientAlarm::Refused { slot, attempt });
     }
 
-    /// A replica's process has ended: connections to it break.
+    /// Breaks all connections to a replica after its process has ended.
     pub(super) fn on_disconnect(&mut self, node: usize) {
         for slot in 0..self.slots.len() {
             let Some(operation) = &self.slots[slot].operation else {
@@ -112,7 +114,7 @@ impl Clients<'_> {
         }
     }
 
-    /// The replica of an attempt is not there: another one is asked.
+    /// Handles a refused attempt: another replica is tried.
     pub(super) fn refused(&mut self, slot: usize, attempt: u64) {
         let Some(node) = self.slots[slot].target(attempt) else {
             return;
@@ -127,7 +129,7 @@ impl Clients<'_> {
         }
     }
 
-    /// Clients of a site ask a replica no more until it has answered a probe.
+    /// Stops sending the requests of a site's clients to a replica until it has answered a probe.
     fn avoid(&mut self, site: usize, node: usize) {
         let now_ns = self.world.now_ns();
         if self.routes[site].avoid(node, now_ns) {
@@ -195,7 +197,7 @@ impl Clients<'_> {
             }
             return;
         }
-        // Those that were asked before had their time.
+        // Attempts at replicas that were tried earlier have had their time.
         let place = operation.targets.iter().position(|target| *target == node);
         let earlier = operation.targets[..place.unwrap_or(0)].iter().copied();
         let overtaken: Vec<usize> = earlier.filter(|one| operation.open.contains(one)).collect();

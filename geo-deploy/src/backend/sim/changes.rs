@@ -8,7 +8,8 @@ use leasehold_replica::lease_set::LeaseSet;
 use super::clients::{ClientAlarm, Clients};
 
 impl Clients<'_> {
-    /// Sets an alarm for each change; the measured interval begins at `begin_ns`.
+    /// Sets an alarm for each change of strategy, for a measured interval that begins at
+    /// `begin_ns`.
     pub(super) fn schedule_changes(&mut self, begin_ns: u64) {
         let times = self.plan.changes(begin_ns).map(|(at_ns, _)| at_ns);
         for (index, at_ns) in times.collect::<Vec<_>>().into_iter().enumerate() {
@@ -16,10 +17,10 @@ impl Clients<'_> {
         }
     }
 
-    /// Asks the leader for a change.
+    /// Requests a change of strategy from the leader.
     ///
     /// # Errors
-    /// If nobody leads, or the strategy is none that replicas know.
+    /// If no replica leads, or replicas do not know the strategy.
     pub(super) fn change(&mut self, index: usize) -> anyhow::Result<()> {
         let change = &self.plan.strategy.change[index];
         let spec = self.plan.changed_to(change)?;
@@ -43,10 +44,10 @@ impl Clients<'_> {
         Ok(())
     }
 
-    /// Checks that every change was put in force.
+    /// Checks that every change of strategy came into force.
     ///
     /// # Errors
-    /// The change that was not, and the reason.
+    /// If a change did not; the error names it and the reason.
     pub(super) fn check_changes(&self) -> anyhow::Result<()> {
         for (index, change) in self.plan.strategy.change.iter().enumerate() {
             let answer = self.world.notes.iter().find_map(|(_, _, note)| match note {

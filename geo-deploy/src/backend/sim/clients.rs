@@ -1,6 +1,6 @@
-//! The clients of a simulated run. As the client library does, they ask the nearest replica
-//! that answers, send an operation again under the same (client, sequence), and give it up
-//! when its time is over.
+//! Clients of a simulated run. Like the client library, they send an operation to the nearest
+//! replica that answers, send it again with the same (client, sequence), and abandon it after a
+//! timeout.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,49 +21,49 @@ use crate::backend::{IntervalTracker, OperationRecord, ProgressFn, Recorder, Run
 use crate::fault::Effect;
 use crate::run::RunEvent;
 
-/// Timeout after which a client abandons an operation, all attempts included, in ns.
+/// Time after which a client abandons an operation with all its attempts, in ns.
 const REQUEST_TIMEOUT_NS: u64 = 30_000_000_000;
-/// Time between two checks whether promises to a failed replica have expired, in ns.
+/// Time between two checks of whether promises to a failed replica have expired, in ns.
 const PROMISE_CHECK_NS: u64 = 10_000_000;
 
 /// Events for which the clients of a run wait.
 pub(super) enum ClientAlarm {
-    /// A closed loop begins.
+    /// The closed loop of this index begins.
     Begin(usize),
-    /// The next request of an open loop is due.
+    /// The next request of the open loop of this index is due.
     Due(usize),
     /// A fault begins or ends.
     Fault(FaultTransition),
-    /// The strategy is changed.
+    /// The change of strategy of this index is due.
     Change(usize),
-    /// A check whether promises to a failed replica have expired is due.
+    /// A check whether the promises to this failed replica have expired is due.
     Promises(usize),
-    /// A replica that was restarted runs again.
+    /// This replica runs again after a restart.
     Restarted(usize),
-    /// A request has come near a replica that is far away.
+    /// A request has crossed the distance to a replica at another site.
     RequestArrives { slot: usize, attempt: u64 },
-    /// An answer has come back from there.
+    /// An answer has crossed the distance back from a replica at another site.
     ReplyArrives {
         reply: Box<ClientReply>,
         node: usize,
     },
-    /// No connection was to be had, or it broke.
+    /// The connection of an attempt was refused, or broke.
     Refused { slot: usize, attempt: u64 },
-    /// An attempt has taken long.
+    /// An attempt has taken so long that another replica is tried, too.
     Late { slot: usize, attempt: u64 },
-    /// It is time for another attempt.
+    /// Another attempt of an operation is due.
     Retry { slot: usize, attempt: u64 },
-    /// An operation that began with this attempt has taken too long.
+    /// The operation with the first attempt `first` has taken too long.
     Timeout { slot: usize, first: u64 },
-    /// A replica that did not answer is tried again.
+    /// A replica that did not answer is probed.
     Probe { site: usize, node: usize },
 }
 
-/// Where requests come from.
+/// Source of the clients' requests.
 enum RequestSource {
     Closed(Vec<RequestStream>),
     Open(Vec<OpenLoop<usize>>),
-    /// Every key is read once more.
+    /// Keys that are still to be read once more at the end of the run.
     Check(VecDeque<u64>),
 }
 
@@ -71,11 +71,11 @@ pub(super) struct Clients<'a> {
     pub(super) plan: &'a RunPlan<'a>,
     pub(super) faults: RunFaults<'a>,
     links: LinkFaults,
-    /// Whether it is known when faults begin.
+    /// Whether the times of faults are known and their alarms are set.
     scheduled: bool,
-    /// Events about leases of failed replicas.
+    /// Events about the ends of leases of failed replicas.
     pub(super) events: Vec<RunEvent>,
-    /// Why the run cannot go on.
+    /// Error that ends the run.
     failure: Option<anyhow::Error>,
     pub(super) world: World,
     pub(super) interval: IntervalTracker,
@@ -83,18 +83,18 @@ pub(super) struct Clients<'a> {
     processes: ProcessNumbers,
     pub(super) slots: Vec<ClientSlot>,
     load: RequestSource,
-    /// By site.
+    /// Routes of the clients, by site.
     pub(super) routes: Vec<Route>,
     alarms: HashMap<u64, ClientAlarm, FixedState>,
     set: u64,
-    /// Whether answers may fail to come.
+    /// Whether some operations may stay unanswered, so that they need timeouts.
     pub(super) doubtful: bool,
-    /// Sources of requests that have not ended, and operations in flight.
+    /// Number of sources of requests that have not ended, plus operations in flight.
     open: usize,
 }
 
 impl<'a> Clients<'a> {
-    /// Creates the clients of a plan. They begin to ask at `start_ns`.
+    /// Creates the clients of a plan. They send their first requests from `start_ns` on.
     pub(super) fn new(plan: &'a RunPlan<'a>, world: World, start_ns: u64) -> Clients<'a> {
         let topology = plan.topology();
         let route = |site| Route::new(topology, site);
@@ -135,7 +135,7 @@ impl<'a> Clients<'a> {
         for (index, (site, stream)) in closed_loops(self.plan, start_ns).into_iter().enumerate() {
             streams.push(stream);
             self.new_slot(site);
-            // Clients start one after the other, as those of real sites would.
+            // Clients start one after another, as clients of real sites would.
             self.alarm(
                 start_ns + index as u64 * 1_370_000,
                 ClientAlarm::Begin(index),
@@ -146,7 +146,7 @@ impl<'a> Clients<'a> {
     }
 
     fn new_slot(&mut self, site: usize) -> usize {
-        // What a replica says of the log time when a client connects.
+        // A new session begins at the log time that the replicas report when the client connects.
         let replicas = (0..self.world.n()).filter_map(|node| self.world.replica(node));
         let opened_ms = replicas.map(|replica| replica.log_time_ms()).max();
         let process = self.processes.make(site);
@@ -161,11 +161,11 @@ impl<'a> Clients<'a> {
         self.world.alarm(at_ns, self.set);
     }
 
-    /// Runs until the interval is over and every operation has ended. After faults every key
-    /// is read once more, for the history.
+    /// Runs until the interval is over and every operation has ended. If the plan has faults, every
+    /// written key is then read once more, for the history.
     ///
     /// # Errors
-    /// If a fault is aimed at a role that nobody has.
+    /// If a fault names a role that no replica has.
     pub(super) fn drive(
         &mut self,
         progress: ProgressFn<'_>,
@@ -213,7 +213,8 @@ impl<'a> Clients<'a> {
         Ok(())
     }
 
-    /// Faults are planned once it is known when the measured interval begins.
+    /// Sets the alarms for faults and changes as soon as the beginning of the measured interval is
+    /// known.
     fn schedule(&mut self) {
         let Some(begin_ns) = self.interval.begin_ns() else {
             return;
@@ -250,7 +251,8 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// A replica that was asked to end has ended.
+    /// Handles the end of a replica's process that was asked to end. The process is started again
+    /// after `down_ns`, in ns; `None` if it is not.
     fn process_ended(&mut self, node: usize, down_ns: Option<u64>) {
         let now_ns = self.world.now_ns();
         self.on_disconnect(node);
@@ -260,7 +262,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Notes when the last promise to a replica that is down or stands still has run out.
+    /// Adds an event when the last promise to a replica that is down or paused has expired.
     fn check_promises(&mut self, node: usize) {
         let now_ns = self.world.now_ns();
         if self.world.is_up(node) {
@@ -274,7 +276,7 @@ impl<'a> Clients<'a> {
         self.events.push(event);
     }
 
-    /// Clients of every site read all keys.
+    /// Lets clients of every site read all written keys.
     fn read_all(&mut self) {
         let keys: VecDeque<u64> = self.recorder.written_keys().into();
         self.recorder.notes.push(READ_ONCE_MORE.to_owned());
@@ -332,7 +334,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// The next request of a closed loop.
+    /// Sends the next request of a closed loop.
     fn send_next(&mut self, slot: usize) {
         let now_ns = self.world.now_ns();
         let RequestSource::Closed(streams) = &mut self.load else {
@@ -346,7 +348,7 @@ impl<'a> Clients<'a> {
         self.operate(slot, now_ns, kind, key);
     }
 
-    /// The next request of an open loop.
+    /// Sends the next request of an open loop, or queues it if too many are in flight.
     fn due(&mut self, index: usize) {
         let RequestSource::Open(sites) = &mut self.load else {
             return;
@@ -360,7 +362,7 @@ impl<'a> Clients<'a> {
         let next = sites[index].next(|| fresh);
         let next_ns = sites[index].due_ns();
         self.alarm(next_ns, ClientAlarm::Due(index));
-        // In flight or waiting, it must end before the run does.
+        // The request is open while it is in flight or queued: it must end before the run does.
         self.open += 1;
         if let Some((slot, due)) = next {
             if slot == fresh {
@@ -394,7 +396,8 @@ impl<'a> Clients<'a> {
         self.send(slot);
     }
 
-    /// Notes the end of what a client waits for, and lets it go on.
+    /// Records the end of a client's operation, and lets the client continue. `answer` is `None` if
+    /// there was none.
     pub(super) fn complete(&mut self, slot: usize, answer: Option<(Path, &Outcome)>) {
         let now_ns = self.world.now_ns();
         let client = &mut self.slots[slot];

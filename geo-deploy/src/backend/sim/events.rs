@@ -1,4 +1,4 @@
-//! Announcements of replicas, as a report's events.
+//! Conversion of the replicas' announcements into events of a report.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,8 @@ use crate::backend::RunPlan;
 use crate::backend::node_events::excluded_note;
 use crate::run::RunEvent;
 
-/// Elections, and each configuration once: as the first replica that knew it reports it.
+/// Returns all elections, and each configuration once, at the time of the first replica that
+/// reported it.
 pub(super) fn of_replicas(plan: &RunPlan<'_>, notes: &[(u64, ReplicaId, Note)]) -> Vec<RunEvent> {
     let mut known = BTreeSet::new();
     let fresh = |(_, _, note): &&(u64, ReplicaId, Note)| match note {
@@ -49,7 +50,7 @@ fn in_words(plan: &RunPlan<'_>, note: &Note) -> Option<(&'static str, String)> {
     })
 }
 
-/// Something that happened at these sites.
+/// Returns an event at these sites.
 pub(super) fn event(
     plan: &RunPlan<'_>,
     at_ns: u64,

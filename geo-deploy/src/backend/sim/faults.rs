@@ -11,10 +11,10 @@ use crate::backend::{RunPlan, key_name};
 use crate::fault::{Effect, LinkState};
 use crate::run::bound::SiteSet;
 
-/// Time for which a replica is down that is asked to end and to start again, in ns.
+/// Time in ns that a replica stays down when it restarts.
 const RESTART_NS: u64 = 500_000_000;
 
-/// Faults of each link now, by sender and receiver.
+/// Current faults of each link, by sender and receiver.
 #[derive(Debug, Default)]
 pub(super) struct LinkFaults(BTreeMap<(usize, usize), Vec<LinkState>>);
 
@@ -43,8 +43,8 @@ impl LinkFaults {
         self.apply(world, from, to);
     }
 
-    /// Applies the effect to the world. Returns the replica that has ended its process at once, if
-    /// one has.
+    /// Applies the effect to the world. Returns the replica if the effect has ended its process
+    /// immediately; otherwise `None`.
     pub(super) fn perform(&mut self, world: &mut World, effect: Effect) -> Option<usize> {
         match effect {
             Effect::Kill(node) => {
@@ -53,7 +53,7 @@ impl LinkFaults {
             }
             Effect::Stop(node) => world.leave(node, None),
             Effect::Restart(node) => world.leave(node, Some(RESTART_NS)),
-            // It has not ended yet, as it was told to.
+            // The replica was asked to end, and has not ended yet.
             Effect::Start(node) if world.is_up(node) => {
                 world.start_at(node, world.now_ns() + LEAVE_WITHIN_NS)
             }
@@ -69,7 +69,7 @@ impl LinkFaults {
     }
 }
 
-/// Returns the roles of the replicas now.
+/// Returns the current roles of the replicas.
 pub(super) fn snapshot(plan: &RunPlan<'_>, world: &World) -> ClusterSnapshot {
     let n = plan.topology().len();
     let up: Vec<bool> = (0..n).map(|node| world.is_up(node)).collect();
@@ -78,7 +78,7 @@ pub(super) fn snapshot(plan: &RunPlan<'_>, world: &World) -> ClusterSnapshot {
         let leader = replica.leader();
         leader.is_some_and(|leader| leader.index() == *node) && up[*node]
     });
-    // One that was cut off may still believe that it leads.
+    // A replica that was cut off may still believe that it leads, so the highest ballot decides.
     let leader = leads.max_by_key(|(node, replica)| {
         let status = replica.status(world.clock(*node));
         status.ballot_round
@@ -108,8 +108,8 @@ pub(super) fn snapshot(plan: &RunPlan<'_>, world: &World) -> ClusterSnapshot {
     }
 }
 
-/// The configurations under which replicas that run have promised something to another one,
-/// and have not got it back.
+/// Returns the configurations under which running replicas have made promises to the replica `node`
+/// that have not expired.
 fn promised(world: &World, node: usize) -> Vec<ConfigId> {
     let mut ids = BTreeSet::new();
     for grantor in (0..world.n()).filter(|grantor| *grantor != node) {
@@ -123,7 +123,7 @@ fn promised(world: &World, node: usize) -> Vec<ConfigId> {
     ids.into_iter().collect()
 }
 
-/// Whether any replica that runs has promised a replica something that has not run out.
+/// Whether a promise of any running replica to the replica `node` has not expired.
 pub(super) fn is_promised(world: &World, node: usize) -> bool {
     !promised(world, node).is_empty()
 }

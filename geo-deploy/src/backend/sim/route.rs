@@ -1,6 +1,6 @@
-//! Choice of the replica that the clients of a site ask: their own, or while that one does not
-//! answer, the next nearest. They return when it answers again: later and later, if it fails again
-//! and again.
+//! Choice of the replica to which the clients of a site send requests: their own or, while that one
+//! does not answer, the next nearest. When their own replica answers again, the clients return to
+//! it. If it fails repeatedly, they wait longer each time before they return.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use crate::topology::Topology;
 /// State of one replica, as the clients of a site know it.
 #[derive(Debug)]
 struct ReplicaRoute {
-    /// It is not asked, because it did not answer.
+    /// Whether the replica gets no requests because it did not answer.
     avoided: bool,
-    /// Time at which it last answered a probe, on the run's clock.
+    /// Time at which the replica last answered a probe, on the run's clock.
     answered: Duration,
     backoff: FlapBackoff,
 }
 
-/// Knowledge of the clients of one site about the replicas.
+/// State of all replicas as the clients of one site know it.
 #[derive(Debug)]
 pub(super) struct Route {
     /// All replicas, the nearest first.
     order: Vec<usize>,
-    /// By replica.
+    /// States of the replicas, by index.
     replicas: Vec<ReplicaRoute>,
 }
 
@@ -43,18 +43,19 @@ impl Route {
         }
     }
 
-    /// The nearest replica that answers and is none of `others`.
+    /// Returns the nearest replica that answers and is not in `others`; `None` if there is none.
     pub(super) fn nearest(&self, others: &[usize]) -> Option<usize> {
         let mut order = self.order.iter().copied();
         order.find(|node| !self.replicas[*node].avoided && !others.contains(node))
     }
 
-    /// Whether a replica is not asked.
+    /// Whether clients send no requests to a replica.
     pub(super) fn avoids(&self, node: usize) -> bool {
         self.replicas[node].avoided
     }
 
-    /// Stops asking a replica from `now_ns` on. Returns true if it was asked before.
+    /// Stops sending requests to a replica from `now_ns` on. Returns false if that had been stopped
+    /// already.
     pub(super) fn avoid(&mut self, node: usize, now_ns: u64) -> bool {
         let replica = &mut self.replicas[node];
         let is_new = !std::mem::replace(&mut replica.avoided, true);
@@ -64,8 +65,8 @@ impl Route {
         is_new
     }
 
-    /// A replica answered a probe: it is asked again, if it has answered for long enough or
-    /// nobody else is asked.
+    /// Notes that a replica answered a probe. Clients use it again if it has answered for long
+    /// enough, or if they use no other replica.
     pub(super) fn answered(&mut self, node: usize, now_ns: u64) {
         let now = Duration::from_nanos(now_ns);
         let is_last = self.replicas.iter().all(|replica| replica.avoided);
@@ -101,7 +102,8 @@ mod tests {
         assert_eq!(route.nearest(&[]), Some(0), "nobody else is there");
     }
 
-    /// It stands still for 1.5 s in every 3.5 s, and answers a probe every 250 ms between.
+    /// The replica is paused for 1.5 s in every 3.5 s, and answers a probe every 250 ms in the rest
+    /// of the time.
     #[test]
     fn clients_return_once_to_a_replica_that_stands_still_again_and_again() {
         let mut route = Route::new(&Topology::paper(), 0);

@@ -1,4 +1,4 @@
-//! One client of a simulated run, and its operation in flight.
+//! Client of a simulated run, with its operation in flight.
 
 use leasehold_wire::{Command, command::Op};
 use leasehold_ycsb::sample::OpKind;
@@ -6,15 +6,15 @@ use leasehold_ycsb::sample::OpKind;
 use crate::backend::load::{HistoryProcess, KeyRequest};
 use crate::backend::{key_name, value};
 
-/// A client, and what it waits for.
+/// Client, with its operation in flight if there is one.
 pub(super) struct ClientSlot {
     pub(super) process: HistoryProcess,
-    /// Log time at which its session began, in ms.
+    /// Log time at which the client's session began, in ms.
     opened_ms: u64,
     sequence: u64,
-    /// Attempts so far, of all operations: names requests.
+    /// Number of attempts so far, over all operations. It identifies requests.
     pub(super) attempts: u64,
-    /// Operations that ended.
+    /// Number of operations that have ended.
     pub(super) ended: u64,
     pub(super) operation: Option<Operation>,
 }
@@ -25,16 +25,16 @@ pub(super) struct Operation {
     pub(super) due_ns: u64,
     pub(super) sent_ns: u64,
     pub(super) command: Command,
-    /// The number of its first attempt.
+    /// Number of the operation's first attempt.
     pub(super) first: u64,
-    /// Replicas that its attempts asked, one for each attempt.
+    /// Replicas that the operation's attempts were sent to, one for each attempt.
     pub(super) targets: Vec<usize>,
-    /// Replicas that may still answer one of the attempts.
+    /// Replicas that may still answer one of the operation's attempts.
     pub(super) open: Vec<usize>,
 }
 
 impl ClientSlot {
-    /// The client `process`. Its session began at `opened_ms` of the replicated clock.
+    /// Creates the client `process`. Its session began at `opened_ms` of the replicated clock.
     pub(super) fn new(process: HistoryProcess, opened_ms: u64) -> ClientSlot {
         ClientSlot {
             process,
@@ -46,7 +46,7 @@ impl ClientSlot {
         }
     }
 
-    /// The next command of its session, which sends `request`.
+    /// Returns the next command of the client's session, which contains `request`.
     pub(super) fn command(&mut self, request: KeyRequest) -> Command {
         if request.kind == OpKind::Read {
             return Op::get(key_name(request.key)).into();
@@ -57,8 +57,8 @@ impl ClientSlot {
         Command::session(session, self.sequence, self.sequence, op).opened(self.opened_ms)
     }
 
-    /// Returns the replica that an attempt of the operation in flight asked; `None` if the attempt
-    /// is not of that operation.
+    /// Returns the replica that an attempt of the operation in flight was sent to; `None` if the
+    /// attempt belongs to another operation.
     pub(super) fn target(&self, attempt: u64) -> Option<usize> {
         let operation = self.operation.as_ref()?;
         let index = attempt.checked_sub(operation.first)?;

@@ -52,7 +52,8 @@ fn of_site(samples: &[Sample], site: u8) -> Vec<f64> {
 
 #[test]
 fn all_sites_are_measured_from_one_moment_to_another() {
-    // CA is three times as fast as IRL: with counts of its own it would have ended early.
+    // CA is three times as fast as IRL: if each site had an interval of its own, CA's would have
+    // ended earlier.
     let sets = ["strategies=leader", "requests=60", "warmup=20", "clients=4"];
     let ran = ran("demo", &sets);
     let run = &ran[0].run;
@@ -79,7 +80,7 @@ fn all_sites_are_measured_from_one_moment_to_another() {
         "{fast} at CA, {} at IRL",
         slowest.len()
     );
-    // What was judged is all of it, and every write has a value of its own.
+    // The judged history contains all operations, and every write has a value of its own.
     assert!(ran[0].histories[0].len() > run.samples.len());
     assert_eq!(run.linearizable.word(), "yes");
 }
@@ -144,8 +145,8 @@ fn the_same_seed_is_the_same_run() {
 
 const CA: u8 = 1;
 
-/// Longest time in s that an operation of a site took, of those that were in flight after a
-/// fault began, with a key that was leased to a failed site or was not.
+/// Returns the longest time in s of an operation of a site among those in flight after a fault
+/// began. `leased` selects keys that were leased to a failed site, or those that were not.
 fn longest_s(run: &StrategyRun, site: u8, kind: OpKind, leased: bool) -> f64 {
     let fault = &run.faults[0];
     let after_ns = (fault.at_s * 1e9) as u64;
@@ -197,7 +198,7 @@ fn a_dead_holder_stalls_its_keys_within_the_bound_and_no_others() {
             );
         }
     }
-    // Clients of the dead site went elsewhere.
+    // Clients of the dead site used other replicas.
     assert!(run.samples.iter().all(|sample| sample.end == OpOutcome::Ok));
     assert_eq!(run.linearizable.word(), "yes");
     assert!(
@@ -207,7 +208,7 @@ fn a_dead_holder_stalls_its_keys_within_the_bound_and_no_others() {
     );
 }
 
-/// The median latency in ms of the answered writes at `site` that started in `span`, in s.
+/// Returns the median latency in ms of the answered writes at `site` that started in `span`, in s.
 fn median_write_ms(run: &StrategyRun, site: u8, span: std::ops::Range<f64>) -> f64 {
     let meant = run.samples.iter().filter(|sample| {
         sample.site == site
@@ -465,7 +466,7 @@ fn strategies_change_without_a_failed_operation_or_an_interrupted_read() {
     assert_eq!(run.switches.iter().map(|s| s.lost).sum::<u64>(), 0);
     assert!(run.switches[..4].iter().all(|switch| switch.reads > 20));
     assert_eq!(run.switches[4].reads, 0, "nobody holds anything at the end");
-    // Each strategy was in force.
+    // Each strategy came into force.
     let start_s = run.measured.unwrap().start_s;
     let local = |from_s: f64, to_s: f64| {
         let reads = run.samples.iter().filter(|sample| {

@@ -1,4 +1,4 @@
-//! Shares per site, each beside perfect bookkeeping and what the paper reports.
+//! Shares per site, each next to perfect bookkeeping and the paper's figure.
 
 use super::{ExperimentReport, Figure, LEFT, LegendKey, RIGHT, WIDTH, legend, looks};
 use crate::report::paper;
@@ -8,14 +8,14 @@ use crate::report::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 const TOP: f64 = 80.0;
 const PLOT_HEIGHT: f64 = 210.0;
 const HEIGHT: f64 = TOP + PLOT_HEIGHT + 34.0;
-/// Part of a site's width that its bars leave free.
+/// Part of a site's width that stays free of bars.
 const GAP: f64 = 0.2;
 const BAR_WIDTH_MAX: f64 = 44.0;
 
-/// One bar; shares from 0 to 1.
+/// One bar. Shares are from 0 to 1.
 struct Bar {
     share: f64,
-    /// The part of the share, at the bar's top, that is drawn pale.
+    /// Part of the share that is drawn pale, at the top of the bar.
     pale: f64,
     bookkeeping: Option<f64>,
     paper: Option<f64>,
@@ -63,14 +63,14 @@ pub(super) fn writes_at_minimum(report: &ExperimentReport, summary: &ExperimentS
     }
 }
 
-/// Every run's bars, site by site.
+/// Returns the bars of every run, by run and site.
 fn bars_of(summary: &ExperimentSummary, bar: &dyn Fn(usize, &SiteSummary) -> Bar) -> Vec<Vec<Bar>> {
     let runs = summary.runs.iter().enumerate();
     runs.map(|(run, figures)| figures.sites.iter().map(|site| bar(run, site)).collect())
         .collect()
 }
 
-/// Returns the meaning of the marks, as far as there are any.
+/// Returns the explanation of the marks that the figure contains.
 fn legend_words(bars: &[Vec<Bar>], whose: &str) -> String {
     let mut words = String::new();
     if bars.iter().flatten().any(|bar| bar.bookkeeping.is_some()) {
@@ -112,7 +112,7 @@ fn chart(
     svg
 }
 
-/// The bars of one site, beside each other.
+/// Draws the bars of one site next to each other.
 fn draw_group(svg: &mut Svg, middle: f64, site_width: f64, bars: Vec<(&Bar, Ink)>) {
     let bar_width = site_width * (1.0 - GAP) / bars.len().max(1) as f64;
     let bar_width = bar_width.min(BAR_WIDTH_MAX);
@@ -183,7 +183,8 @@ fn draw_bar(svg: &mut Svg, bar: &Bar, left: f64, width: f64, ink: Ink) {
     svg.text_over((middle, label_y), &percent, look);
 }
 
-/// Where a figure's foot goes if a mark at `mark_y` would cross it at `label_y`.
+/// Returns the position of a figure's foot. It is moved up if a mark at `mark_y` would cross the
+/// figure at `label_y`.
 fn above(label_y: f64, mark_y: f64) -> f64 {
     let crossed = label_y - 15.0..=label_y + 6.0;
     if crossed.contains(&mark_y) {

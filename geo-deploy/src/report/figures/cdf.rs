@@ -1,6 +1,6 @@
-//! Distributions of latency: a panel per site for reads and one for writes, all
-//! strategies in each, as in the paper's Figure 6. As a page, wide for slides, and each
-//! panel alone for a column of a paper.
+//! Distributions of latency. Each site has a panel for reads and one for writes, and each panel
+//! shows all strategies, as in the paper's Figure 6. There are three forms: a page, a wide form for
+//! slides, and each panel by itself for a column of a paper.
 
 mod of_report;
 mod panel;
@@ -12,42 +12,44 @@ use panel::CdfPanel;
 
 pub(in super::super) use of_report::of_report;
 
-/// Space above the panels: two rows of legend.
+/// Space above the panels, for two rows of the legend.
 const TOP: f64 = 56.0;
-/// Above a panel for its title, and below it for its axis.
+/// Space above a panel for its title, and below it for its axis.
 const HEAD: f64 = 24.0;
 const AXIS: f64 = 34.0;
-/// Below the panels for the axes' title.
+/// Space below the panels, for the titles of the axes.
 const FOOT: f64 = 22.0;
 const BOUND_DASH: &str = "4 3";
 
-/// Everything that the drawings show.
+/// Data that all drawings show.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Cdf {
     pub title: String,
-    /// Look and name of each curve, in order.
+    /// Look and name of each curve, in the order of the legend.
     pub names: Vec<(usize, String)>,
-    /// A site's name, its reads and its writes.
+    /// Name of each site, with the curves of its reads and of its writes.
     pub rows: Vec<(String, [Curves; 2])>,
 }
 
-/// Contents of one panel.
+/// Curves and bounds of one panel.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Curves {
-    /// A look, and each latency in ms with the share (0 to 1) not above it.
+    /// Each curve: its look, and its points (latency in ms, share of operations from 0 to 1 with at
+    /// most this latency).
     pub curves: Vec<(usize, Vec<(f64, f64)>)>,
-    /// Lower bounds in ms, in a strategy's colour; the least possible write is muted.
+    /// Lower bounds in ms, in the colours of the strategies. The least possible latency of a write
+    /// is muted.
     pub bounds: Vec<(f64, Ink)>,
 }
 
-/// Sizes of one form of the drawing, in pixels.
+/// Layout of one form of the drawing. Sizes are in pixels.
 struct CdfLayout {
     name: &'static str,
     width: f64,
     panel_height: f64,
-    /// Between columns.
+    /// Space between columns.
     gap: f64,
-    /// Sites beside each other, or below each other.
+    /// Whether sites are arranged next to each other, and not below each other.
     sites_across: bool,
 }
 
@@ -73,7 +75,7 @@ const SINGLE: CdfLayout = CdfLayout {
     sites_across: false,
 };
 
-/// The page, the wide form, and every panel alone, of the classes that were measured.
+/// Returns the page, the wide form, and every panel by itself, for the classes that were measured.
 pub(in super::super) fn figures(cdf: &Cdf) -> Vec<Figure> {
     let sites: Vec<usize> = (0..cdf.rows.len()).collect();
     let measured = |class: usize| {
@@ -181,9 +183,10 @@ fn caption(cdf: &Cdf) -> String {
     caption
 }
 
-/// One axis for all panels of a class, so that they can be compared.
+/// Returns one axis for all panels of a class, so that the panels can be compared.
 fn axis(low: f64, high: f64, from_px: f64, width: f64) -> LogAxis {
-    // Whole decades where there are several; else no more room than is needed.
+    // If there are several decades, the axis has whole ones. Otherwise it has no more space than
+    // necessary.
     let from_ms = if high / low.max(0.001) > 30.0 {
         10f64.powf(low.max(0.001).log10().floor())
     } else {
@@ -197,13 +200,14 @@ fn axis(low: f64, high: f64, from_px: f64, width: f64) -> LogAxis {
     }
 }
 
-/// The shortest and the longest time that the panels of a class show, in ms.
+/// Returns the shortest and the longest latency in the panels of a class, in ms.
 fn extent(class: usize, cdf: &Cdf) -> (f64, f64) {
     let (mut low, mut high) = (f64::INFINITY, 0f64);
     for panel in cdf.rows.iter().map(|(_, panels)| &panels[class]) {
         for (_, steps) in panel.curves.iter().filter(|(_, steps)| !steps.is_empty()) {
             low = low.min(steps[0].0);
-            // The longest hundred-thousandth would stretch the axis for nothing.
+            // The longest latencies, one in ten thousand, are omitted because they would stretch
+            // the axis.
             let last = steps.partition_point(|(_, share)| *share < 0.9999);
             high = high.max(steps[last.min(steps.len() - 1)].0);
         }

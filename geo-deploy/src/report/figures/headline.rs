@@ -1,5 +1,5 @@
-//! The result at a glance: mean, median and 99th percentile of all operations, by
-//! strategy and site.
+//! The main result: mean, median and 99th percentile of the latency of all operations, by strategy
+//! and site.
 
 use super::{
     ExperimentReport, Figure, LEFT, LegendKey, RIGHT, WIDTH, legend, looks, ms_label,
@@ -11,15 +11,15 @@ use crate::report::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 const TOP: f64 = 52.0;
 const PLOT_HEIGHT: f64 = 108.0;
 const ROW_HEIGHT: f64 = PLOT_HEIGHT + 56.0;
-/// Part of a site's width that its bars leave free.
+/// Part of a site's width that stays free of bars.
 const GAP: f64 = 0.16;
 const BAR_WIDTH_MAX: f64 = 42.0;
-/// Least space between the figures of two bars, in pixels.
+/// Minimum space between the figures above two bars, in pixels.
 const FIGURE_GAP: f64 = 4.0;
-/// Width of a digit, in sizes of its letters.
+/// Width of a digit, relative to the size of the letters.
 const DIGIT_WIDTH: f64 = 0.636;
 
-/// A figure of one row: all sites together, then each.
+/// Values of one row: first that of all sites together, then that of each site.
 type Values = fn(&RunSummary) -> Vec<f64>;
 
 pub(super) fn figure(report: &ExperimentReport, summary: &ExperimentSummary) -> Figure {
@@ -70,7 +70,7 @@ struct LatencyChart<'a> {
     top: f64,
     title: &'a str,
     groups: Vec<&'a str>,
-    /// By run, then by group.
+    /// Values by run, then by group of bars.
     runs: Vec<Vec<f64>>,
 }
 
@@ -106,7 +106,7 @@ impl LatencyChart<'_> {
         }
     }
 
-    /// Size of the letters above bars: figures of neighbours must not run into each other.
+    /// Returns the size of the letters above bars, at which adjacent figures do not overlap.
     fn figure_size(&self, bar_width: f64) -> f64 {
         let values = self.runs.iter().flatten();
         let longest = values.map(|ms| figure_of(*ms).len()).max().unwrap_or(1);
@@ -130,13 +130,13 @@ impl LatencyChart<'_> {
     }
 }
 
-/// The end of an axis that leaves room for figures above the bars.
+/// Returns the end of an axis that leaves space for figures above the bars.
 fn tick_above(greatest: f64) -> f64 {
     let step = one_two_five_above(greatest / 5.0);
     (greatest * 1.08 / step).ceil() * step
 }
 
-/// As short as the width of a bar asks for.
+/// Writes a value with as few digits as the width of a bar requires.
 fn figure_of(ms: f64) -> String {
     match ms {
         ms if ms >= 10.0 => format!("{ms:.0}"),

@@ -1,4 +1,4 @@
-//! Mean latency and local reads over time, a line for each strategy, with what was changed
+//! Mean latency and local reads over time, with a line for each strategy. Deliberate changes are
 //! marked.
 
 use super::{
@@ -8,7 +8,7 @@ use super::{
 use crate::report::svg::{Anchor, Ink, Lettering, Stroke, Svg};
 use crate::report::time_series::{ChangeMark, TimeSlice, is_shown, marks, time_slices};
 
-/// The name of the picture.
+/// Name of the figure.
 pub(in super::super) const NAME: &str = "over-time";
 
 const LATENCY_HEIGHT: f64 = 240.0;
@@ -20,7 +20,7 @@ const CHANGE: Stroke = Stroke {
     dash: "5 3",
 };
 
-/// The picture, if anything was changed on purpose.
+/// Returns the figure; `None` if nothing was changed deliberately.
 pub(super) fn figure(report: &ExperimentReport) -> Option<Figure> {
     if !is_shown(report) {
         return None;
@@ -59,7 +59,7 @@ pub(super) fn figure(report: &ExperimentReport) -> Option<Figure> {
     })
 }
 
-/// Those of all runs; the same change in several runs once.
+/// Returns the marks of all runs. A change that occurs in several runs is marked once.
 fn all_marks(report: &ExperimentReport) -> Vec<ChangeMark> {
     let mut all: Vec<ChangeMark> = Vec::new();
     for mark in report.runs.iter().flat_map(|run| marks(report, run)) {
@@ -76,11 +76,11 @@ struct TimeSeriesChart {
     to_s: f64,
     looks: Vec<usize>,
     marks: Vec<ChangeMark>,
-    /// By run.
+    /// Points of the lines, by run.
     lines: Vec<Vec<TimeSlice>>,
 }
 
-/// A panel: where it is, and what its axis ends with.
+/// Position of a panel, and the end of its axis.
 #[derive(Clone, Copy)]
 struct TimeSeriesPanel {
     top: f64,
@@ -151,8 +151,8 @@ impl TimeSeriesChart {
         svg.upright((LEFT - 46.0, panel.top + panel.height / 2.0), title);
     }
 
-    /// Draws the names of the changes above the panel. A name that would touch the one before goes
-    /// higher.
+    /// Draws the names of the changes above the panel. A name that would touch the previous one is
+    /// drawn higher.
     fn names(&self, svg: &mut Svg, panel: TimeSeriesPanel) {
         let mut free_from = [LEFT; 2];
         for mark in &self.marks {

@@ -1,6 +1,6 @@
-//! Latency and throughput over time, a panel for each site, reads and writes apart, with
-//! what happened marked. Nothing is smoothed: every operation is a dot, or, where there
-//! are too many, every stretch of time shows its median, 99th percentile and maximum.
+//! Latency and throughput over time, with marked events. Each site has a panel for reads and one
+//! for writes. Nothing is smoothed: every operation is a dot. If there are too many operations,
+//! each stretch of time shows their median, 99th percentile and maximum instead.
 
 mod of_run;
 mod panel;
@@ -17,11 +17,11 @@ use panel::TimelinePanel;
 
 pub(in super::super) use of_run::of_run;
 
-/// Pixels along a panel. More points than one for each would lie upon each other.
+/// Width of a panel, in pixels. Points beyond one for each pixel would overlap.
 pub(in super::super) const COLUMNS: usize = 480;
 
-/// Returns the lowest and the highest point of each pixel from `from_s` to `to_s`, or all points if
-/// they are few.
+/// Returns the lowest and the highest point of each pixel from `from_s` to `to_s`. Returns all
+/// points if there are few.
 pub(in super::super) fn extremes(
     points: Vec<(f64, f64)>,
     from_s: f64,
@@ -45,42 +45,44 @@ pub(in super::super) fn extremes(
     columns.into_values().flatten().collect()
 }
 
-/// Width of a panel alone, with its axes.
+/// Width of a single panel with its axes, in pixels.
 const SINGLE_WIDTH: f64 = 460.0;
 const ROW_HEIGHT: f64 = 202.0;
 const COLUMN_GAP: f64 = 66.0;
 const FOOT: f64 = 26.0;
 
-/// Everything that one drawing shows.
+/// Data that one drawing shows.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Timeline {
     pub title: String,
-    /// In seconds.
+    /// Beginning of the time axis, in s.
     pub from_s: f64,
     pub to_s: f64,
-    /// A site's name, its reads and its writes.
+    /// Name of each site, with the series of its reads and of its writes.
     pub rows: Vec<(String, [Series; 2])>,
     pub marks: Vec<TimelineMark>,
-    /// Event from which the time counts.
+    /// Event at which the time is 0.
     pub since: &'static str,
-    /// Further note for the reader; begins with a space.
+    /// Further note for the reader, which begins with a space.
     pub note: String,
 }
 
-/// Contents of one panel.
+/// Data of one panel.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Series {
-    /// Start in s and latency in ms of every answered operation.
+    /// Start in s and latency in ms of each answered operation.
     pub dots: Vec<(f64, f64)>,
-    /// The same of operations on keys that a failed site held a lease on.
+    /// Start in s and latency in ms of each answered operation on a key on which a failed site held
+    /// a lease.
     pub leased: Vec<(f64, f64)>,
-    /// The same of operations that failed or were given up.
+    /// Start in s and latency in ms of each operation that failed or timed out.
     pub failed: Vec<(f64, f64)>,
-    /// Instead of dots.
+    /// Quantiles of the latencies, which replace dots.
     pub bands: Vec<Band>,
-    /// Beginning and end in s, and successes a second.
+    /// Throughput of each stretch of time: (beginning in s, end in s, successes a second).
     pub throughput: Vec<(f64, f64, f64)>,
-    /// Time in s, and the least and most successes a second around it.
+    /// Range of the throughput around a time: (time in s, least and greatest number of successes a
+    /// second).
     pub ranges: Vec<(f64, [f64; 2])>,
 }
 
@@ -91,7 +93,8 @@ impl Series {
     }
 }
 
-/// Latencies in ms of the operations that started in a stretch of time in s.
+/// Quantiles of the latencies in ms of the operations that started in a stretch of time. Its bounds
+/// are in s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in super::super) struct Band {
     pub from_s: f64,
@@ -101,17 +104,18 @@ pub(in super::super) struct Band {
     pub max_ms: f64,
 }
 
-/// Something that happened.
+/// An event that a time line marks.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) enum TimelineMark {
-    /// A fault from its beginning to its end, and what was done.
+    /// A fault: its beginning and its end in s, and its description.
     Fault(f64, f64, String),
     Election(f64),
     LeaseEnd(f64),
     Configuration(f64),
 }
 
-/// The page, called `name`, and each panel alone; nothing if nothing was measured.
+/// Returns the page, which has the name `name`, and each panel by itself. Empty if nothing was
+/// measured.
 pub(in super::super) fn figures(name: &str, timeline: &Timeline) -> Vec<Figure> {
     let Some(page) = Scale::of(timeline) else {
         return Vec::new();
@@ -256,8 +260,8 @@ fn caption(timeline: &Timeline) -> String {
     )
 }
 
-/// The end of an axis on which the usual throughputs can be seen. After an outage much is
-/// answered at once: bars of that are cut, and marked.
+/// Returns the end of an axis on which the usual throughputs are visible. After an outage, many
+/// operations are answered in a short time. Their bars are cut off, and marked.
 fn usual_most(mut per_s: Vec<f64>) -> f64 {
     per_s.sort_by(f64::total_cmp);
     let at = (per_s.len() as f64 * 0.95) as usize;
@@ -265,7 +269,7 @@ fn usual_most(mut per_s: Vec<f64>) -> f64 {
     one_two_five_above(usual.copied().unwrap_or(1.0).max(1.0) * 1.3)
 }
 
-/// One scale for all panels, so that they can be compared.
+/// Scale that all panels share, so that they can be compared.
 #[derive(Clone)]
 struct Scale {
     figure_width: f64,
@@ -273,9 +277,9 @@ struct Scale {
     to_s: f64,
     low_ms: f64,
     high_ms: f64,
-    /// The classes that were measured: a column each.
+    /// Classes that were measured. Each has a column.
     classes: Vec<usize>,
-    /// Maximum throughput of reads and of writes, a second.
+    /// Greatest throughput of reads and of writes, in operations a second.
     throughput_max: [f64; 2],
 }
 
@@ -313,7 +317,7 @@ impl Scale {
         })
     }
 
-    /// The same for a panel of this class alone.
+    /// Returns the scale for a single panel of this class.
     fn single(&self, class: usize) -> Scale {
         Scale {
             figure_width: SINGLE_WIDTH,
@@ -331,7 +335,7 @@ impl Scale {
         LEFT + column as f64 * (self.panel_width() + COLUMN_GAP)
     }
 
-    /// Pixels from the left of a panel.
+    /// Returns the distance of a time from the left edge of a panel, in pixels.
     fn along(&self, at_s: f64) -> f64 {
         let at_s = at_s.clamp(self.from_s, self.to_s);
         (at_s - self.from_s) / (self.to_s - self.from_s) * self.panel_width()

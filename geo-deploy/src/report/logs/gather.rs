@@ -1,5 +1,5 @@
-//! Intervals of all logs, by run, site and class. Logs are read twice: once for their times,
-//! and once for what was measured, which is put together as it is read.
+//! Intervals of all logs, by run, site and class. Logs are read twice: first for the times of their
+//! intervals, and then for the measurements, which are combined while they are read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,52 +14,53 @@ use super::grid::{Grid, IntervalEdges};
 use super::tag::{OperationTag, parse_tag};
 use crate::report::figures::timeline::{Band, Series, extremes};
 
-/// Name of a site that a log does not name.
+/// Name of the site in logs that do not name a site.
 const UNNAMED_SITE: &str = "all sites";
 
-/// Everything that the logs hold.
+/// Contents of all logs.
 #[derive(Debug, Default)]
 pub(super) struct LogData {
-    /// In the order in which they were met.
+    /// Names of the sites, in order of first occurrence.
     pub sites: Vec<String>,
     pub runs: Vec<LogRun>,
 }
 
-/// One run, maybe of several load generators.
+/// One run, possibly of several load generators.
 #[derive(Debug, Default)]
 pub(super) struct LogRun {
     pub name: String,
-    /// Whether latencies count from the intended start.
+    /// Whether latencies are measured from the intended start.
     pub intended: bool,
     times: IntervalTimes,
     grid: Grid,
-    /// By site and class.
+    /// Results by site and class.
     rows: BTreeMap<(String, usize), SiteRow>,
 }
 
-/// Times of a run's intervals, by what the intervals count.
+/// Times of a run's intervals, by the operations that the intervals count.
 #[derive(Debug, Default)]
 struct IntervalTimes {
-    /// Answered operations, from when they were sent and from when they should have been.
+    /// Times of the intervals with answered operations: first those measured from the actual start,
+    /// then those measured from the intended start.
     done: [IntervalEdges; 2],
-    /// The others.
+    /// Times of the other intervals.
     others: IntervalEdges,
 }
 
-/// Results of a run at one site, of one class of operations.
+/// Results of a run at one site, for one class of operations.
 #[derive(Debug, Default)]
 struct SiteRow {
-    /// Successes a second in each cell; `None` where no interval is.
+    /// Successes a second in each cell; `None` if no interval covers the cell.
     cells: Vec<Option<f64>>,
     columns: Vec<Column>,
-    /// Number of answered operations by latency in us, over the whole run.
+    /// Number of answered operations by latency in µs, over the whole run.
     counts: BTreeMap<u64, u64>,
-    /// Intervals with failed operations: the middle, in ms since 1970 to half a ms, and the longest
-    /// latency in ms.
+    /// Intervals with failed operations: the middle, in ms since 1970 (to half a ms), and the
+    /// longest latency in ms.
     failed: Vec<(f64, f64)>,
 }
 
-/// Latencies of one stretch of time.
+/// Latencies in one stretch of time.
 #[derive(Clone, Debug, Default)]
 struct Column {
     counts: BTreeMap<u64, u64>,
@@ -69,7 +70,7 @@ struct Column {
 /// Reads all logs.
 ///
 /// # Errors
-/// If one cannot be read or is none.
+/// Returns an error if a file cannot be read, or is not a log.
 pub(super) fn gather(logs: &[NamedLogs]) -> anyhow::Result<LogData> {
     let mut gathered = LogData::default();
     let mut files = Vec::new();
@@ -92,7 +93,7 @@ pub(super) fn gather(logs: &[NamedLogs]) -> anyhow::Result<LogData> {
     Ok(gathered)
 }
 
-/// A file that can be read twice: a pipe is copied.
+/// Opens a file so that it can be read twice. The contents of a pipe are copied.
 fn open(path: &Path) -> anyhow::Result<File> {
     let opened = || {
         let mut file = File::open(path)?;
@@ -106,7 +107,7 @@ fn open(path: &Path) -> anyhow::Result<File> {
     opened().with_context(|| path.display().to_string())
 }
 
-/// Does something with an interval of a run.
+/// Function that is called with an interval of a run.
 type IntervalVisitor<'a> =
     &'a mut dyn FnMut(&mut LogRun, &OperationTag, &LogInterval<'_>) -> Result<(), String>;
 
@@ -115,7 +116,7 @@ impl LogData {
         self.runs.iter().map(|run| run.name.as_str()).collect()
     }
 
-    /// Hands on every interval of a file that counts operations.
+    /// Calls the visitor with every interval of a file that counts operations.
     fn each(
         &mut self,
         name: &str,
@@ -140,7 +141,7 @@ impl LogData {
         Ok(())
     }
 
-    /// The run of that name and label, which may be new.
+    /// Returns the run with this name and label, which is created if necessary.
     fn run(&mut self, name: &str, label: &str) -> &mut LogRun {
         let parts = [name, label].into_iter().filter(|part| !part.is_empty());
         let name = parts.collect::<Vec<_>>().join(" ");
@@ -166,7 +167,7 @@ impl IntervalTimes {
         cuts.add(from_ms, to_ms);
     }
 
-    /// Beginning and end of all that is shown.
+    /// Returns the beginning and the end of the period that is shown, in ms.
     fn ends_ms(&self, intended: bool) -> [u64; 2] {
         let shown = [&self.done[usize::from(intended)], &self.others];
         let ends = shown.into_iter().filter_map(IntervalEdges::ends_ms);
@@ -176,14 +177,14 @@ impl IntervalTimes {
 }
 
 impl LogRun {
-    /// Chooses one basis of latency: the intended start, where a log has it. What was never
-    /// sent has no other.
+    /// Chooses the point from which latency is measured: the intended start if a log has it. For
+    /// operations that were never sent, there is no other.
     fn choose_basis(&mut self) {
         self.intended = self.times.done[1].ends_ms().is_some();
         self.grid = Grid::new(&self.times.done[usize::from(self.intended)]);
     }
 
-    /// Adds an interval, unless it is of the other basis.
+    /// Adds an interval, unless its latencies are measured from the other point.
     fn add_interval(
         &mut self,
         tag: &OperationTag,
@@ -219,7 +220,8 @@ impl LogRun {
         (at_ms - self.times.ends_ms(self.intended)[0] as f64) / 1e3
     }
 
-    /// Each latency in ms with the share of answered operations not above it.
+    /// Returns each latency in ms, with the share of answered operations that took at most this
+    /// time.
     pub(super) fn steps(&self, site: &str, class: usize) -> Vec<(f64, f64)> {
         let Some(row) = self.rows.get(&(site.to_owned(), class)) else {
             return Vec::new();
@@ -233,7 +235,7 @@ impl LogRun {
         row.counts.iter().map(step).collect()
     }
 
-    /// Returns the series that a panel of the time line shows.
+    /// Returns the series for a panel of the time line.
     pub(super) fn series(&self, site: &str, class: usize) -> Series {
         let mut series = Series::default();
         let Some(row) = self.rows.get(&(site.to_owned(), class)) else {
@@ -277,8 +279,8 @@ impl SiteRow {
         }
     }
 
-    /// The mean of cells; `None` if no interval is there. One in which nothing was answered
-    /// has no line in a log.
+    /// Returns the mean throughput of cells; `None` if no interval covers them. A log has no line
+    /// for an interval in which no operation was answered.
     fn throughput(&self, grid: &Grid, cells: &std::ops::Range<usize>) -> Option<f64> {
         let (mut answered, mut covered) = (0.0, false);
         for cell in cells.clone() {
@@ -290,7 +292,7 @@ impl SiteRow {
         covered.then_some(answered / (to - from) as f64)
     }
 
-    /// The least and the most of several cells.
+    /// Returns the least and the greatest throughput of several cells.
     fn range(&self, cells: &std::ops::Range<usize>) -> Option<[f64; 2]> {
         let rates = self.cells[cells.clone()].iter();
         let rates = rates.map(|per_s| per_s.unwrap_or_default());
@@ -330,14 +332,14 @@ impl Column {
     }
 }
 
-/// The highest value that shares its first seven bits: at most 1.6% more, which is less
-/// than a pixel.
+/// Returns the highest value with the same first seven bits. It is at most 1.6% greater, which is
+/// less than a pixel.
 fn coarse(us: u64) -> u64 {
     let bits = u64::BITS - us.leading_zeros();
     us | ((1 << bits.saturating_sub(7)) - 1)
 }
 
-/// Beginning and end, in ms.
+/// Returns the beginning and the end of an interval, in ms.
 fn span_ms(interval: &LogInterval<'_>) -> [u64; 2] {
     let from = interval.start.as_millis() as u64;
     [from, from + (interval.length.as_millis() as u64).max(1)]

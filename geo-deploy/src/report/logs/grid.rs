@@ -1,18 +1,19 @@
-//! Division of a run's time: exactly at the beginnings and ends of its intervals while they are
-//! few, evenly beyond.
+//! Division of a run's time. It is divided exactly at the beginnings and ends of the intervals if
+//! they are few, and otherwise into equal parts.
 
 use std::collections::BTreeSet;
 
 use crate::report::figures::timeline::COLUMNS;
 
-/// Most cells, in which throughput is kept apart: twelve hours have 43,200 seconds.
+/// Maximum number of cells, for which throughput is stored separately: twelve hours have 43,200
+/// seconds.
 const CELLS: usize = 1 << 16;
 
-/// Beginnings and ends of intervals, in ms, while they are few.
+/// Beginnings and ends of intervals, in ms. They are stored while they are few.
 #[derive(Debug, Default)]
 pub(super) struct IntervalEdges {
     at_ms: BTreeSet<u64>,
-    /// There were too many to keep.
+    /// Whether there were too many times to store.
     many: bool,
     ends_ms: Option<[u64; 2]>,
 }
@@ -30,18 +31,18 @@ impl IntervalEdges {
         }
     }
 
-    /// The first beginning and the last end.
+    /// Returns the first beginning and the last end, in ms.
     pub(super) fn ends_ms(&self) -> Option<[u64; 2]> {
         self.ends_ms
     }
 }
 
-/// Cells of time, and columns of one cell or more. A column is about a pixel wide.
+/// Cells of time, grouped into columns of one or more cells. A column is about a pixel wide.
 #[derive(Debug, Default)]
 pub(super) struct Grid {
-    /// Beginnings of the cells, in ms, and the end of the last one.
+    /// Beginnings of the cells in ms, followed by the end of the last cell.
     cells_ms: Vec<u64>,
-    /// First cell of each column, and at the end the number of cells.
+    /// Index of the first cell of each column, followed by the number of cells.
     columns: Vec<usize>,
 }
 
@@ -75,12 +76,12 @@ impl Grid {
         self.columns.len().saturating_sub(1)
     }
 
-    /// Returns true if each column is one cell, so that no cells are put together.
+    /// Returns true if each column is a single cell, so that no cells are combined.
     pub(super) fn is_exact(&self) -> bool {
         self.columns.len() == self.cells_ms.len()
     }
 
-    /// The cells that an interval covers, each with the part of the cell.
+    /// Returns the cells that an interval covers, each with the share of the cell that is covered.
     pub(super) fn covered(&self, from_ms: u64, to_ms: u64) -> impl Iterator<Item = (usize, f64)> {
         let first = self.cells_ms.partition_point(|cell| *cell <= from_ms);
         let pairs = self.cells_ms.windows(2).enumerate();
@@ -92,24 +93,25 @@ impl Grid {
         })
     }
 
-    /// The column that a cell is in.
+    /// Returns the column that contains a cell.
     pub(super) fn column(&self, cell: usize) -> usize {
         let after = self.columns.partition_point(|first| *first <= cell);
         after.saturating_sub(1)
     }
 
-    /// The cells of a column.
+    /// Returns the cells of a column.
     pub(super) fn cells_of(&self, column: usize) -> std::ops::Range<usize> {
         self.columns[column]..self.columns[column + 1]
     }
 
-    /// Beginning and end of cells that follow each other, in ms.
+    /// Returns the beginning and the end of consecutive cells, in ms.
     pub(super) fn span_ms(&self, cells: &std::ops::Range<usize>) -> [u64; 2] {
         [self.cells_ms[cells.start], self.cells_ms[cells.end]]
     }
 }
 
-/// Returns the bounds of `parts` parts of equal length, or of parts of 1 ms if that is longer.
+/// Returns the bounds of `parts` parts of equal length. If they would be shorter than 1 ms, the
+/// parts are 1 ms long.
 fn evenly(from: u64, to: u64, parts: usize) -> Vec<u64> {
     let length = u128::from(to - from);
     let at = |part: usize| from + (length * part as u128 / parts as u128) as u64;

@@ -1,33 +1,33 @@
-//! Meaning of a line of an interval log, from its tag: the operations that it counts.
+//! Tags in an interval log, which name the operations that a line counts.
 
 use leasehold_wire::Path;
 use leasehold_ycsb::measurement::path_name;
 
 use crate::report::digest::Class;
 
-/// Operations that a line counts.
+/// The operations that a line counts, as its tag describes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OperationTag {
-    /// The run, "" if the tag names none.
+    /// Name of the run; "" if the tag does not name it.
     pub run: String,
-    /// The site, "" if the tag names none.
+    /// Name of the site; "" if the tag does not name it.
     pub site: String,
     pub class: Class,
-    /// Whether the operations did what was asked.
+    /// Whether the operations succeeded.
     pub done: bool,
-    /// Whether latency counts from the intended start.
+    /// Whether latency is measured from the intended start.
     pub intended: bool,
 }
 
-/// `label:site:OPERATION:path`; label, site and path may be missing. A log without tags
-/// is one of a single operation, which names the file (`READ.hdr`). `None` if no
-/// operations are counted.
+/// Parses a tag of the form `label:site:OPERATION:path`. The label, the site and the path are
+/// optional. A log without tags is about a single operation, which is the name of the file
+/// (`READ.hdr`). Returns `None` if the line does not count operations.
 pub(super) fn parse_tag(tag: &str, file: &std::path::Path) -> Option<OperationTag> {
     let stem = file.file_stem().map(|stem| stem.to_string_lossy());
     let stem = stem.unwrap_or_default();
     let tag = if tag.is_empty() { &stem } else { tag };
     let parts: Vec<&str> = tag.split(':').collect();
-    // From the right: a run or a site may be called as an operation is.
+    // Parsed from the right, because a run or a site may have the name of an operation.
     let named = match parts.as_slice() {
         [named @ .., path] if is_path(path) => named,
         named => named,
@@ -48,7 +48,7 @@ pub(super) fn parse_tag(tag: &str, file: &std::path::Path) -> Option<OperationTa
     })
 }
 
-/// Returns true if a part of a tag says how an operation was served.
+/// Returns true if a part of a tag is the path by which an operation was served.
 fn is_path(part: &str) -> bool {
     let paths = [
         Path::Unspecified,
@@ -61,7 +61,8 @@ fn is_path(part: &str) -> bool {
     part == "away" || paths.iter().any(|path| path_name(*path) == part)
 }
 
-/// Class, success and basis of an operation by its reported name.
+/// Returns the class of an operation with this reported name, whether it succeeded, and whether its
+/// latency is measured from the intended start.
 fn operation(name: &str) -> Option<(Class, bool, bool)> {
     let plain = name.strip_prefix("Intended-");
     let intended = plain.is_some();

@@ -4,8 +4,8 @@ use leasehold_ycsb::measurement::{HlogWriter, new_histogram};
 
 use super::*;
 
-/// A log that began `late_s` after the others: each second ten reads at JP that take
-/// `read_ms`, and in its third second a failed write.
+/// Writes a log that began `late_s` after the others. Each second it has ten reads at JP that take
+/// `read_ms`; in its third second it has a failed write.
 fn log(dir: &Path, name: &str, late_s: u64, read_ms: u64) -> PathBuf {
     let start = UNIX_EPOCH + Duration::from_secs(1_700_000_000 + late_s);
     let mut log = HlogWriter::new(Vec::new(), "a test", start).unwrap();
@@ -99,7 +99,7 @@ fn twelve_hours_take_a_point_for_each_pixel_and_keep_their_extremes() {
     for band in &series.bands {
         assert_eq!(band.p50_ms.round(), 1.0);
         let longest = if band.from_s == from { 5_000.0 } else { 1.0 };
-        // Three digits of a histogram.
+        // The precision of a histogram is three digits.
         assert!((band.max_ms / longest - 1.0).abs() < 0.01, "{band:?}");
     }
     let drawn = figures(&gathered)

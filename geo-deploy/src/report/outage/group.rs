@@ -1,19 +1,19 @@
-//! Outages summed up: faults of the same text, as one group of operations at one site saw
-//! them.
+//! Summaries of outages. Faults with the same description are combined for each group of operations
+//! at one site.
 
 use serde::Serialize;
 
 use super::Outage;
 
-/// Number of faults that are named: those that were waited for longest.
+/// Number of faults that a summary names: those that caused the longest waits.
 const LONGEST_NAMED: usize = 3;
 
-/// Effect of faults of the same text on one group of operations at one site.
+/// Effect of all faults with the same description on one group of operations at one site.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OutageGroup {
-    /// The faults, in words.
+    /// Description of the faults.
     pub text: String,
-    /// The clients' site.
+    /// Name of the clients' site.
     pub site: String,
     /// `reads` or `writes`.
     pub operation: &'static str,
@@ -23,48 +23,47 @@ pub struct OutageGroup {
     pub at_failed_site: bool,
     /// Number of faults.
     pub faults: usize,
-    /// Operations that were due in their windows.
+    /// Number of operations that were due in the windows of the faults.
     pub due: u64,
-    /// Those that failed.
+    /// Number of these operations that failed.
     pub failed: u64,
-    /// Those that were given up.
+    /// Number of these operations that timed out.
     pub timed_out: u64,
-    /// The outage in s that half of the faults do not exceed.
+    /// Median over the faults of the outage, in s.
     pub outage_p50_s: f64,
-    /// The outage in s that 99 of 100 faults do not exceed.
+    /// 99th percentile over the faults of the outage, in s.
     pub outage_p99_s: f64,
-    /// The longest outage in s.
+    /// Longest outage of a fault, in s.
     pub outage_s: f64,
-    /// The longest time in s that one operation was due.
+    /// Longest time that one operation was due, in s.
     pub longest_s: f64,
-    /// The greatest bound in s; `None` if nothing is promised.
+    /// Greatest bound of a fault in s; `None` if none is guaranteed.
     pub bound_s: Option<f64>,
-    /// For how many faults something is promised.
+    /// Number of faults for which a bound is guaranteed.
     pub bounded: usize,
-    /// For how many of these the bound was kept.
+    /// Number of faults with a guaranteed bound that was kept.
     pub kept: usize,
-    /// The median of the faults' medians of the time before.
+    /// Median over the faults of `median_before_ms`, in ms.
     pub median_before_ms: Option<f64>,
-    /// The median of the faults' medians of the time after.
+    /// Median over the faults of `median_after_ms`, in ms.
     pub median_after_ms: Option<f64>,
-    /// Those that clients waited longest for, the longest first; none if there was one
-    /// fault.
+    /// Faults with the longest waits, the longest first; empty if there was only one fault.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub longest: Vec<LongestOutage>,
 }
 
-/// One fault of many.
+/// One of the faults with the longest waits in a group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LongestOutage {
-    /// The number of the run, from 1, if there are several.
+    /// Number of the run, from 1; `None` if there is only one run.
     pub run: Option<usize>,
-    /// The fault's number in its run, from 1.
+    /// Number of the fault in its run, from 1.
     pub fault: usize,
     /// The longer of the outage and the longest wait, in s.
     pub waited_s: f64,
 }
 
-/// The groups of a run's outages, in the order in which they are first met.
+/// Combines the outages of a run into groups, in order of first occurrence.
 pub(in super::super) fn groups(outages: &[Outage]) -> Vec<OutageGroup> {
     let mut apart: Vec<Vec<&Outage>> = Vec::new();
     for outage in outages {
@@ -82,7 +81,7 @@ pub(in super::super) fn groups(outages: &[Outage]) -> Vec<OutageGroup> {
 }
 
 impl OutageGroup {
-    /// Combines at least one outage.
+    /// Combines outages, of which there must be at least one.
     fn of(all: &[&Outage]) -> OutageGroup {
         let first = all[0];
         let sum = |count: fn(&Outage) -> u64| all.iter().map(|outage| count(outage)).sum();
@@ -116,18 +115,19 @@ impl OutageGroup {
         }
     }
 
-    /// The operations in words.
+    /// Describes the operations.
     pub(super) fn operations(&self) -> String {
         super::in_words(self.operation, self.leased)
     }
 
-    /// Returns the number of bounds that were broken, and the longest time without an answer, in s.
+    /// Returns the number of bounds that were exceeded, and the longest time without an answer in
+    /// s.
     pub(super) fn severity(&self) -> (usize, f64) {
         (self.bounded - self.kept, self.outage_s.max(self.longest_s))
     }
 }
 
-/// Nothing of a single fault.
+/// Returns the faults with the longest waits; empty if there was only one fault.
 fn longest(all: &[&Outage]) -> Vec<LongestOutage> {
     let mut all: Vec<LongestOutage> = match all {
         [_] => return Vec::new(),
@@ -157,13 +157,13 @@ fn rising(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// The least of rising values that the share `q` of them does not exceed.
+/// Returns the least of the sorted values that a share `q` of them does not exceed.
 fn quantile(rising: &[f64], q: f64) -> f64 {
     let rank = (q * rising.len() as f64).ceil().max(1.0) as usize;
     rising[rank.min(rising.len()) - 1]
 }
 
-/// The median; of two in the middle the smaller one.
+/// Returns the median; of two values in the middle, the smaller one.
 fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
     let values = rising(values);
     values.get(values.len().saturating_sub(1) / 2).copied()

@@ -1,12 +1,14 @@
-//! Outages as a reader sees them: faults of the same text together.
+//! Rows of outages in a report. Faults with the same description share rows.
 
 use super::{LongestOutage, OutageGroup};
 use crate::report::table::{Table, grouped, ms};
 
-/// A table with more rows keeps only the worst site of each fault and group.
+/// Maximum number of rows of the complete table. A longer one keeps only the worst site of each
+/// fault and group.
 const ROWS_MAX: usize = 60;
 
-/// The outages of one run; `None` if it had no faults, or nothing was due.
+/// Returns the table of one run's outages; `None` if the run had no faults, or if no operation was
+/// due.
 pub(in super::super) fn table(label: &str, groups: &[OutageGroup]) -> Option<Table> {
     let mut rows: Vec<&OutageGroup> = groups.iter().collect();
     if rows.is_empty() {
@@ -45,8 +47,8 @@ fn columns(several: bool) -> Vec<&'static str> {
     [&first[..], lengths, &last[..]].concat()
 }
 
-/// Returns, for each fault and group, the site where most bounds were broken, or where clients
-/// waited longest.
+/// Returns, for each fault and group, the site with the most exceeded bounds. Of equal sites it is
+/// the one with the longest wait.
 fn worst(groups: Vec<&OutageGroup>) -> Vec<&OutageGroup> {
     let mut kept: Vec<&OutageGroup> = Vec::new();
     for group in groups {
@@ -87,7 +89,7 @@ fn kept(group: &OutageGroup) -> String {
     }
 }
 
-/// The numbers of the runs, if there are several.
+/// Lists the numbers of the runs, if there are several runs.
 fn runs(longest: &[LongestOutage]) -> String {
     let runs = longest.iter().filter_map(|one| one.run);
     let runs: Vec<String> = runs.map(|run| run.to_string()).collect();

@@ -16,7 +16,7 @@ fn ok(start: f64, end: f64) -> DueOperation {
     op(start, end, OpOutcome::Ok)
 }
 
-/// Outage and longest wait in a window from 10 s to 30 s.
+/// Returns the outage and the longest wait in a window from 10 s to 30 s, in s.
 fn seen(ops: &[DueOperation]) -> (f64, f64) {
     let window = FaultWindow {
         previous: 0,
@@ -29,7 +29,7 @@ fn seen(ops: &[DueOperation]) -> (f64, f64) {
 
 #[test]
 fn an_outage_lasts_from_the_first_due_operation_to_the_next_success() {
-    // Nothing is due from 11 s to 12 s: that is no outage.
+    // Nothing is due from 11 s to 12 s, so this time is no outage.
     let ops = [
         ok(10.5, 11.0),
         ok(12.0, 15.0),
@@ -41,7 +41,7 @@ fn an_outage_lasts_from_the_first_due_operation_to_the_next_success() {
 
 #[test]
 fn a_success_among_waiting_operations_ends_the_outage_but_not_their_wait() {
-    // One client waits behind a stalled key; another goes on.
+    // One client waits for a stalled key while another continues.
     let ops = [
         ok(10.0, 19.0),
         ok(10.0, 11.0),
@@ -66,7 +66,7 @@ fn an_outage_without_end_lasts_until_the_last_operation_is_given_up() {
         op(21.0, 26.0, OpOutcome::TimedOut),
     ];
     assert_eq!(seen(&ops), (15.0, 10.0));
-    // What outlives the window is the next fault's.
+    // Time after the end of the window belongs to the next fault.
     let ops = [ok(10.0, 10.5), op(11.0, 45.0, OpOutcome::TimedOut)];
     assert_eq!(seen(&ops), (19.0, 34.0));
 }
@@ -168,7 +168,7 @@ fn many_faults_are_summed_up_and_the_longest_named_by_their_runs() {
         median_before_ms: Some(run as f64),
         median_after_ms: None,
     };
-    // Run 7 waits longest, and 40 and 41 after it.
+    // Run 7 waits longest, followed by runs 40 and 41.
     let outages: Vec<Outage> = (1..=100)
         .map(|run| match run {
             7 => outage(run, 0.5, 3.0),

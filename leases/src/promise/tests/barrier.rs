@@ -1,4 +1,4 @@
-//! Slots that a holder must have executed before it reads (§3.6, case 2).
+//! Barriers: slots that a holder must have executed before it reads (§3.6, case 2).
 
 use super::*;
 use crate::config::Key;
@@ -7,7 +7,8 @@ const A: ReplicaId = ReplicaId(0);
 const B: ReplicaId = ReplicaId(2);
 const C: ReplicaId = ReplicaId(3);
 
-/// H06: no single grantor knows of the write, but the set has changed.
+/// H06: no single grantor knows of the write during its own promise, but the set of grantors has
+/// changed.
 #[test]
 pub(super) fn each_grantor_that_is_counted_brings_its_own_barrier() {
     let mut w = World::held_by(5, set(&[0, 1, 2, 3, 4]));
@@ -16,12 +17,13 @@ pub(super) fn each_grantor_that_is_counted_brings_its_own_barrier() {
     w.pass(ms(1000));
     w.establish(B, H);
     assert!(w.permit(H, KEY).is_ok(), "A and B cover it");
-    // C has promised nothing: it accepts a write, and asks nobody. Then it promises.
+    // C has made no promise, so it accepts a write without demanding notification. Then it makes a
+    // promise.
     assert_eq!(w.accept(C, 7, KEY), set(&[]));
     w.establish(C, H);
     assert!(w.permit(H, KEY).is_ok(), "A and B still have no part in it");
-    // A's promise lapses at both ends; now it accepts the write as well. With one
-    // more like C it commits, and the holder has heard nothing.
+    // A's promise lapses at both replicas. Now A accepts the write as well. With one more acceptor
+    // like C the write commits, and the holder has not been notified.
     w.pass(ms(1100));
     assert_eq!(w.accept(A, 7, KEY), set(&[]));
     assert_eq!(
@@ -33,8 +35,8 @@ pub(super) fn each_grantor_that_is_counted_brings_its_own_barrier() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// While a chain is unbroken every later write asked for this holder: renewals do
-/// not raise the barrier, or no holder could ever read under a steady load.
+/// While a chain is unbroken, the grantor demands notification of this holder for every write. So
+/// renewals need not raise the barrier. If they did, no holder could ever read under a steady load.
 #[test]
 fn renewals_do_not_raise_the_barrier() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -53,7 +55,8 @@ fn renewals_do_not_raise_the_barrier() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// A lapse breaks the chain: in the gap the grantor accepted without asking.
+/// A lapse breaks the chain, because in the gap the grantor accepted writes without demanding
+/// notification.
 #[test]
 pub(super) fn after_a_lapse_the_barrier_is_that_of_the_new_promise() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -61,14 +64,14 @@ pub(super) fn after_a_lapse_the_barrier_is_that_of_the_new_promise() {
     w.deliver(&ack);
     w.pass(ms(2010));
     assert_eq!(w.accept(G, 9, KEY), set(&[]));
-    // Not a new guard: a renewal, on the old ack, is a new chain all the same.
+    // A renewal on the old ack begins a new chain, just as a new guard would.
     let promise = w.send(G, H);
     w.deliver(&promise).expect("within the window");
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(9))));
 }
 
-/// A configuration that newly gives the key begins its chain, though the promises
-/// that carry it are unbroken; other keys keep theirs.
+/// The chain of a key begins with the configuration that newly assigns the key to the holder, even
+/// if the promises are unbroken. Other keys keep their chains.
 #[test]
 pub(super) fn a_key_newly_given_has_the_barrier_of_the_promise_that_gave_it() {
     let mut w = World::held_by(2, set(&[0]));
@@ -96,8 +99,8 @@ pub(super) fn a_key_newly_given_has_the_barrier_of_the_promise_that_gave_it() {
     assert!(w.permit(H, b"new").is_ok());
 }
 
-/// Returns the promise of G to H after a renewal interval. The promise must arrive, and so must
-/// H's ack.
+/// Lets a renewal interval pass, and returns the promise of G to H. The promise and H's ack must be
+/// taken.
 fn renewed(w: &mut World) -> Promise {
     w.pass(LeaseParams::default().renew);
     let promise = w.send(G, H);
@@ -106,7 +109,8 @@ fn renewed(w: &mut World) -> Promise {
     promise.promise()
 }
 
-/// `ids` hold every key, and are promised that for `t_lease`.
+/// Returns a change that makes `ids` the holders of every key, under promises of duration
+/// `t_lease`.
 fn held_by(ids: &[u8], t_lease: Duration) -> ConfigChange {
     ConfigChange {
         params: Some(LeaseParams {
@@ -117,9 +121,9 @@ fn held_by(ids: &[u8], t_lease: Duration) -> ConfigChange {
     }
 }
 
-/// A key is taken away and given back, and the promise from before has not ended
-/// when it is. Whether one was taken under the configuration between the two,
-/// whether it has ended, and what was refused meanwhile, makes no difference.
+/// A key is taken away from the holder and given back before the earlier promise has ended. The
+/// result must not depend on whether the holder took a promise under the configuration in between,
+/// on whether that promise has ended, or on promises that it refused.
 #[test]
 pub(super) fn a_key_taken_away_and_given_back_begins_a_new_chain() {
     for between in [None, Some(ms(100)), Some(ms(5000))] {
@@ -147,10 +151,10 @@ pub(super) fn a_key_taken_away_and_given_back_begins_a_new_chain() {
     }
 }
 
-/// A configuration that is about other keys does not raise the barrier of this one,
-/// nor does the end of the promises under the one before: what they were followed
-/// by is the same chain. Else a slot that is blocked on a suspect would stop all
-/// local reads when the suspect is excluded.
+/// A configuration that changes other keys does not raise the barrier of this key. Nor does the end
+/// of the promises under the previous configuration, because the promises that follow them belong
+/// to the same chain. Otherwise, a slot that is blocked by a suspect would stop all local reads
+/// when the suspect is excluded.
 #[test]
 fn a_barrier_outlives_the_configuration_that_it_came_with() {
     let mut w = World::held_by(3, set(&[0, 1, 2]));
@@ -177,8 +181,8 @@ fn a_barrier_outlives_the_configuration_that_it_came_with() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// Neither a barrier on a dead entry, which may never be reached, nor a holder that
-/// executes nothing for long keeps every promise since.
+/// The number of remembered promises is bounded in two cases: if the barrier is on a dead entry,
+/// which may never be reached, and if the holder executes nothing for a long time.
 #[test]
 fn few_promises_are_remembered_however_many_configurations_follow() {
     for dead in [true, false] {
@@ -204,8 +208,8 @@ fn few_promises_are_remembered_however_many_configurations_follow() {
     }
 }
 
-/// A lapse ends the chain of a key also while another promise, under a configuration
-/// that did not give it, goes on.
+/// A lapse ends the chain of a key, even if another promise, under a configuration that did not
+/// assign the key to the holder, has not lapsed.
 #[test]
 pub(super) fn a_lapse_behind_a_longer_promise_ends_the_chain() {
     let mut w = World::new(2);
@@ -224,8 +228,8 @@ pub(super) fn a_lapse_behind_a_longer_promise_ends_the_chain() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(9))));
 }
 
-/// H24: the last accepted entry was dropped by a new leader's log and
-/// nothing follows it. Its slot may never be executed.
+/// H24: a new leader's log dropped the last accepted entry, and no entry follows it. Its slot may
+/// never be executed.
 #[test]
 pub(super) fn a_barrier_falls_with_the_dead_entry_it_stood_on() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -241,8 +245,8 @@ pub(super) fn a_barrier_falls_with_the_dead_entry_it_stood_on() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// H40: a holder that gave its promises up is asked for nothing until it
-/// takes new ones, so its chains must not reach across the gap.
+/// H40: writes demand no notification of a holder that gave back its promises, until it takes new
+/// ones. So its chains must not continue across the gap.
 #[test]
 pub(super) fn a_chain_does_not_survive_relinquish() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -259,8 +263,8 @@ pub(super) fn a_chain_does_not_survive_relinquish() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(4))));
 }
 
-/// A grantor's new run begins new chains, and is heard at all: its sequences
-/// begin anew.
+/// A new run of a grantor begins new chains. Its promises are taken, although its sequences
+/// restart.
 #[test]
 fn a_chain_does_not_survive_its_grantors_restart() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -273,7 +277,7 @@ fn a_chain_does_not_survive_its_grantors_restart() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(4))));
 }
 
-/// A scan reads keys that nobody has named: it asks for all there could be.
+/// A scan reads keys that are not named, so it needs a permit for every possible key.
 #[test]
 fn a_scan_needs_every_key_there_could_be() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -287,7 +291,7 @@ fn a_scan_needs_every_key_there_could_be() {
         keys: vec![(set(&[0]), vec![Key::from("not mine")])],
         ..Default::default()
     });
-    // The old promise covers all keys until it ends, whatever the new one says.
+    // The old promise covers all keys until it ends, regardless of the new one.
     assert!(all(&w).is_ok());
     w.pass(ms(4500));
     w.establish(G, H);

@@ -1,4 +1,4 @@
-//! Several configurations at once, some of them unknown to somebody.
+//! Several configurations in force at the same time, some of them unknown to some replica.
 
 use super::*;
 use crate::config::{Key, KeyRange, RangeChange, StrategySpec};
@@ -7,13 +7,14 @@ fn defaults(ids: &[u8]) -> ConfigChange {
     ConfigChange::everywhere(set(ids))
 }
 
-/// H12: the old leader is named, so a new one's lease does not end its own.
+/// H12: the configuration names the old leader, so the lease of a new leader does not end the old
+/// leader's lease.
 #[test]
 pub(super) fn the_old_leader_is_still_notified_under_a_new_leaders_configuration() {
     let (old, new, acceptor) = (ReplicaId(0), ReplicaId(1), ReplicaId(2));
     let mut w = World::held_by(3, set(&[0]));
     w.establish(acceptor, old);
-    // The old leader is cut off and does not learn that another leads.
+    // The old leader is disconnected and does not learn of the new leader.
     let id = w.agree(defaults(&[1]));
     w.learn(new, id);
     w.learn(acceptor, id);
@@ -23,7 +24,7 @@ pub(super) fn the_old_leader_is_still_notified_under_a_new_leaders_configuration
     assert_eq!(w.accept(acceptor, 1, KEY), set(&[0, 1]));
 }
 
-/// H14, at the holder: what an unknown configuration gives cannot be told.
+/// H14, at the holder: the keys that an unknown configuration assigns are not known either.
 #[test]
 pub(super) fn a_promise_under_an_unknown_configuration_is_refused() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -37,7 +38,7 @@ pub(super) fn a_promise_under_an_unknown_configuration_is_refused() {
     assert!(w.deliver(&promise).is_none());
 }
 
-/// A replica that lags costs freshness, not leases.
+/// A replica with a log that lags loses freshness, but not its leases.
 #[test]
 fn a_promise_is_under_the_newest_configuration_both_know() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -46,7 +47,7 @@ fn a_promise_is_under_the_newest_configuration_both_know() {
     let ack = w.establish(G, H);
     assert_eq!(w.believed(G, H)[0].0, ConfigId(1));
     w.deliver(&ack);
-    // The holder catches up and says so in its next ack.
+    // The holder executes the second configuration and reports it in its next ack.
     w.learn(H, second);
     w.pass(ms(500));
     let promise = w.send(G, H);
@@ -54,7 +55,7 @@ fn a_promise_is_under_the_newest_configuration_both_know() {
     w.deliver(&ack);
     w.pass(ms(500));
     assert_eq!(w.send(G, H).promise().config, ConfigId(2));
-    // And the other way round: the grantor lags.
+    // Conversely, the grantor's log lags.
     let third = w.agree(defaults(&[0, 1]));
     w.learn(H, third);
     w.pass(ms(500));
@@ -65,8 +66,8 @@ fn a_promise_is_under_the_newest_configuration_both_know() {
     assert_eq!(w.send(G, H).promise().config, ConfigId(2));
 }
 
-/// H14, at the grantor: under a configuration with forgotten contents it could not compute the
-/// tag that the promise obliges it to.
+/// H14, at the grantor: under a configuration with forgotten contents, it could not compute the tag
+/// that the promise requires.
 #[test]
 fn nothing_is_promised_under_a_forgotten_configuration() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -81,7 +82,7 @@ fn nothing_is_promised_under_a_forgotten_configuration() {
     assert!(matches!(w.send(G, H).message, LeaseMessage::Guard { .. }));
 }
 
-/// Should contents be forgotten too early all the same, tags err on the safe side.
+/// If contents are forgotten too early nevertheless, tags contain too many replicas, not too few.
 #[test]
 fn a_grant_under_a_forgotten_configuration_covers_every_key() {
     let mut w = World::held_by(3, set(&[0, 1]));
@@ -92,8 +93,8 @@ fn a_grant_under_a_forgotten_configuration_covers_every_key() {
     assert_eq!(w.tag(G, KEY), set(&[1]));
 }
 
-/// H17: the shorter lease of a newer configuration, acknowledged, says
-/// nothing about the longer one of the older.
+/// H17: the ack of a shorter lease under a newer configuration says nothing about the longer lease
+/// under the older configuration.
 #[test]
 pub(super) fn a_shorter_lease_in_a_newer_configuration_shortens_only_its_own_grant() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -114,7 +115,7 @@ pub(super) fn a_shorter_lease_in_a_newer_configuration_shortens_only_its_own_gra
     let ack = w.deliver(&shorter).expect("taken");
     w.deliver(&ack);
     w.check_contained(G, H);
-    // The new lease has ended; the old one gives the key until 2.5 s.
+    // The new lease has ended. The old one covers the key until 2.5 s.
     w.pass(ms(1800));
     assert!(w.permit(H, KEY).is_ok());
     assert_eq!(w.tag(G, KEY), set(&[1]));
@@ -123,15 +124,16 @@ pub(super) fn a_shorter_lease_in_a_newer_configuration_shortens_only_its_own_gra
     assert_eq!(w.permit(H, KEY), Err(NoPermit::NotHolder));
 }
 
-/// H17, at the holder: under the new configuration the key is another's,
-/// and the old promise is honoured until it ends, not extended.
+/// H17, at the holder: under the new configuration another replica holds the key. The old promise
+/// stays valid until it ends, but is not extended.
 #[test]
 pub(super) fn renewing_under_a_new_configuration_does_not_extend_the_old_promise() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let ack = w.establish(G, H);
     w.deliver(&ack);
     let second = w.agree_all(defaults(&[0]));
-    // One more under the first; its ack says that the second is known.
+    // One more promise is made under the first configuration. Its ack reports that the second is
+    // known.
     w.pass(ms(500));
     let promise = w.send(G, H);
     let ack = w.deliver(&promise).expect("taken");
@@ -157,10 +159,10 @@ fn of(from: &'static str, to: &'static str) -> RangeChange {
     RangeChange::nothing(range.expect("some keys"))
 }
 
-/// H69: a key was listed, and its range was cleared. The ranges next to it were not. If they
-/// became one, the key would be listed again for replicas that remember it, and not for
-/// replicas that have forgotten the list, which nobody can see: a holder reads, and its grantor
-/// does not know.
+/// H69: a key was listed, and its range was cleared, but the neighbouring ranges were not. If the
+/// ranges became one, the key would be listed again on replicas that remember the list, and not on
+/// replicas that have forgotten it. Nothing shows which replicas have forgotten it. A holder would
+/// read, and its grantor would not know.
 #[test]
 pub(super) fn what_a_range_forgot_does_not_come_back_with_its_neighbours() {
     let mut w = World::held_by(2, set(&[0]));
@@ -184,22 +186,23 @@ pub(super) fn what_a_range_forgot_does_not_come_back_with_its_neighbours() {
         ..Default::default()
     });
     w.party(G).configs.forget_before(cleared);
-    // From now on nothing tells it from its neighbours but when it was cleared.
+    // From now on the range differs from its neighbours only in when it was cleared.
     w.agree_all(strategy(StrategySpec::None));
     w.establish(G, H);
     assert_eq!(w.tag(G, KEY), set(&[]), "it promised this to nobody");
     assert_eq!(w.permit(H, KEY), Err(NoPermit::NotHolder));
 }
 
-/// A chain goes on across configurations that all give the key, whatever gave it: defaults, a
-/// list, a range split off with another strategy, one that was cleared, and longer or
-/// shorter leases.
+/// A chain continues across configurations that all assign the key to the holder. It does not
+/// matter whether this is by defaults, by a list, by a range that was split off with another
+/// strategy, by a range that was cleared, or with longer or shorter leases.
 #[test]
 fn a_chain_goes_on_whatever_gives_the_key() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let ack = w.establish(G, H);
     w.deliver(&ack);
-    // H is asked for this slot. It is the barrier of any chain that begins afterwards.
+    // The acceptance in this slot demands notification of H. The slot is the barrier of any chain
+    // that begins afterwards.
     assert_eq!(w.accept(G, 5, KEY), set(&[1]));
     let renewals = |w: &mut World| {
         for _ in 0..12 {
@@ -251,7 +254,7 @@ fn a_chain_goes_on_whatever_gives_the_key() {
     }
 }
 
-/// A suspect is excluded, everywhere and for every key (§3.7).
+/// Returns a change that excludes suspects, under all configurations and for every key (§3.7).
 fn exclude(ids: &[u8]) -> ConfigChange {
     ConfigChange {
         excluded: Some(set(ids)),
@@ -259,7 +262,7 @@ fn exclude(ids: &[u8]) -> ConfigChange {
     }
 }
 
-/// H41: a suspect with a log that lags is not kept alive by the configuration that it still
+/// H41: a suspect with a log that lags is not renewed under the old configuration that it still
 /// knows.
 #[test]
 pub(super) fn a_suspect_is_not_renewed_below_its_exclusion() {
@@ -276,17 +279,18 @@ pub(super) fn a_suspect_is_not_renewed_below_its_exclusion() {
     let ack = w.deliver(&sent).expect("taken");
     w.deliver(&ack);
     assert!(w.poll(G).0.iter().all(|e| e.to.0 != H));
-    // While the old grant lives it is obeyed; then writes are free of the suspect.
+    // While the old grant is in force it is respected. Afterwards writes do not depend on the
+    // suspect.
     assert_eq!(w.tag(G, KEY), set(&[1]));
     w.pass(ms(4100));
     assert_eq!(w.tag(G, KEY), set(&[]));
-    // Others are promised as before.
+    // Other holders receive promises as before.
     w.establish(G, ReplicaId(2));
     assert_eq!(w.tag(G, KEY), set(&[2]));
 }
 
-/// A grantor with a configuration log that lags may not know which holders it must stop
-/// renewing.
+/// A grantor with a configuration log that lags may not know for which holders it must stop
+/// renewals.
 #[test]
 fn a_grantor_that_must_not_promise_still_listens() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -303,7 +307,7 @@ fn a_grantor_that_must_not_promise_still_listens() {
     assert!(matches!(w.send(G, H).message, LeaseMessage::Promise(_)));
 }
 
-/// Under one configuration a tag names only the holders of a key of the batch.
+/// Under one configuration, a tag contains only holders of keys that the batch writes.
 #[test]
 fn a_tag_names_holders_of_the_keys_that_are_written() {
     let mut w = World::held_by(3, set(&[0]));

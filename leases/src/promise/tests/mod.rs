@@ -1,9 +1,9 @@
 //! Directed and random schedules for the promise engine.
 //!
-//! A [`World`] is a few replicas with clocks of their own, a log of
-//! configurations that each learns at its own pace, and messages that travel
-//! only when a script carries them. The directed tests read as scripts: each is
-//! a schedule that breaks the engine without the rule it is named after.
+//! A [`World`] contains a few replicas with clocks of their own, a log of configurations that each
+//! replica executes at its own pace, and messages that travel only when a script carries them. Each
+//! directed test is such a script. It is a schedule that makes the engine fail if the rule is
+//! disabled after which the test is named.
 
 mod barrier;
 mod configuration;
@@ -21,7 +21,7 @@ use crate::config::{ConfigChange, Configs, LeaseParams};
 use crate::time::Time;
 use crate::types::{ConfigId, Incarnation, ReplicaId, ReplicaSet, Slot};
 
-/// The grantor and the holder that most scripts are about.
+/// The grantor and the holder of most scripts.
 const G: ReplicaId = ReplicaId(0);
 const H: ReplicaId = ReplicaId(1);
 const KEY: &[u8] = b"key";
@@ -34,11 +34,11 @@ fn set(ids: &[u8]) -> ReplicaSet {
     ids.iter().copied().map(ReplicaId).collect()
 }
 
-/// A clock that starts anywhere and runs a little fast or slow.
+/// A clock that starts with any reading and runs slightly fast or slow.
 #[derive(Clone, Copy)]
 struct Clock {
     epoch_ns: u64,
-    /// Excess of its clock rate over true time, in parts per million.
+    /// Excess of the clock's rate over that of true time, in parts per million.
     rate_ppm: i64,
 }
 
@@ -51,7 +51,7 @@ impl Clock {
         Time(self.epoch_ns + elapsed as u64)
     }
 
-    /// The true time, in ns, at which this clock shows `reading`.
+    /// Returns the true time, in ns, at which this clock reads `reading`.
     fn true_ns(self, reading: Time) -> u64 {
         let rate = Self::MILLION + i128::from(self.rate_ppm);
         let elapsed = i128::from(reading.0) - i128::from(self.epoch_ns);
@@ -59,7 +59,8 @@ impl Clock {
     }
 }
 
-/// A message with both incarnations, as every message between replicas has.
+/// A message with the incarnations of its sender and its receiver, as every message between
+/// replicas has.
 #[derive(Clone, Debug)]
 struct Envelope {
     from: (ReplicaId, Incarnation),
@@ -79,12 +80,12 @@ impl Envelope {
 struct Party {
     clock: Clock,
     incarnation: Incarnation,
-    /// The incarnations of the others, as far as this one has met them.
+    /// The latest incarnation of each other replica that this replica knows.
     met: Vec<Incarnation>,
     grantor: Grantor,
     holder: Holder,
     configs: Configs,
-    /// State that survives a restart.
+    /// Restart wait that survives a restart; `None` before it was first made durable.
     durable_wait: Option<Duration>,
     highest_accepted: Slot,
     executed: Slot,
@@ -98,7 +99,8 @@ struct World {
 }
 
 impl World {
-    /// `n` replicas with perfect clocks that have met, and nothing agreed.
+    /// Creates `n` replicas with perfect clocks that know each other's incarnations. No
+    /// configuration is agreed yet.
     fn new(n: usize) -> World {
         World::with_rates(&vec![0; n])
     }
@@ -139,7 +141,7 @@ impl World {
         }
     }
 
-    /// The same, with every key held by `defaults`, which all know.
+    /// Creates such a world in which `defaults` hold every key, which all replicas know.
     fn held_by(n: usize, defaults: ReplicaSet) -> World {
         let mut world = World::new(n);
         world.agree_all(ConfigChange::everywhere(defaults));
@@ -154,12 +156,12 @@ impl World {
         self.parties[id.index()].clock.read(self.true_ns)
     }
 
-    /// True time passes.
+    /// Lets true time pass.
     fn pass(&mut self, span: Duration) {
         self.true_ns += span.as_nanos() as u64;
     }
 
-    /// A configuration is agreed on; nobody has executed it yet.
+    /// Appends a configuration to the log. No replica has executed it yet.
     fn agree(&mut self, change: ConfigChange) -> ConfigId {
         self.changes.push(change);
         ConfigId(self.changes.len() as u64)
@@ -173,7 +175,7 @@ impl World {
         id
     }
 
-    /// `id` executes the configuration log up to `upto`.
+    /// Lets `id` execute the configuration log up to `upto`.
     fn learn(&mut self, id: ReplicaId, upto: ConfigId) {
         let changes = self.changes.clone();
         let configs = &mut self.party(id).configs;
@@ -182,8 +184,8 @@ impl World {
         }
     }
 
-    /// Polls the grantor, having made durable what it must; returns what it
-    /// sends, and whether it says that a grant has ended.
+    /// Makes durable what the grantor `id` requires, and polls it. Returns its messages, and
+    /// whether a grant has ended.
     fn poll(&mut self, id: ReplicaId) -> (Vec<Envelope>, bool) {
         let now = self.now(id);
         let party = self.party(id);
@@ -208,14 +210,14 @@ impl World {
         (sealed.collect(), ended)
     }
 
-    /// Returns the message that the grantor `from` sends `to` now; the rest of it is lost.
+    /// Polls the grantor `from`. Returns its message to `to`. Its other messages are lost.
     fn send(&mut self, from: ReplicaId, to: ReplicaId) -> Envelope {
         let sent = self.poll(from).0.into_iter().find(|e| e.to.0 == to);
         sent.expect("something is due")
     }
 
-    /// Carries a message to its end; returns the answer. The incarnations are
-    /// checked as a replica does, before the engine sees the message.
+    /// Delivers a message, and returns the answer. The incarnations are checked before the engine
+    /// handles the message, as a replica does.
     fn deliver(&mut self, envelope: &Envelope) -> Option<Envelope> {
         let (from, to) = (envelope.from, envelope.to);
         self.meet(to.0, from.0, from.1);
@@ -234,7 +236,7 @@ impl World {
         })
     }
 
-    /// `id` hears of this run of `other`.
+    /// Lets `id` learn the incarnation of `other`.
     fn meet(&mut self, id: ReplicaId, other: ReplicaId, incarnation: Incarnation) {
         let now = self.now(id);
         let party = self.party(id);
@@ -245,7 +247,7 @@ impl World {
         }
     }
 
-    /// Guard, ack and promise, without delay; the ack of the promise is returned.
+    /// Exchanges guard, ack and promise without delay. Returns the ack of the promise.
     fn establish(&mut self, from: ReplicaId, to: ReplicaId) -> Envelope {
         let guard = self.send(from, to);
         let ack = self.deliver(&guard).expect("the guard is taken");
@@ -254,7 +256,7 @@ impl World {
         self.deliver(&promise).expect("the promise is taken")
     }
 
-    /// A replica stops and starts: it keeps its logs and what it made durable.
+    /// Stops and starts a replica, which keeps its logs and its durable state.
     fn restart(&mut self, id: ReplicaId) {
         let n = self.parties.len();
         let now = self.now(id);
@@ -265,7 +267,7 @@ impl World {
         party.met = vec![Incarnation(0); n];
     }
 
-    /// All replicas hear of each other's present runs.
+    /// Lets all replicas learn each other's current incarnations.
     fn meet_all(&mut self) {
         for id in 0..self.parties.len() as u8 {
             for other in (0..self.parties.len() as u8).filter(|other| *other != id) {
@@ -275,7 +277,7 @@ impl World {
         }
     }
 
-    /// A batch of one write of `key` is accepted at `id` in `slot`; its tag.
+    /// Accepts a batch with one write of `key` at `id` in `slot`. Returns its tag.
     fn accept(&mut self, id: ReplicaId, slot: u64, key: &[u8]) -> ReplicaSet {
         let party = self.party(id);
         party.highest_accepted = party.highest_accepted.max(Slot(slot));
@@ -296,7 +298,8 @@ impl World {
         party.holder.permit(now, view, newest, party.executed)
     }
 
-    /// True times at which each promise at `to` ends, by configuration.
+    /// Returns the true time, in ns, at which each promise of `from` to `to` ends, with its
+    /// configuration.
     fn believed(&self, from: ReplicaId, to: ReplicaId) -> Vec<(ConfigId, u64)> {
         let party = &self.parties[to.index()];
         let now = self.now(to);
@@ -305,21 +308,22 @@ impl World {
         alive.map(|(c, t)| (c, party.clock.true_ns(t))).collect()
     }
 
-    /// True times until which `from` keeps its grants to `to`, by configuration.
+    /// Returns the true time, in ns, until which `from` keeps each grant to `to`, with its
+    /// configuration.
     fn kept(&self, from: ReplicaId, to: ReplicaId) -> Vec<(ConfigId, u64)> {
         let party = &self.parties[from.index()];
         let grants = party.grantor.granted_to(to);
         grants.map(|(c, t)| (c, party.clock.true_ns(t))).collect()
     }
 
-    /// Rule of time 1: whatever `to` believes of `from`, `from` outlives.
+    /// Checks rule of time 1: grants of `from` outlive the promises of `from` on which `to` relies.
     fn check_contained(&self, from: ReplicaId, to: ReplicaId) {
         let waits = self.parties[from.index()].restart_wait_ends(self.true_ns);
         let kept = self.kept(from, to);
         for (config, end) in self.believed(from, to) {
             let grant = kept.iter().find(|(c, _)| *c == config);
             let outlived = grant.map_or(0, |(_, until)| *until).max(waits);
-            // Clocks tick in whole nanoseconds.
+            // Clocks read whole nanoseconds.
             assert!(
                 end <= outlived + 2,
                 "{to:?} believes {from:?} under {config:?} until {end}, granted until {outlived}"
@@ -329,13 +333,14 @@ impl World {
 }
 
 impl Party {
-    /// When the restart wait ends in true time, or 0 if there is none now.
+    /// Returns the true time, in ns, at which the restart wait ends; 0 if the replica is not in a
+    /// restart wait.
     fn restart_wait_ends(&self, true_ns: u64) -> u64 {
         let now = self.clock.read(true_ns);
         if !self.grantor.in_restart_wait(now) {
             return 0;
         }
-        // The wait is not readable: bisect what is.
+        // The end of the wait cannot be read, so find it by bisection.
         let (mut low, mut high) = (now.0, now.0 + 1_000_000_000_000);
         while low + 1 < high {
             let middle = low.midpoint(high);
@@ -349,7 +354,7 @@ impl Party {
     }
 }
 
-/// Short leases under which the paper's 2 s become 500 ms.
+/// Durations in which the paper's 2 s are reduced to 500 ms.
 fn short_lease() -> LeaseParams {
     LeaseParams {
         t_lease: ms(500),

@@ -1,27 +1,27 @@
-//! Messages lost, repeated, late and out of order.
+//! Messages that are lost, repeated, late or out of order.
 
 use super::*;
 
-/// H01.
+/// H01: the ack of an older promise arrives after a newer promise was sent.
 #[test]
 pub(super) fn an_old_ack_does_not_shorten_a_newer_promise() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let first_ack = w.establish(G, H);
-    // A second promise leaves, and is under way for a while ...
+    // A second promise is sent, and is under way for a while ...
     w.pass(ms(500));
     let second = w.send(G, H);
     // ... when the ack of the first, long delayed, arrives.
     w.pass(ms(100));
     w.deliver(&first_ack);
-    // The second is taken at the last moment of its window: 2 s after the ack it
-    // names was sent. Had the first ack shortened the grant, it would end early.
+    // The second promise is taken at the end of its window, 2 s after the ack that it names was
+    // sent. If the first ack had shortened the grant, the grant would end too early.
     w.pass(ms(1800));
     w.deliver(&second).expect("still within its window");
     w.check_contained(G, H);
 }
 
-/// Acks that overtake each other: the newest is built on, for the holder keeps no
-/// window before one that was named.
+/// If acks overtake each other, the next promise builds on the newest, because the holder drops all
+/// windows before one that was named.
 #[test]
 fn a_late_ack_does_not_replace_a_newer_base() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -36,8 +36,8 @@ fn a_late_ack_does_not_replace_a_newer_base() {
     assert_eq!(next.base, renewal.promise().sequence);
 }
 
-/// The latest ack does shorten: else a dead holder blocks writes for longer
-/// than §3.8 says.
+/// The ack of the latest promise does shorten the grant. Otherwise a dead holder would block writes
+/// for longer than §3.8 says.
 #[test]
 fn the_ack_of_the_latest_promise_shortens_its_grant() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -48,7 +48,7 @@ fn the_ack_of_the_latest_promise_shortens_its_grant() {
     w.check_contained(G, H);
 }
 
-/// H02, guards: the second arrival of a guard must not open its window anew.
+/// H02, guards: if a guard arrives a second time, its window must not open again.
 #[test]
 pub(super) fn a_repeated_guard_does_not_move_its_window() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -56,7 +56,7 @@ pub(super) fn a_repeated_guard_does_not_move_its_window() {
     let ack = w.deliver(&guard).expect("taken");
     w.deliver(&ack);
     let promise = w.send(G, H);
-    // The promise is slow. Just before its window closes the guard comes again.
+    // The promise is slow. Just before its window closes, the guard arrives again.
     w.pass(ms(1900));
     assert!(w.deliver(&guard).is_none(), "a sequence is taken once");
     w.pass(ms(1900));
@@ -64,7 +64,7 @@ pub(super) fn a_repeated_guard_does_not_move_its_window() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// H02, promises: a copy must not start the lease again.
+/// H02, promises: if a promise arrives a second time, the lease must not start again.
 #[test]
 pub(super) fn a_repeated_promise_does_not_extend_the_lease() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -73,7 +73,7 @@ pub(super) fn a_repeated_promise_does_not_extend_the_lease() {
     w.deliver(&ack);
     let promise = w.send(G, H);
     let ack = w.deliver(&promise).expect("taken");
-    // Its ack shortens the grant to one lease from now.
+    // The ack of the promise shortens the grant to one lease from now.
     w.deliver(&ack);
     w.pass(ms(1900));
     assert!(w.deliver(&promise).is_none());
@@ -82,8 +82,8 @@ pub(super) fn a_repeated_promise_does_not_extend_the_lease() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// H02, reordered: once a later promise is acknowledged, the grantor counts
-/// on the earlier one never being taken.
+/// H02, reordering: after a later promise is acknowledged, the grantor relies on the holder never
+/// taking the earlier one.
 #[test]
 pub(super) fn a_promise_overtaken_by_its_successor_is_refused() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -100,8 +100,8 @@ pub(super) fn a_promise_overtaken_by_its_successor_is_refused() {
     w.check_contained(G, H);
 }
 
-/// H32: a voluntary Relinquish names a sequence, and is no word on what
-/// was promised after it.
+/// H32: a Relinquish by a running holder names a sequence. It says nothing about promises after
+/// this sequence.
 #[test]
 pub(super) fn a_late_relinquish_does_not_end_a_later_grant() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -112,8 +112,8 @@ pub(super) fn a_late_relinquish_does_not_end_a_later_grant() {
         to: (G, Incarnation(1)),
         message,
     };
-    // It is slow. Meanwhile the holder recovers; the grantor's promises on the
-    // erased window are refused until it establishes anew.
+    // The Relinquish is slow. Meanwhile the holder recovers. It refuses the grantor's promises on
+    // the erased window, until the grantor sends a new guard.
     w.party(H).holder.accept_again();
     w.pass(ms(500));
     let stale = w.send(G, H);
@@ -126,8 +126,8 @@ pub(super) fn a_late_relinquish_does_not_end_a_later_grant() {
     assert_eq!(w.tag(G, KEY), set(&[1]), "the later grant stands");
 }
 
-/// The point of Relinquish: writes go on at once, and stay free of a holder
-/// that takes no promise. (Renewals on the erased window would bind again.)
+/// The purpose of Relinquish: writes continue immediately, and stay independent of a holder that
+/// takes no promise. (Renewals on the erased window would make them wait again.)
 #[test]
 fn after_relinquish_nothing_is_promised_until_a_new_guard_is_answered() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -136,7 +136,7 @@ fn after_relinquish_nothing_is_promised_until_a_new_guard_is_answered() {
     let now = w.now(G);
     assert!(w.party(G).grantor.handle(now, H, &message), "a grant ended");
     assert_eq!(w.tag(G, KEY), set(&[]));
-    // An ack sent before, and overtaken, brings the window back to no one.
+    // An ack that was sent before the Relinquish and arrives after it does not restore the window.
     w.deliver(&late_ack);
     for _ in 0..4 {
         w.pass(ms(500));
@@ -151,7 +151,7 @@ fn after_relinquish_nothing_is_promised_until_a_new_guard_is_answered() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// Promises under way when the holder relinquished are refused for good.
+/// Promises that were under way when the holder gave back its promises are refused permanently.
 #[test]
 fn a_promise_under_way_at_relinquish_is_refused_afterwards() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -164,21 +164,21 @@ fn a_promise_under_way_at_relinquish_is_refused_afterwards() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// H35: a promise counts from the guard it names, not from the newest.
+/// H35: the window of a promise is measured from the ack that it names, not from the newest.
 #[test]
 pub(super) fn a_promise_is_measured_against_the_ack_it_names() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let first = w.send(G, H);
     let ack = w.deliver(&first).expect("taken");
     w.pass(ms(1500));
-    // The ack took 1.5 s. A second guard left before it came, so the promise on
-    // the first has a higher sequence.
+    // The ack took 1.5 s. A second guard was sent before the ack arrived, so the promise that
+    // builds on the first guard has a higher sequence.
     let second = w.send(G, H);
     w.deliver(&ack);
     let promise = w.send(G, H);
     assert_eq!(promise.promise().base, 1);
-    // Both are slow; the promise arrives within 2 s of the second guard, but
-    // long after the window that the grantor has reckoned with.
+    // Both messages are slow. The promise arrives within 2 s of the second guard, but long after
+    // the window that the grantor assumes.
     w.pass(ms(1900));
     w.deliver(&second).expect("taken");
     w.pass(ms(1900));
@@ -187,7 +187,7 @@ pub(super) fn a_promise_is_measured_against_the_ack_it_names() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// Answers to nothing that was asked change nothing.
+/// Answers to sequences that were never sent change nothing.
 #[test]
 fn an_ack_of_what_was_never_sent_is_ignored() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -211,8 +211,8 @@ fn an_ack_of_what_was_never_sent_is_ignored() {
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// However fast a grantor renews, the windows of a round trip are remembered, and
-/// no more of them than that.
+/// Regardless of how fast a grantor renews, the windows of one round trip are remembered, and no
+/// others.
 #[test]
 fn fast_renewals_over_a_slow_link_keep_the_lease() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -248,8 +248,8 @@ fn fast_renewals_over_a_slow_link_keep_the_lease() {
     assert!(w.parties[1].holder.windows(G) <= 2 * one_way as usize + 2);
 }
 
-/// A promise under an older configuration than one already taken cannot come from
-/// a sound grantor; records stay in order whatever comes.
+/// A promise under an older configuration than that of a promise already taken cannot come from a
+/// correct grantor. Records stay in order regardless of the messages that arrive.
 #[test]
 fn a_promise_that_goes_back_to_an_older_configuration_is_refused() {
     let mut w = World::held_by(2, set(&[0]));
@@ -265,7 +265,7 @@ fn a_promise_that_goes_back_to_an_older_configuration_is_refused() {
 }
 
 impl World {
-    /// The rest of [`establish`](World::establish), from a guard that was sent.
+    /// Completes [`establish`](World::establish) after the guard was sent.
     fn establish_from(&mut self, guard: &Envelope) {
         let ack = self.deliver(guard).expect("the guard is taken");
         self.deliver(&ack);

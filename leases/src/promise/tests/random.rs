@@ -1,14 +1,14 @@
-//! Random schedules: messages dropped, repeated, reordered and late; clocks at
-//! the ends of the bound; restarts, relinquishing and configurations of every
-//! kind. After each step two invariants are checked, for every pair:
+//! Random schedules. Messages are dropped, repeated, reordered and delayed. Clocks run at the ends
+//! of the bound. There are restarts, relinquishing and all kinds of configurations. After each
+//! step, two invariants are checked for every pair of replicas:
 //!
-//! - *containment*: in true time, what a holder believes ends before what its
-//!   grantor keeps, configuration by configuration;
-//! - *barrier*: a slot that the grantor accepted, with a tag that leaves out a
-//!   holder of its key which may read under that grantor, is not above the
-//!   barrier of its chain.
+//! - *containment*: in true time, under each configuration, the promises on which a holder relies
+//!   end before the grants that its grantor keeps;
+//! - *barrier*: if a grantor accepted a slot with a tag that omits a holder of the slot's key, and
+//!   the holder may read under this grantor, then the slot is not above the barrier of the holder's
+//!   chain.
 //!
-//! And whatever is forgotten makes no difference to what may be read.
+//! In addition, forgetting never changes which reads are permitted.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -22,7 +22,7 @@ const SEEDS: u64 = 500;
 const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];
 const CHANGES_MAX: usize = 10;
 
-/// An acceptance, and all replicas that some reply about it left out.
+/// An acceptance, and the replicas that are missing from the tag of some reply about it.
 struct Accepted {
     slot: Slot,
     key: usize,
@@ -34,7 +34,8 @@ struct Schedule {
     world: World,
     network: Vec<Envelope>,
     accepted: Vec<Vec<Accepted>>,
-    /// Number of times that an invariant applied, so that it cannot hold idly.
+    /// Numbers of times that each invariant was actually tested, so that the test cannot pass
+    /// without testing it.
     believed: u64,
     barriers: u64,
     forgotten: u64,
@@ -95,7 +96,7 @@ impl Schedule {
             }
             420..780 => self.deliver(),
             780..800 => {
-                // One of the oldest is lost.
+                // One of the oldest messages is lost.
                 if !self.network.is_empty() {
                     self.network.swap_remove(0);
                 }
@@ -124,7 +125,7 @@ impl Schedule {
         if self.network.is_empty() {
             return;
         }
-        // Mostly in order; now and then any message overtakes all others.
+        // Messages are mostly delivered in order. Sometimes a message overtakes all others.
         let any = self.below(5) == 0;
         let index = if any {
             self.below(self.network.len())
@@ -142,7 +143,8 @@ impl Schedule {
         }
     }
 
-    /// On its way to disk: counted in `highest_accepted`, not yet replied to.
+    /// Accepts a slot that is being written to disk: it is included in `highest_accepted`, but
+    /// there is no reply yet.
     fn accept(&mut self) {
         let (who, key) = (self.someone(), self.below(KEYS.len()));
         let party = self.world.party(who);
@@ -161,7 +163,7 @@ impl Schedule {
         }
     }
 
-    /// Replies to an acceptance, for the first time or once more.
+    /// Replies to an acceptance, for the first time or again.
     fn reply(&mut self) {
         let who = self.someone();
         let count = self.accepted[who.index()].len();
@@ -178,7 +180,7 @@ impl Schedule {
         entry.left_out = entry.left_out.union(left_out);
     }
 
-    /// A new leader's log ends the dead entries of an older ballot.
+    /// A new leader's log drops the dead entries of an older ballot.
     fn truncate(&mut self) {
         let who = self.someone();
         let party = self.world.party(who);
@@ -187,7 +189,8 @@ impl Schedule {
         self.accepted[who.index()].retain(|entry| entry.slot <= end);
     }
 
-    /// Every key, or those before or from some key on, are given to others or cleared.
+    /// Returns changes of ranges: every key, or the keys before or after some key, get other
+    /// holders or are cleared.
     fn some_ranges(&mut self) -> Vec<RangeChange> {
         let change = |random: &mut Schedule| {
             let key = Key::copy_from_slice(KEYS[random.below(KEYS.len())]);
@@ -245,7 +248,8 @@ impl Schedule {
         }
     }
 
-    /// Contents are kept while any grant under them lives or a promise is of use.
+    /// Forgets contents of configurations, except those under which a grant is in force or a
+    /// promise is needed.
     fn forget(&mut self) {
         let who = self.someone();
         let now = self.world.now(who);
@@ -258,8 +262,8 @@ impl Schedule {
             let every = party.holder.permit_all(now, &party.configs, party.executed);
             (keys, every)
         };
-        // Numbers of remembered records: in all, and of chains that live. If nothing is
-        // believed of a grantor any more, all its records may be dropped.
+        // Numbers of remembered records: (of all chains, of live chains). If no promise of a
+        // grantor is unexpired, all its records may be dropped.
         let remembered = |party: &Party| -> [u64; 2] {
             let lives = |peer: &ReplicaId| party.holder.promised_by(*peer).any(|(_, t)| now < t);
             let ended = |peer| party.holder.promised_by(peer).filter(|(_, t)| *t <= now);
@@ -268,7 +272,8 @@ impl Schedule {
             let living = peers().filter(lives).map(count).sum();
             [peers().map(count).sum(), living]
         };
-        // Keys that were counted twice are counted: what is known of every key is exact.
+        // Complete the pass over keys that are included twice in counts, so that the holders of
+        // every key are exact.
         party.configs.forget_before(ConfigId(0));
         let (before, ended) = (permits(party), remembered(party));
         party.holder.forget(now, party.executed);
@@ -372,7 +377,7 @@ fn promises_are_contained_and_barriers_cover_what_was_not_asked() {
     assert!(living > 100, "only {living} were, of chains that live");
 }
 
-/// A message that any peer could send, sound or not.
+/// Returns any message that a peer could send, correct or not.
 fn any_message(random: &mut Pcg64) -> LeaseMessage {
     let number = |random: &mut Pcg64| match random.random_range(0..4) {
         0 => random.random_range(0..=1 << 56),
@@ -398,7 +403,7 @@ fn any_message(random: &mut Pcg64) -> LeaseMessage {
     }
 }
 
-/// Invariants are about this replica's own state: no message from a peer breaks one.
+/// The invariants concern only this replica's own state, so no message from a peer violates one.
 #[test]
 fn whatever_a_peer_sends_trips_no_assertion() {
     let mut taken = 0u64;

@@ -1,9 +1,9 @@
-//! Replicas that stop and start, and have forgotten what they promised.
+//! Replicas that stop and start, and that have forgotten their promises.
 
 use super::*;
 
-/// H15 and H23: all grantors restart together, and a majority of them could
-/// commit a write at once, while the holder is cut off and reads on.
+/// H15 and H23: all grantors restart together. Without the restart wait, a majority of them could
+/// immediately commit a write while the holder is disconnected and continues to read.
 #[test]
 pub(super) fn grantors_that_restart_together_ask_everyone_until_all_promises_have_ended() {
     let mut w = World::held_by(3, set(&[0, 1, 2]));
@@ -24,7 +24,7 @@ pub(super) fn grantors_that_restart_together_ask_everyone_until_all_promises_hav
     assert!(!w.poll(G).1, "once");
 }
 
-/// H68: the wait is that of the longest lease ever promised, not of the newest.
+/// H68: the restart wait is that of the longest lease ever promised, not that of the newest.
 #[test]
 pub(super) fn the_restart_wait_is_that_of_the_longest_lease() {
     let mut w = World::new(2);
@@ -47,13 +47,13 @@ pub(super) fn the_restart_wait_is_that_of_the_longest_lease() {
     w.pass(ms(7000));
     assert!(w.permit(H, KEY).is_ok());
     assert_eq!(w.tag(G, KEY), set(&[0, 1]));
-    // A second restart waits anew, and no shorter.
+    // A second restart begins a new wait of at least the same duration.
     w.restart(G);
     w.check_contained(G, H);
     assert_eq!(w.tag(G, KEY), set(&[0, 1]));
 }
 
-/// Disk writes may be confirmed in any order; what is durable does not shrink.
+/// Disk writes may be confirmed in any order. The durable wait never becomes shorter.
 #[test]
 fn a_longer_wait_stays_durable_when_a_shorter_one_is_confirmed_late() {
     let mut w = World::new(2);
@@ -64,15 +64,15 @@ fn a_longer_wait_stays_durable_when_a_shorter_one_is_confirmed_late() {
     assert_eq!(grantor.wait_to_persist(&params), None);
 }
 
-/// A replica that has never run has nothing to wait for.
+/// A replica in its first run has no restart wait.
 #[test]
 fn a_first_run_waits_for_nothing() {
     let w = World::held_by(2, set(&[0, 1]));
     assert_eq!(w.tag(G, KEY), set(&[]));
 }
 
-/// No-ops and configurations have an empty tag, always: a new leader could not
-/// open its term while one replica is down.
+/// No-ops and configurations always have an empty tag. Otherwise, a new leader could not begin its
+/// term while a replica is down.
 #[test]
 fn what_writes_no_key_asks_for_nobody_in_the_restart_wait() {
     let mut w = World::held_by(3, set(&[0, 1, 2]));
@@ -83,7 +83,7 @@ fn what_writes_no_key_asks_for_nobody_in_the_restart_wait() {
     assert_eq!(live.tag(std::iter::empty()), set(&[]));
 }
 
-/// H16: the promises of an earlier life are void, those under way as well.
+/// H16: the promises to an earlier run are void, including those under way.
 #[test]
 fn a_restarted_holder_does_not_read_on_old_promises() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -93,10 +93,10 @@ fn a_restarted_holder_does_not_read_on_old_promises() {
     w.restart(H);
     w.meet(G, H, Incarnation(2));
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
-    // The grantor has dropped its grants and accepts without asking ...
+    // The grantor has dropped its grants and accepts writes without demanding notification ...
     assert_eq!(w.accept(G, 1, KEY), set(&[]));
     assert!(w.poll(G).1, "and lets writes go that waited");
-    // ... so what it sent to the earlier run must not count.
+    // ... so the promise that it sent to the earlier run must not be taken.
     assert!(w.deliver(&under_way).is_none());
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
     w.meet_all();
@@ -105,7 +105,7 @@ fn a_restarted_holder_does_not_read_on_old_promises() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Barrier(Slot(1))));
 }
 
-/// The grantor says that those grants ended even if nothing else is due.
+/// The grantor reports that these grants ended, even if no message is due.
 #[test]
 fn grants_ended_by_a_holders_restart_are_reported_at_once() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -117,8 +117,7 @@ fn grants_ended_by_a_holders_restart_are_reported_at_once() {
     assert!(!w.poll(G).1, "once");
 }
 
-/// H32, at restart: news of an earlier run does not end the grants of a
-/// later one.
+/// H32, at restart: a message from an earlier run does not end the grants of a later run.
 #[test]
 fn late_news_of_an_earlier_run_drops_nothing() {
     let mut w = World::held_by(2, set(&[0, 1]));

@@ -1,10 +1,10 @@
-//! Clocks that drift, processes that stop, and how long a write may wait.
+//! Clocks that drift, processes that stop, and the maximum time for which a write waits.
 
 use super::*;
 use crate::time::ClockBound;
 
-/// H03: the slowest holder and the fastest grantor the bound allows, the
-/// promise taken at the last moment, its ack lost.
+/// H03: the slowest holder and the fastest grantor that the bound allows. The promise is taken at
+/// the end of its window, and its ack is lost.
 #[test]
 pub(super) fn a_grant_outlives_its_promise_at_the_bound_of_drift() {
     let rho = LeaseParams::default().clock.rho_ppm.cast_signed().into();
@@ -13,8 +13,8 @@ pub(super) fn a_grant_outlives_its_promise_at_the_bound_of_drift() {
     let guard = w.send(G, H);
     let ack = w.deliver(&guard).expect("taken");
     w.deliver(&ack);
-    // The ack ages until the cap before the promise on it leaves: the age is
-    // measured by the fast clock, the window by the slow one (the 2 rho t0).
+    // The ack ages until the cap before the promise that builds on it is sent. The fast clock
+    // measures the age, and the slow clock measures the window (hence the term 2 rho t0).
     let mut promise = w.send(G, H);
     while promise.promise().t0 < ms(3400) {
         w.pass(ms(500));
@@ -24,7 +24,7 @@ pub(super) fn a_grant_outlives_its_promise_at_the_bound_of_drift() {
     w.deliver(&promise).expect("the last moment");
     w.check_contained(G, H);
 
-    // And by the ack: one stretched lease from its receipt, no less.
+    // The same after an ack: the grant lasts one stretched lease from its receipt, and no less.
     w.pass(ms(10_000));
     let guard = w.send(G, H);
     let ack = w.deliver(&guard).expect("taken");
@@ -35,14 +35,14 @@ pub(super) fn a_grant_outlives_its_promise_at_the_bound_of_drift() {
     w.check_contained(G, H);
 }
 
-/// A grant is never shortened by promising again: the older promise, on an older
-/// ack, was given longer to arrive.
+/// A further promise never shortens a grant. The earlier promise, which builds on an older ack, has
+/// more time to arrive.
 #[test]
 fn a_promise_on_a_fresh_ack_does_not_shorten_the_grant_of_one_on_an_old_ack() {
     let rho = LeaseParams::default().clock.rho_ppm.cast_signed().into();
     let mut w = World::with_rates(&[rho, -rho]);
     w.agree_all(ConfigChange {
-        // Renewals closer together than 2 rho t0.
+        // The interval between renewals is shorter than 2 rho t0.
         params: Some(LeaseParams {
             renew: ms(1),
             ..LeaseParams::default()
@@ -66,15 +66,15 @@ fn a_promise_on_a_fresh_ack_does_not_shorten_the_grant_of_one_on_an_old_ack() {
 }
 
 impl World {
-    /// The grantor sends, and then hears this ack.
+    /// Returns the grantor's next message. Afterwards the grantor receives `ack`.
     fn send_just_before(&mut self, ack: &Envelope) -> Envelope {
         let sent = self.send(ack.to.0, ack.from.0);
         self.deliver(ack);
         sent
     }
 
-    /// Waits until the last time at which the holder takes this promise. The holder
-    /// acknowledged its base at the true time `opened`.
+    /// Waits until the last time at which the holder takes this promise. The holder acknowledged
+    /// the promise's base at the true time `opened`, in ns.
     fn wait_for_end_of_window(&mut self, opened: u64, envelope: &Envelope) {
         let (promise, holder) = (envelope.promise(), envelope.to.0);
         let clock = self.parties[holder.index()].clock;
@@ -83,8 +83,8 @@ impl World {
     }
 }
 
-/// H04: the holder stops with a promise in its buffer, and wakes after the
-/// grantor has given the grant up.
+/// H04: the holder stops with a promise in its buffer. It resumes after the grantor's grant has
+/// ended.
 #[test]
 pub(super) fn a_promise_that_lay_in_a_buffer_is_refused() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -99,7 +99,7 @@ pub(super) fn a_promise_that_lay_in_a_buffer_is_refused() {
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
 }
 
-/// H04, the other way to stop: with a valid lease, between two reads.
+/// H04, another pause: the holder stops between two reads while its lease is valid.
 #[test]
 fn a_lease_ends_by_the_clock_without_any_event() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -116,7 +116,7 @@ fn a_lease_ends_by_the_clock_without_any_event() {
     );
 }
 
-/// A permit ends when too few grantors are left, not with the last of them.
+/// A permit ends when too few grantors remain, not when the last promise ends.
 #[test]
 fn a_permit_lasts_as_long_as_enough_grantors() {
     let mut w = World::held_by(5, set(&[0, 1, 2, 3, 4]));
@@ -131,20 +131,21 @@ fn a_permit_lasts_as_long_as_enough_grantors() {
     assert_eq!(three.until, w.now(H) + ms(1700));
 }
 
-/// H22: N/2 others, and oneself, are a majority for even N as well.
+/// H22: N/2 other replicas and the holder are a majority, also if N is even.
 #[test]
 fn an_even_cluster_needs_half_of_the_others_too() {
     let mut w = World::held_by(4, set(&[0, 1, 2, 3]));
     w.establish(ReplicaId(0), H);
-    // {0, 1} of four: a write may be accepted by {2, 3} and one of these; but
-    // {1, 2, 3} would do, and of those only the holder itself knows.
+    // Of the four replicas, only {0, 1} know of the promise. A majority that accepts a write
+    // contains 2 or 3 and one of these. It may be {1, 2, 3}, of which only the holder itself knows
+    // of the promise.
     assert_eq!(w.permit(H, KEY), Err(NoPermit::Uncovered));
     w.establish(ReplicaId(2), H);
     assert!(w.permit(H, KEY).is_ok());
 }
 
-/// H08, §3.8: a dead holder blocks a write for at most
-/// t_grace + t_guard + t_lease and the drift, and the grantor says when it ends.
+/// H08, §3.8: a dead holder blocks a write for at most t_grace + t_guard + t_lease and the drift.
+/// The grantor reports when this time ends.
 #[test]
 pub(super) fn a_dead_holder_is_suspected_and_its_grant_lapses_in_bounded_time() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -164,7 +165,7 @@ pub(super) fn a_dead_holder_is_suspected_and_its_grant_lapses_in_bounded_time() 
     }
     assert_eq!(told, 1, "the acceptance is sent again, once");
     assert_eq!(w.party(G).grantor.suspects(), set(&[1]));
-    // A sign of life ends the suspicion.
+    // Any answer ends the suspicion.
     let guard = w.send_when_due(G, H);
     let ack = w.deliver(&guard).expect("alive");
     w.deliver(&ack);
@@ -172,7 +173,8 @@ pub(super) fn a_dead_holder_is_suspected_and_its_grant_lapses_in_bounded_time() 
 }
 
 impl World {
-    /// Returns the message that the grantor sends at its next deadline that sends anything.
+    /// Returns the message that the grantor sends to `to` at the next deadline at which it sends
+    /// one.
     fn send_when_due(&mut self, from: ReplicaId, to: ReplicaId) -> Envelope {
         loop {
             let next = self.party(from).grantor.next_deadline();
@@ -185,23 +187,23 @@ impl World {
     }
 }
 
-/// Past the cap on its age an ack bears no promise: the restart wait has counted
-/// no older one.
+/// No promise may build on an ack that is older than the cap, because the restart wait covers no
+/// older acks.
 #[test]
 fn past_the_cap_a_grantor_establishes_anew() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let guard = w.send(G, H);
     let ack = w.deliver(&guard).expect("taken");
     w.deliver(&ack);
-    // The grantor's process stops here for longer than the cap; on waking it
-    // finds the promise that the ack had made due.
+    // The grantor's process is paused for longer than the cap. When it resumes, the promise that
+    // builds on the ack is due.
     w.pass(ms(4001));
     let sent = w.send(G, H);
     assert!(matches!(sent.message, LeaseMessage::Guard { .. }));
 }
 
-/// The cap is that of the parameters promised under: the durable restart wait
-/// may have counted no more.
+/// The cap is that of the durations under which the promise is made, because the durable restart
+/// wait may not cover a higher one.
 #[test]
 fn the_cap_is_that_of_the_configuration_promised_under() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -223,14 +225,15 @@ fn the_cap_is_that_of_the_configuration_promised_under() {
     assert!(matches!(sent.message, LeaseMessage::Guard { .. }));
 }
 
-/// Longer leases wait until the restart wait they demand is durable.
+/// No promises of longer leases are made until the restart wait that they require is durable.
 #[test]
 fn nothing_is_promised_before_its_restart_wait_is_durable() {
     let mut w = World::held_by(2, set(&[0, 1]));
     let params = LeaseParams::default();
     let (now, wait) = (w.now(G), params.restart_wait());
     let party = w.party(G);
-    // Polled directly: the world's own poll has the fastest of disks.
+    // The grantor is polled directly, because the world's own poll makes the restart wait durable
+    // immediately.
     let context = PollContext {
         configs: &party.configs,
         highest_accepted: Slot::ZERO,
@@ -255,7 +258,7 @@ fn nothing_is_promised_before_its_restart_wait_is_durable() {
     assert!(matches!(out[..], [(H, LeaseMessage::Promise(_))]));
 }
 
-/// No drift, no stretch: the bound is an argument, not a constant.
+/// Without drift, durations are not stretched: the bound is an argument, not a constant.
 #[test]
 fn perfect_clocks_keep_a_grant_no_longer_than_the_paper_says() {
     let mut w = World::new(2);
@@ -272,8 +275,7 @@ fn perfect_clocks_keep_a_grant_no_longer_than_the_paper_says() {
     assert_eq!(w.kept(G, H), [(ConfigId(1), w.true_ns + 2_000_000_000)]);
 }
 
-/// An ack that came while the grantor's clock was not to be believed says nothing about
-/// how old it is.
+/// If an ack arrived while the grantor's clock was not trusted, its age is not known.
 #[test]
 fn no_promise_builds_on_an_ack_from_before_the_clock_is_trusted_again() {
     let mut w = World::held_by(2, set(&[0, 1]));
@@ -284,7 +286,7 @@ fn no_promise_builds_on_an_ack_from_before_the_clock_is_trusted_again() {
     let guard = w.send(G, H);
     let ack = w.deliver(&guard).expect("the guard is taken");
     w.deliver(&ack);
-    // This is why it is not to be believed: it runs ahead.
+    // The clock runs ahead, so it is not trusted.
     w.party(G).clock.epoch_ns += 3_000_000_000;
     let now = w.now(G);
     w.party(G).grantor.trust(now);

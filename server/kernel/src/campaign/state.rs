@@ -1,7 +1,8 @@
-//! State of a campaign that is kept on disk, so that the campaign can be continued.
+//! State of a campaign, which is stored on disk so that the campaign can be continued.
 //!
-//! A campaign resumes only with the same options and the same simulated code; otherwise its results
-//! would mix two different campaigns. A file of any other program is refused, and never misread.
+//! A campaign can be continued only with the same options and the same simulated code. Otherwise
+//! its results would mix two different campaigns. Files of other programs are refused, and never
+//! misread.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,91 +12,92 @@ use serde_json::Value;
 
 use super::Sums;
 
-/// Raised when older programs could no longer read it.
+/// Version of the format. It is raised when older programs can no longer read the format.
 const VERSION: u32 = 2;
-/// No campaign reaches half of what can be counted; from there on runs can be added
-/// without a care.
+/// Maximum of every count. No campaign reaches it, and counts up to it can be added without an
+/// overflow.
 const COUNT_MAX: u64 = u64::MAX / 2;
 
-/// State of a campaign with sums `S`, as it is kept on disk.
+/// State of a campaign with sums `S`, as it is stored on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CampaignState<S> {
     version: u32,
-    /// Names the code that is simulated.
+    /// Identifies the code that is simulated.
     pub code: String,
-    /// Choices of the campaign, by the names of their flags.
+    /// Options of the campaign, by the names of their flags.
     pub choices: BTreeMap<String, String>,
     /// The first seed.
     pub from: u64,
-    /// The first seed that is not in the sums yet; all from `from` on are.
+    /// The first seed that is not included in the sums yet. All seeds from `from` up to this one
+    /// are included.
     pub next: u64,
-    /// The sums.
+    /// Sums over the seeds from `from` up to, but excluding, `next`.
     #[serde(rename = "tally")]
     pub sums: S,
-    /// Processor time taken so far, in ms.
+    /// Processor time used so far, in ms.
     pub cpu_ms: u64,
-    /// Time taken so far by the clock on the wall, in ms.
+    /// Elapsed time so far, in ms.
     pub wall_ms: u64,
 }
 
 /// Reason why a campaign cannot be continued.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
-    /// The file is something else, or damaged.
+    /// The file has other contents, or is damaged.
     #[error(
         "not the state of a campaign ({0}); choose another --out, or delete the file to begin anew"
     )]
     Unreadable(#[from] serde_json::Error),
-    /// An older or a newer program wrote the file.
+    /// The file was written by an older or newer program.
     #[error(
         "its format version is {found}, this program's is {expected}; choose another --out, or \
          delete the file to begin anew"
     )]
     Version {
-        /// The file's.
+        /// Version in the file.
         found: u32,
-        /// This program's.
+        /// Version that this program writes.
         expected: u32,
     },
-    /// Its numbers contradict each other.
+    /// Numbers in the file contradict each other.
     #[error("it contradicts itself; choose another --out, or delete the file to begin anew")]
     Contradiction,
-    /// Its seeds ran other code.
+    /// The seeds in the file ran with other code.
     #[error(
         "its seeds ran through other code than this program simulates: sources {found}, not \
          {expected}; go on with the program that began it, choose another --out, or delete the \
          file to begin anew"
     )]
     Code {
-        /// The file's.
+        /// Code in the file.
         found: String,
-        /// This program's.
+        /// Code that this program simulates.
         expected: String,
     },
-    /// An option differs.
+    /// An option differs from that in the file.
     #[error(
         "it is a campaign with {flag} {found}, not {expected}; choose another --out, or ask for \
          the same"
     )]
     Choice {
-        /// The flag.
+        /// Name of the flag.
         flag: String,
-        /// The file's.
+        /// Value in the file.
         found: String,
-        /// Value that is chosen now.
+        /// Value that is requested now.
         expected: String,
     },
 }
 
-/// All that is read of a state of another version.
+/// The only field that is read of a state with another version.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
 }
 
 impl<S: Sums + Serialize + DeserializeOwned> CampaignState<S> {
-    /// A campaign before its first seed.
+    /// Creates the state of a campaign before its first seed.
     pub fn begin(code: &str, choices: BTreeMap<String, String>, from: u64) -> CampaignState<S> {
         CampaignState {
             version: VERSION,
@@ -109,10 +111,10 @@ impl<S: Sums + Serialize + DeserializeOwned> CampaignState<S> {
         }
     }
 
-    /// Reads what [`CampaignState::to_json`] wrote.
+    /// Reads a state that [`CampaignState::to_json`] wrote.
     ///
     /// # Errors
-    /// `Unreadable`, `Version`, `Contradiction`.
+    /// `Unreadable`, `Version` or `Contradiction`.
     pub fn read(json: &[u8]) -> Result<CampaignState<S>, ResumeError> {
         let Versioned { version } = serde_json::from_slice(json)?;
         if version != VERSION {
@@ -129,16 +131,16 @@ impl<S: Sums + Serialize + DeserializeOwned> CampaignState<S> {
         }
     }
 
-    /// As JSON.
+    /// Returns the state as JSON.
     pub fn to_json(&self) -> String {
         let json = serde_json::to_string_pretty(self);
         json.expect("names and numbers can be written") + "\n"
     }
 
-    /// Checks that a campaign that would begin as `fresh` may resume from here.
+    /// Checks whether a campaign that would begin as `fresh` may continue from this state.
     ///
     /// # Errors
-    /// `Code`, `Choice`.
+    /// `Code` or `Choice`, if the state differs from `fresh` in its code or an option.
     pub fn check_resume(&self, fresh: &CampaignState<S>) -> Result<(), ResumeError> {
         if self.code != fresh.code {
             return Err(ResumeError::Code {
@@ -179,7 +181,7 @@ impl<S: Sums + Serialize + DeserializeOwned> CampaignState<S> {
     }
 }
 
-/// Every count among sums. A digest is no count.
+/// Returns every count in the sums. A digest is not a count.
 fn counts(sums: &impl Serialize) -> impl Iterator<Item = u64> {
     let mut counts = Vec::new();
     if let Ok(Value::Object(fields)) = serde_json::to_value(sums) {
@@ -198,7 +200,7 @@ fn counts(sums: &impl Serialize) -> impl Iterator<Item = u64> {
 mod tests {
     use super::*;
 
-    /// Sums as a world may have them: plain numbers, numbers by name, and a digest.
+    /// Sums as a world may define them: plain numbers, numbers by name, and a digest.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     struct Tally {
         seeds: u64,

@@ -1,5 +1,5 @@
-//! Changes of leases that clients asked for and that are not answered yet. Any replica takes
-//! one, passes it on to the leader, and answers once it is in force and executed here.
+//! Changes of leases that clients requested and that are not answered yet. Any replica accepts a
+//! change, passes it to the leader, and answers once the change is in force and executed here.
 
 use std::time::Duration;
 
@@ -13,58 +13,59 @@ use leasehold_replica::action::ClientHandle;
 use leasehold_replica::input::OperatorRequest;
 use leasehold_replica::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 
-/// Time until the leader is asked again: the request or the answer may be lost, and another
-/// replica may lead.
+/// Time after which a request to the leader is repeated: the request or the answer may be lost, and
+/// another replica may lead.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Longest duration that may be asked for: a day, far from any overflow.
+/// Maximum duration that may be requested, in ms: a day, which is far from any overflow.
 const DURATION_MS_MAX: u64 = 24 * 3600 * 1000;
 
-/// Most changes that wait for an answer at a time.
+/// Maximum number of changes that wait for an answer at a time.
 const WAITING_MAX: usize = 64;
 
-/// A change that is asked for.
+/// A change that was requested and is not answered yet.
 #[derive(Debug)]
 struct PendingLeaseChange {
-    /// Its number, for the answer.
+    /// Number of the request, by which its answer is recognized.
     ask: u64,
     client: ClientHandle,
     set: LeaseSet,
-    /// Answer of the leader.
+    /// Answer of the leader; `None` before it has arrived.
     in_force: Option<InForce>,
-    /// Reason why the leader could not take it yet.
+    /// Reason for which the leader could not accept the change yet.
     busy: Option<String>,
     retry_at: Time,
     deadline: Time,
 }
 
-/// Changes of leases that clients asked for and that are not answered yet.
+/// Changes of leases that clients requested and that are not answered yet.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseChanges {
-    /// Number of changes that were asked for.
+    /// Number of changes that were requested so far.
     submitted: u64,
     waiting: Vec<PendingLeaseChange>,
-    /// The last [`Self::take_ended`] reached its limit: more changes may have ended, and are taken
-    /// without waiting.
+    /// Whether the last [`Self::take_ended`] reached its limit. More changes may have ended then,
+    /// and are taken without waiting.
     more: bool,
 }
 
-/// Context in which a replica looks at admin requests for leases.
+/// State of the replica against which requests for leases are checked.
 pub(crate) struct LeaseChangeContext<'a> {
     pub now: Time,
     /// Names of all replicas.
     pub names: &'a [String],
     pub configs: &'a Configs,
     pub leader: Option<ReplicaId>,
-    /// Time until a request is abandoned.
+    /// Time after which a request is abandoned.
     pub timeout: Duration,
 }
 
 impl LeaseChanges {
-    /// A client asks.
+    /// Adds the request of a client.
     ///
     /// # Errors
-    /// Why it can never be, with what would do; or that too many wait.
+    /// Returns the reason for which the request can never be granted, and values that would be
+    /// accepted; or states that too many requests wait.
     pub(crate) fn submit(
         &mut self,
         client: ClientHandle,
@@ -90,8 +91,8 @@ impl LeaseChanges {
         Ok(())
     }
 
-    /// Takes the leader's answer. Returns the client to notify, if the leader refuses for good.
-    /// A leader that is busy is asked again.
+    /// Processes the leader's answer. Returns the client to notify, if the leader refuses for good.
+    /// If the leader is busy, the request is repeated later.
     pub(crate) fn note_answer(
         &mut self,
         ask: u64,
@@ -114,7 +115,7 @@ impl LeaseChanges {
         }
     }
 
-    /// Requests to be made of the replica now.
+    /// Returns the requests to be made of the replica now.
     pub(crate) fn due(&mut self, now: Time) -> Vec<OperatorRequest> {
         let due = |change: &PendingLeaseChange| change.in_force.is_none() && now >= change.retry_at;
         let waiting = self.waiting.iter_mut().filter(|change| due(change));
@@ -129,8 +130,8 @@ impl LeaseChanges {
             .collect()
     }
 
-    /// Takes at most `most` clients of requests that have ended, each with what is in force, or
-    /// why nothing was heard.
+    /// Takes the clients of at most `most` requests that have ended, each with the configuration in
+    /// force, or with the reason for which no answer came.
     pub(crate) fn take_ended(
         &mut self,
         context: &LeaseChangeContext<'_>,
@@ -159,7 +160,7 @@ impl LeaseChanges {
         self.waiting.is_empty()
     }
 
-    /// The next time at which something is to be done.
+    /// Returns the next time at which a request is due or has ended.
     pub(crate) fn next_deadline(&self) -> Time {
         if self.more && !self.is_empty() {
             return Time::ZERO;
@@ -224,7 +225,7 @@ fn parse(request: &LeaseRequest, context: &LeaseChangeContext<'_>) -> Result<Lea
     })
 }
 
-/// Reads the range of keys that a request is about.
+/// Reads the range of keys to which a request applies.
 pub(crate) fn range(request: &LeaseRequest) -> Result<KeyRange, Error> {
     let key = |key: &Key| Key::copy_from_slice(key);
     let (from, to) = (key(&request.from), key(&request.to));
@@ -237,7 +238,7 @@ pub(crate) fn range(request: &LeaseRequest) -> Result<KeyRange, Error> {
     })
 }
 
-/// The strategy that is asked for, with its settings; `None`: durations alone.
+/// Returns the requested strategy with its settings; `None` if only durations are to change.
 fn strategy(
     request: &LeaseRequest,
     range: &KeyRange,
@@ -299,7 +300,7 @@ fn strategy(
     }))
 }
 
-/// Settings of `cost`; those that are not asked for stay as they are.
+/// Returns the settings of `cost`. Settings that the request omits stay unchanged.
 fn cost(
     request: &LeaseRequest,
     range: &KeyRange,
@@ -367,7 +368,7 @@ mod tests {
         }
     }
 
-    /// Runs a check at several times, in seconds.
+    /// Runs a check at a time of `at_s` seconds.
     fn with_context<T>(at_s: u64, check: impl FnOnce(&LeaseChangeContext<'_>) -> T) -> T {
         let names = ["CA", "JP", "DE"].map(str::to_owned);
         check(&LeaseChangeContext {
@@ -391,11 +392,11 @@ mod tests {
                 .expect_err("too many");
             assert_eq!(refusal.code(), ErrorCode::Unavailable);
             assert!(refusal.message.contains("64 changes"), "{refusal:?}");
-            // What can never be is refused as such all the same.
+            // An impossible request is still refused as impossible.
             let refusal = changes.submit(client(64), &LeaseRequest::default(), context);
             assert_eq!(refusal.expect_err("nothing").code(), ErrorCode::BadRequest);
         });
-        // Once one has ended there is room.
+        // Once one request has ended there is room for another.
         let refusal = Err(Refusal::Invalid("no".to_owned()));
         assert!(changes.note_answer(1, &refusal).is_some());
         with_context(1, |context| {
@@ -403,7 +404,7 @@ mod tests {
         });
     }
 
-    /// The answer to each change holds all ranges, up to a mebibyte.
+    /// The answer to each change holds all ranges, up to 1 MiB.
     #[test]
     fn some_of_many_that_end_at_once_are_answered_now_and_the_others_soon() {
         let mut changes = LeaseChanges::default();

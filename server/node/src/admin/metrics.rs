@@ -1,14 +1,15 @@
-//! The registry of metrics: every number that a status lists, from all parts of a node.
+//! The registry of metrics: every number in a status, from all parts of a node.
 //!
-//! To add a metric, add its name where the part is that counts it, in the list which that part returns
-//! here, and a row to the table in `docs/operating.md`: a test compares the two. A new part adds its
-//! list to [`Driver::metrics`]. Metrics of the replica itself are declared in
-//! `leasehold_replica::metrics`, and come first.
+//! To add a metric, add its name to the list that its part of the node returns here, and add a row
+//! to the table in `docs/operating.md`: a test compares the two. A new part adds its list to
+//! [`Driver::metrics`]. Metrics of the replica itself are declared in `leasehold_replica::metrics`,
+//! and come first.
 
 use crate::driver::Driver;
 
 impl Driver {
-    /// Metrics of everything around the replica, by name, in the order in which a status lists them.
+    /// Returns the metrics of all parts around the replica, by name, in the order in which a status
+    /// lists them.
     pub(super) fn metrics(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let process = [
             ("unsendable_messages", self.peers.unsendable()),

@@ -1,5 +1,5 @@
-//! Admin requests to a node: for its status, other holders, another leader. They are answered
-//! between two event-loop iterations.
+//! Answers to operators' requests for a node's status, for a change of leases, and for another
+//! leader. They are made between two event-loop iterations.
 
 use leasehold_leases::Time;
 use leasehold_wire::{Counter, LeaseRequest, StatusReply, StatusRequest};
@@ -25,7 +25,7 @@ impl Driver {
         }
     }
 
-    /// Adds to `status` what else was asked for, and answers.
+    /// Adds to `status` the other parts that the client requested, and answers.
     fn answer_status(
         &self,
         now: Time,
@@ -46,7 +46,7 @@ impl Driver {
         self.clients.reply_status(client, status);
     }
 
-    /// Looks at some of the demand, if clients wait for that, and answers them after the last.
+    /// Visits a slice of the demand if clients wait for it, and answers them after the last slice.
     pub(crate) fn answer_demand(&self, now: Time) {
         let Some((clients, demand)) = self.demand_passes.advance(&self.replica) else {
             return;
@@ -61,7 +61,7 @@ impl Driver {
         }
     }
 
-    /// Takes requests to transfer leadership, and answers those that have come true or that will not.
+    /// Takes requests to transfer leadership, and answers those that have succeeded or failed.
     pub(crate) fn answer_transfers(&self, now: Time) {
         let requests = self.inbox.take_transfers();
         if requests.is_empty() && self.transfers.is_empty() {
@@ -96,7 +96,8 @@ impl Driver {
         }
     }
 
-    /// Takes requests to change leases, passes them on, and answers those that have ended.
+    /// Takes requests to change leases, passes them to the leader, and answers those that have
+    /// ended.
     pub(crate) fn answer_lease_changes(&mut self, now: Time) {
         let requests = self.inbox.take_leases(
             || self.replica.sizes(),
@@ -159,7 +160,7 @@ impl Driver {
         self.clients.reply_status(client, status);
     }
 
-    /// The core knows replicas by number.
+    /// Adds the names of replicas to a status, because the core knows replicas by number only.
     fn with_names(&self, mut status: StatusReply) -> StatusReply {
         self.name(&mut status.replica);
         self.name(&mut status.leader);

@@ -1,5 +1,5 @@
-//! Transfers of leadership that clients asked for and that are not answered yet. Any replica
-//! takes one, passes it on to the leader, and answers once it sees how it ended.
+//! Transfers of leadership that clients requested and that are not answered yet. Any replica
+//! accepts a request, passes it to the leader, and answers once it sees the outcome.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use leasehold_wire::{Error, ErrorCode, MoveRequest};
 
 use leasehold_replica::action::ClientHandle;
 
-/// A transfer that is under way.
+/// A transfer in progress.
 #[derive(Debug)]
 struct PendingTransfer {
     client: ClientHandle,
@@ -19,29 +19,29 @@ struct PendingTransfer {
     deadline: Time,
 }
 
-/// Transfers of leadership that clients asked for and that are not answered yet.
+/// Transfers of leadership that clients requested and that are not answered yet.
 #[derive(Debug, Default)]
 pub(crate) struct LeadershipTransfers(RefCell<Vec<PendingTransfer>>);
 
-/// Context in which a replica looks at transfers.
+/// State of the replica against which transfers are checked.
 pub(crate) struct TransferContext<'a> {
     pub now: Time,
     /// Names of all replicas.
     pub names: &'a [String],
     pub leader: Option<ReplicaId>,
-    /// Replicas that have not answered the leader lately, if this replica leads; else none.
+    /// Replicas that have not answered the leader lately, if this replica leads; otherwise empty.
     pub silent: ReplicaSet,
     /// Maximum time for a transfer of leadership.
     pub timeout: Duration,
 }
 
-/// Outcome of a request for a transfer.
+/// Outcome of admitting a request for a transfer.
 pub(crate) enum TransferAdmission {
-    /// It is done already; the leader is told all the same, that it is to stay.
+    /// The replica leads already. The leader is still told, so that it stays leader.
     AlreadyLeads(ReplicaId),
-    /// The replica is to be told.
+    /// The transfer to this replica has begun, and the core is to be told.
     Started(ReplicaId),
-    /// It cannot.
+    /// The transfer is impossible.
     Rejected(Error),
 }
 
@@ -56,7 +56,7 @@ impl TransferContext<'_> {
         format!("{} leads", leader.unwrap_or("nobody"))
     }
 
-    /// Outcome of a transfer; `None`: it has not ended.
+    /// Returns the outcome of a transfer; `None` if the transfer has not ended.
     fn outcome(&self, transfer: &PendingTransfer) -> Option<Result<(), Error>> {
         let to = self.name(transfer.to);
         match self.leader {
@@ -81,7 +81,7 @@ fn bad_request(problem: String) -> Error {
 }
 
 impl LeadershipTransfers {
-    /// A client asks.
+    /// Adds the request of a client.
     pub(crate) fn submit(
         &self,
         client: ClientHandle,
@@ -119,7 +119,7 @@ impl LeadershipTransfers {
         TransferAdmission::Started(to)
     }
 
-    /// Whether nobody waits for one.
+    /// Whether no client waits for a transfer.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
@@ -139,7 +139,7 @@ impl LeadershipTransfers {
         ended
     }
 
-    /// The next time at which one has taken too long.
+    /// Returns the next time at which a transfer has taken too long.
     pub(crate) fn next_deadline(&self) -> Time {
         let waiting = self.0.borrow();
         let deadlines = waiting.iter().map(|transfer| transfer.deadline);
@@ -163,7 +163,7 @@ mod tests {
         ["JP", "CA", "OR"].map(String::from).to_vec()
     }
 
-    /// CA leads, unless another is named.
+    /// Context in which CA leads, unless another leader is named.
     fn context(names: &[String], leader: Option<ReplicaId>, seconds: u64) -> TransferContext<'_> {
         TransferContext {
             now: Time::ZERO + Duration::from_secs(seconds),

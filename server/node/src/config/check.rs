@@ -14,16 +14,16 @@ use leasehold_replica::codec::BATCH_COMMANDS_MAX;
 use leasehold_replica::lease_set::Durations;
 use leasehold_replica::settings::{AcceptReplies, Settings, Timing};
 
-/// Replicas are bits of a set.
+/// The ids of replicas are bits of a [`ReplicaSet`](leasehold_leases::ReplicaSet).
 const _: () = assert!(NODES_MAX == ReplicaId::COUNT_MAX);
-/// Memory for demand, in MiB: enough for about half a million keys of five replicas.
+/// Memory for demand, in MiB: enough for about half a million keys that five replicas read.
 const DEMAND_MB_DEFAULT: u64 = 64;
 const DEMAND_MB_MAX: u64 = 16 * 1024;
 /// Traffic for choosing holders, in KB a second at each replica (§3.4).
 const HOLDERS_KB_S_DEFAULT: u64 = 100;
-/// A report of half of it fits into a frame.
+/// Maximum traffic in KB a second. A report of half of it fits into a frame.
 const HOLDERS_KB_S_MAX: u64 = 4000;
-/// A day: longer than any useful duration, and far from any overflow.
+/// A day in ms: longer than any useful duration, and far from any overflow.
 const DURATION_MS_MAX: u64 = Durations::MAX.as_millis() as u64;
 pub(super) struct Checker<'a> {
     file: &'a Path,
@@ -85,7 +85,7 @@ pub(super) fn check(raw: raw::Cluster, file: &Path) -> CheckResult<ClusterConfig
     })
 }
 
-/// Ids by name.
+/// Map from names of nodes to ids.
 pub(super) struct NodeNames<'a>(&'a [NodeConfig]);
 
 impl NodeNames<'_> {
@@ -99,7 +99,7 @@ impl NodeNames<'_> {
         names.join(", ")
     }
 
-    /// Number of names.
+    /// Returns the number of names.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -313,7 +313,7 @@ impl Checker<'_> {
         Ok(params)
     }
 
-    /// Durations that do not fit each other.
+    /// Error for durations that do not fit each other.
     fn inconsistent(&self, lease: &LeaseSection, error: ParamsError) -> ConfigError {
         let renew = format!("it must be above lease.renew_ms ({}), or", lease.renew_ms);
         match error {

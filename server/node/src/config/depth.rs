@@ -1,22 +1,24 @@
-//! TOML with nesting that is bounded before it is parsed.
+//! TOML whose nesting depth is bounded before it is parsed.
 //!
-//! The parser makes a nested call for every array and table. It has a limit, but
-//! malformed tables reset its count, so a file of nothing but brackets would overflow
-//! the stack and end the process.
+//! The parser makes a nested call for every array and table. It has a limit of its own, but
+//! malformed tables reset its count. So a file that contains only brackets would overflow the stack
+//! and end the process.
 
 use leasehold_wire::TOKEN_MARK;
 use serde::de::{DeserializeOwned, Error as _};
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Arrays, tables and parts of a dotted key inside each other: more than any of our files needs.
-/// A header may have as many again before them; the parser takes 80 in all.
+/// Maximum depth of nested arrays, tables and parts of a dotted key: more than any file of
+/// Leasehold needs. A header before them may add the same depth again; the parser accepts 80 in
+/// all.
 const DEPTH_MAX: usize = 32;
 
 /// Parses a TOML document.
 ///
 /// # Errors
-/// Where and why it is not TOML, or not a `T`. A token that is there by mistake is not shown.
+/// The position and the reason for which the text is not TOML, or not a `T`. The message never
+/// shows a token that is in the text by mistake.
 pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, toml::de::Error> {
     if let Some(line) = line_too_deep(text) {
         return Err(toml::de::Error::custom(format!(
@@ -33,7 +35,8 @@ pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, toml::de::Error> 
     })
 }
 
-/// Leaves out what may be a token. An error quotes the line that it is about, and goes into logs.
+/// Removes from an error message the parts that may be a token. An error quotes a line of the file,
+/// and errors go into logs.
 fn without_tokens(said: &str) -> String {
     let mut parts = said.split(TOKEN_MARK);
     let mut shown = parts.next().unwrap_or_default().to_owned();
@@ -46,18 +49,19 @@ fn without_tokens(said: &str) -> String {
     shown
 }
 
-/// Brackets and dots that are open at a place in a document.
+/// Brackets and dots that are open at a position in a document.
 #[derive(Default)]
 struct OpenBrackets {
-    /// Kind of each open bracket, and the number of dots before it.
+    /// Kind of each open bracket, and the number of dots before the bracket.
     brackets: Vec<(TokenKind, usize)>,
-    /// Dots since the last bracket, comma or line.
+    /// Number of dots since the last bracket, comma or line end.
     dots: usize,
     depth: usize,
 }
 
 impl OpenBrackets {
-    /// A bracket that closes nothing is passed over: the depth is never below the parser's.
+    /// Passes a token. A bracket that closes none is ignored, so the depth is never below the
+    /// parser's.
     fn pass(&mut self, token: TokenKind) {
         match token {
             TokenKind::Dot => {
@@ -88,7 +92,7 @@ impl OpenBrackets {
     }
 }
 
-/// The line, from 1, on which the nesting becomes too deep.
+/// Returns the number of the line, from 1, on which the nesting becomes too deep.
 fn line_too_deep(text: &str) -> Option<usize> {
     let mut open = OpenBrackets::default();
     for token in Source::new(text).lex() {
@@ -105,7 +109,8 @@ fn line_too_deep(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// It may be pasted where its digest belongs, or a whole file of a client be taken for one of ours.
+    /// A token may be pasted in place of its digest, or a client's file be mistaken for the token
+    /// file.
     #[test]
     fn no_error_shows_a_token() {
         let token = format!("lh_{}", "5a".repeat(32));
@@ -136,7 +141,7 @@ mod tests {
         );
     }
 
-    /// Each name may be as deep as it may after a header that is as deep.
+    /// Each name may be as deep as allowed, even after a header that is as deep.
     #[test]
     fn dotted_names_count_as_the_tables_that_they_are() {
         let dots = |count: usize| "k.".repeat(count);
@@ -171,7 +176,7 @@ mod tests {
         assert!(from_toml::<toml::Table>(&many).is_ok());
     }
 
-    /// Each of these tables within a table takes one off what the parser counts.
+    /// Each of these tables within a table decrements the parser's count.
     #[test]
     fn brackets_that_do_not_match_are_refused_and_not_followed() {
         let text = format!("a = {{{}{}", "{}".repeat(100_000), "b={".repeat(100_000));

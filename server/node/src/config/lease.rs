@@ -8,17 +8,18 @@ use serde::{Deserialize, Serialize};
 use leasehold_replica::lease_set::RENEWALS_PER_ACK;
 use leasehold_replica::settings::Timing;
 
-/// `[lease]` as it is written: which replicas may read locally, and the durations in ms. A
-/// duration that is left out has its default.
+/// `[lease]` as it is written: the strategy that decides which replicas may read locally, and the
+/// durations in ms. An omitted duration has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LeaseSection {
-    /// The strategy's name.
+    /// Name of the strategy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
     /// Duration of a promise.
     pub t_lease_ms: u64,
-    /// Time after the acknowledgement of its guard within which a promise must arrive to count.
+    /// Time in ms after the acknowledgement of its guard within which a promise must arrive to be
+    /// valid.
     pub t_guard_ms: u64,
     /// Interval between renewals of promises.
     pub renew_ms: u64,
@@ -28,10 +29,10 @@ pub struct LeaseSection {
     pub grace_ms: u64,
     /// Maximum difference of clock rates: 0.001 is one part in a thousand.
     pub rho: f64,
-    /// For `quorum`: the holders of keys that have not been read yet.
+    /// Holders of keys that have not been read yet, for the strategy `quorum`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unlisted: Option<UnlistedName>,
-    /// For `cost`: what counts.
+    /// Settings of the strategy `cost`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostSection>,
     /// Key ranges with a strategy of their own.
@@ -39,26 +40,27 @@ pub struct LeaseSection {
     pub range: Vec<RangeSection>,
 }
 
-/// The keys of a range, and the replicas that may read these locally. Without a strategy, a
+/// Keys of a range, and the replicas that may read these keys locally. If `strategy` is omitted, a
 /// field that only one strategy uses selects that strategy: `holders`, `unlisted` or `cost`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RangeSection {
-    /// The first key.
+    /// First key of the range.
     pub from: String,
-    /// The first key after the range; left out: where the next one begins, if there is one.
+    /// First key after the range. If omitted, the range ends at the first key of the next range, or
+    /// has no end if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// The strategy's name.
+    /// Name of the strategy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
-    /// For `fixed`: the names of the nodes that hold the keys.
+    /// Names of the nodes that hold the keys, for the strategy `fixed`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<String>,
-    /// For `quorum`: the holders of keys that have not been read yet.
+    /// Holders of keys that have not been read yet, for the strategy `quorum`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unlisted: Option<UnlistedName>,
-    /// For `cost`: what counts.
+    /// Settings of the strategy `cost`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostSection>,
 }
@@ -67,13 +69,14 @@ pub struct RangeSection {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CostSection {
-    /// Weight of reads against writes: 0 to 1; at 0.5 both count alike.
+    /// Weight of reads against writes, from 0 to 1. At 0.5 both weigh the same.
     pub read_weight: f64,
-    /// At least so many replicas hold no lease on a key: these may fail, and no write to it
-    /// waits for a lease to end.
+    /// Minimum number of replicas that hold no lease on a key. This many replicas may fail without
+    /// a write to the key having to wait for a lease to end.
     pub spare: u8,
-    /// Whether what a site has asked rarely or not yet is estimated from all of its keys.
-    /// Without it counts are taken for the future as they are: to show what it adds.
+    /// Whether the demand for keys that a site has rarely or never requested is estimated from all
+    /// keys of the site. Without it the counts are taken as the future demand; that shows the
+    /// benefit of the estimate.
     pub prior: bool,
 }
 
@@ -89,13 +92,13 @@ impl Default for CostSection {
 }
 
 impl CostSection {
-    /// As strategies are told it; `None`, if the weight is not in 0 to 1.
+    /// Returns the settings of the strategy; `None` if the weight is not in 0 to 1.
     pub fn settings(self) -> Option<CostSettings> {
         CostSettings::new(self.read_weight, self.spare, self.prior)
     }
 }
 
-/// [`UnlistedHolders`] by its names.
+/// Name of an [`UnlistedHolders`] in a configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnlistedName {
@@ -107,7 +110,7 @@ pub enum UnlistedName {
 }
 
 impl UnlistedName {
-    /// As it is written.
+    /// Returns the name as it is written.
     pub fn name(self) -> &'static str {
         match self {
             UnlistedName::Nearest => "nearest",
@@ -145,7 +148,7 @@ impl Default for LeaseSection {
 }
 
 impl LeaseSection {
-    /// The durations, as replicas are told them. Nothing is checked here.
+    /// Returns the durations for the replicas. This method checks none of them.
     pub fn params(&self) -> LeaseParams {
         let ms = Duration::from_millis;
         LeaseParams {
@@ -155,13 +158,13 @@ impl LeaseSection {
             t_grace: ms(self.grace_ms),
             t0_cap: ms(self.renew_ms) * RENEWALS_PER_ACK,
             clock: ClockBound {
-                // Rounded up: a bound may be too wide, never too narrow.
+                // Rounded up: the bound may be too wide, but never too narrow.
                 rho_ppm: (self.rho * 1e6).ceil() as u32,
             },
         }
     }
 
-    /// Interval at which lease holders are chosen again.
+    /// Returns the interval at which lease holders are chosen again.
     pub fn reconfigure(&self) -> Duration {
         Duration::from_millis(self.reconfigure_ms)
     }

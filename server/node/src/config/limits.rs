@@ -1,4 +1,4 @@
-//! `[limits]`: what clients may take of a replica, and for how long.
+//! `[limits]`: the resources of a replica that clients may take, and the time that they may take.
 
 use std::time::Duration;
 
@@ -8,33 +8,34 @@ use super::check::{CheckResult, Checker};
 
 /// One MiB.
 const MIB: usize = 1 << 20;
-/// A TiB, in MiB: far from any overflow.
+/// A TiB, in MiB. It is far from any overflow.
 const MB_MAX: u64 = 1 << 20;
-/// A day.
+/// A day, in seconds.
 const S_MAX: u64 = 24 * 3600;
 /// More requests in flight, or clients, than any replica serves.
 const COUNT_MAX: u64 = 1 << 20;
-/// More would only be left-overs, and each takes a file descriptor.
+/// Maximum number of connections of a peer. Further ones could only be left over from earlier runs,
+/// and each takes a file descriptor.
 const PER_PEER_MAX: u64 = 16;
 
 /// Limits on the resources that clients may take of a replica, and on the time that they may let
 /// it wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests of one connection that the replica works on at a time.
+    /// Maximum number of requests of one connection that the replica works on at a time.
     pub connection_requests: usize,
-    /// Bytes that the requests of one connection may be charged together. The last one
-    /// admitted may exceed it by its own charge.
+    /// Maximum number of bytes that the requests of one connection are charged together. The last
+    /// request admitted may exceed it by its own charge.
     pub connection_in_flight_bytes: usize,
-    /// Bytes that the requests of all connections may be charged together.
+    /// Maximum number of bytes that the requests of all connections are charged together.
     pub in_flight_bytes: usize,
-    /// Bytes of writes of more than 4 KiB that the replica works on at a time. One may exceed
-    /// it.
+    /// Maximum number of bytes, in writes of more than 4 KiB, that the replica works on at a time.
+    /// One write may exceed it.
     pub large_writes_bytes: usize,
-    /// With more bytes of answers unread, a client is abandoned. The last answer to be encoded
-    /// may exceed it by a frame.
+    /// Bytes of unread answers above which a client is abandoned. The last answer to be encoded may
+    /// exceed it by a frame.
     pub connection_unread_bytes: usize,
-    /// With more bytes unread by all, the client that has left most is abandoned.
+    /// Bytes unread by all clients above which the client with the most unread bytes is abandoned.
     pub unread_bytes: usize,
     /// Maximum time for a frame to arrive, from its first byte to its last.
     pub frame: Duration,
@@ -42,11 +43,13 @@ pub struct Limits {
     pub stalled: Duration,
     /// Maximum time for which a connection without requests is kept.
     pub idle: Duration,
-    /// Connections of all clients; `None`: as many as file descriptors are left for.
+    /// Maximum number of connections of all clients. `None`: as many as the remaining file
+    /// descriptors allow.
     pub clients: Option<usize>,
-    /// Connections of clients from one address; `None`: all but an eighth.
+    /// Maximum number of connections of clients from one address. `None`: all but an eighth of the
+    /// connections.
     pub clients_per_address: Option<usize>,
-    /// Connections that one peer may have to this replica.
+    /// Maximum number of connections from one peer to this replica.
     pub connections_per_peer: usize,
 }
 
@@ -70,12 +73,13 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Connections of clients, if file descriptors are left for `max`.
+    /// Returns the maximum number of connections of clients, if the file descriptors allow `max`.
     pub(crate) fn clients(&self, max: usize) -> usize {
         self.clients.map_or(max, |configured| configured.min(max))
     }
 
-    /// Connections of clients from one address, likewise.
+    /// Returns the maximum number of connections of clients from one address, if the file
+    /// descriptors allow `max` in all.
     pub(crate) fn clients_per_address(&self, max: usize) -> usize {
         let all = self.clients(max);
         let most = self.clients_per_address.unwrap_or(all - all.div_ceil(8));
@@ -83,7 +87,7 @@ impl Limits {
     }
 }
 
-/// The table as it is written.
+/// `[limits]` as it is written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitsSection {
@@ -209,7 +213,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Refuses limits of one connection that are above those of all.
+    /// Refuses limits of one connection that are higher than the limits of all connections.
     fn fit_each_other(&self, limits: &Limits, found: &LimitsSection) -> CheckResult<()> {
         for (field, given, one, all_field, all) in [
             (

@@ -1,4 +1,4 @@
-//! `[[lease.range]]`: which keys each of them names.
+//! `[[lease.range]]`: the keys of each range.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use super::check::{CheckResult, Checker};
 use super::lease::RangeSection;
 
 impl Checker<'_> {
-    /// Strategies by key range: what each range says of its keys, and `of_all` for all other
-    /// keys.
+    /// Returns the strategies by key range: `of_range` for the keys of each range, and `of_all` for
+    /// all other keys.
     pub(super) fn by_range(
         &self,
         of_all: StrategySpec,
@@ -41,7 +41,7 @@ impl Checker<'_> {
         Ok(ordered.into_values().collect())
     }
 
-    /// The keys of a range: up to its own end, or up to where the `next` one begins.
+    /// Returns the keys of a range, which ends at its own end or at the begin of the `next` range.
     fn keys(&self, range: &RangeSection, next: Option<&str>) -> CheckResult<KeyRange> {
         let end = range.to.as_deref().or(next);
         let field = || format!("to of lease.range from {:?}", range.from);
@@ -60,7 +60,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Refuses more than a configuration can hold.
+    /// Refuses more ranges than a configuration can hold.
     fn ranges_fit(&self, ranges: &[RangeSection]) -> CheckResult<()> {
         let ends = ranges.iter().flat_map(|range| &range.to);
         let bounds: BTreeSet<&String> =
@@ -71,7 +71,7 @@ impl Checker<'_> {
             let accepted = format!("keys have at most {KEY_BYTES_MAX} bytes");
             return Err(self.refuse("lease.range.from", found, accepted));
         }
-        // One range more for the keys before the first.
+        // The keys before the first range take one range more.
         let most = RANGES_MAX - 1;
         let bytes: usize = lengths().sum();
         if bounds.len() <= most && bytes <= STARTS_BYTES_MAX {

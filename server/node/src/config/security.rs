@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::check::{CheckResult, Checker};
 use super::{ClusterConfig, ConfigError};
 
-/// As it is written.
+/// `[security]` as it is written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SecuritySection {
@@ -19,15 +19,15 @@ pub(super) struct SecuritySection {
     insecure: bool,
 }
 
-/// Means by which replicas prove their identity, to each other and to clients.
+/// Means by which replicas prove their identity to each other and to clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Identity {
-    /// They do not, and nothing is encrypted.
+    /// Replicas prove nothing, and connections are not encrypted.
     #[default]
     None,
-    /// With certificates of the cluster's authority, in this directory.
+    /// Certificates of the cluster's authority, in this directory.
     Certificates(PathBuf),
-    /// With certificates that each makes for itself, from the secret in this file.
+    /// Certificates that each replica makes for itself, from the secret in this file.
     Secret(PathBuf),
 }
 
@@ -36,9 +36,9 @@ pub enum Identity {
 pub struct Security {
     /// Means by which replicas prove their identity.
     pub identity: Identity,
-    /// The file of clients' tokens; without it every client may do everything.
+    /// File of clients' tokens. `None`: every client may do everything.
     pub tokens: Option<PathBuf>,
-    /// Whether it is meant that what is not asked for here is missing.
+    /// Whether a missing identity or a missing token file is intended.
     pub insecure: bool,
 }
 
@@ -62,11 +62,11 @@ impl Checker<'_> {
 }
 
 impl ClusterConfig {
-    /// Refuses to let others than this machine pass for nodes, or read and write everything,
-    /// unless that is meant.
+    /// Refuses a configuration that lets other machines pass for nodes, or read and write
+    /// everything, unless that is intended.
     ///
     /// # Errors
-    /// An address that others may reach.
+    /// Names an address that other machines may reach.
     pub fn check_reach(&self) -> Result<(), ConfigError> {
         if self.security.insecure {
             return Ok(());
@@ -117,7 +117,7 @@ impl ClusterConfig {
         }
     }
 
-    /// The first address that others than this machine may reach, and which it is.
+    /// Returns the first address that other machines may reach: its field and its value.
     fn reachable(&self) -> Option<(String, String)> {
         let addresses = self.nodes.iter().flat_map(|node| {
             let name = &node.name;

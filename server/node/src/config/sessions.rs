@@ -4,7 +4,7 @@ use super::check::{CheckResult, Checker};
 use super::limits::LimitsSection;
 use leasehold_replica::settings::SessionLimits;
 
-/// 2.5 GB of sessions on every replica.
+/// Maximum number of sessions: these take 2.5 GB on every replica.
 const SESSIONS_MAX: u64 = 1 << 24;
 
 impl Checker<'_> {

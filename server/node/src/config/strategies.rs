@@ -1,14 +1,14 @@
-//! Strategies as they are written, which decide what each replica may read locally: `strategy`
-//! in `[lease]` for all keys, and `[[lease.range]]` for those of a range.
+//! Strategies as they are written, which decide the keys that each replica may read locally:
+//! `strategy` in `[lease]` for all keys, and `[[lease.range]]` for the keys of a range.
 
 use leasehold_leases::{RangeMap, ReplicaSet, StrategySpec};
 
 use super::check::{CheckResult, Checker, NodeNames};
 use super::lease::{CostSection, LeaseSection, RangeSection, UnlistedName};
 
-/// A strategy with what belongs to it, of all keys or of a range.
+/// Name and settings of a strategy, for all keys or for a range.
 struct StrategyFields<'a> {
-    /// Where the range begins; `None` in `[lease]` itself.
+    /// First key of the range; `None` in `[lease]` itself.
     from: Option<&'a str>,
     strategy: Option<&'a str>,
     holders: &'a [String],
@@ -44,7 +44,8 @@ impl<'a> StrategyFields<'a> {
         }
     }
 
-    /// The strategy's name; what only one strategy looks at stands for it.
+    /// Returns the strategy's name. If it is omitted, a field that only one strategy uses selects
+    /// that strategy.
     fn name(&self) -> Option<&'a str> {
         let given = [
             (!self.holders.is_empty(), "fixed"),
@@ -57,7 +58,7 @@ impl<'a> StrategyFields<'a> {
 }
 
 impl Checker<'_> {
-    /// The strategy of every key.
+    /// Returns the strategies of all keys.
     pub(super) fn strategies(
         &self,
         lease: &LeaseSection,
@@ -93,7 +94,7 @@ impl Checker<'_> {
             "quorum" => StrategySpec::Quorum {
                 unlisted: fields.unlisted.unwrap_or_default().into(),
             },
-            // Of `[lease]` itself: keys outside of all ranges.
+            // In `[lease]` itself, the strategy applies to keys outside of all ranges.
             "fixed" if fields.from.is_none() => StrategySpec::Fixed { holders: None },
             "fixed" => StrategySpec::Fixed {
                 holders: Some(self.holders(fields, names)?),
@@ -106,7 +107,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Refuses what only another strategy would look at.
+    /// Refuses fields that only another strategy uses.
     fn reject_foreign_fields(&self, fields: &StrategyFields<'_>, name: &str) -> CheckResult<()> {
         let unlisted = fields.unlisted.map(UnlistedName::name);
         let cost = fields.cost.is_some();

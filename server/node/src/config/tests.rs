@@ -1,4 +1,4 @@
-//! A configuration is read as it was meant, or refused in words that help.
+//! Tests that a configuration is read as intended, or refused in words that help.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -231,7 +231,7 @@ fn a_range_that_cannot_be_is_refused_with_what_would_do() {
             assert!(message.contains(part), "{part:?} is not in {message:?}");
         }
     }
-    // Keys between two ranges are a range, too.
+    // The keys between two ranges form a range, too.
     let apart = |n: usize| {
         let range = |i| format!("[[lease.range]]\nfrom='{i:04}'\nto='{i:04}x'\nstrategy='all'\n");
         (0..n).map(range).collect::<String>()
@@ -241,7 +241,7 @@ fn a_range_that_cannot_be_is_refused_with_what_would_do() {
     assert!(message.contains("in 1024 ranges"), "{message}");
 }
 
-/// Text of `count` ranges with first keys of `length` bytes.
+/// Returns the text of `count` ranges with first keys of `length` bytes.
 fn fixed(count: usize, length: usize) -> String {
     let range = |nth: usize| {
         let from = format!("{nth:05}{}", "x".repeat(length - 5));
@@ -255,7 +255,7 @@ fn fixed(count: usize, length: usize) -> String {
 fn ranges_that_one_message_cannot_hold_are_refused() {
     for (most, length) in [(1_023, 8), (1_023, 512), (128, 4_096)] {
         let strategies = parse(&fixed(most, length), NODES).unwrap().strategies;
-        // A configuration may state all of them twice: strategies first, then holders.
+        // A configuration may state all ranges twice: strategies first, then holders.
         let changes = strategies.iter().map(|(range, _)| RangeChange {
             strategy: Some(StrategySpec::Fixed {
                 holders: Some(ReplicaSet::all(64)),

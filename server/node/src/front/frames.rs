@@ -1,5 +1,5 @@
-//! The reading half of a connection, in frames. All that arrived together is
-//! handed on together.
+//! The reading half of a connection, in frames. Frames that arrived together are passed on
+//! together.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use leasehold_wire::{FrameError, split_frame, split_frame_at_most};
 
 use crate::security::halves::{ByteSource, ReadHalf};
 
-/// Reads frames, without copying what is in them.
+/// Reader of frames, which does not copy their contents.
 #[derive(Debug)]
 pub struct Frames<R = ReadHalf> {
     reader: R,
@@ -17,8 +17,8 @@ pub struct Frames<R = ReadHalf> {
 }
 
 impl<R: ByteSource> Frames<R> {
-    /// Asks the socket for about `chunk_bytes` at a time, which is also what an
-    /// idle connection holds.
+    /// Creates a reader that requests about `chunk_bytes` from the socket at a time. An idle
+    /// connection also holds this much memory.
     pub fn new(reader: R, chunk_bytes: usize) -> Self {
         Frames {
             reader,
@@ -27,8 +27,8 @@ impl<R: ByteSource> Frames<R> {
         }
     }
 
-    /// Waits for more bytes, and returns how many came; 0 at the end of the connection. May
-    /// be dropped and called again without losing anything.
+    /// Waits for more bytes, and returns their number; 0 at the end of the connection. The future
+    /// may be dropped, and the method called again, without losing bytes.
     ///
     /// # Errors
     /// If the connection failed.
@@ -36,10 +36,10 @@ impl<R: ByteSource> Frames<R> {
         self.reader.fill(&mut self.buffer, self.chunk_bytes).await
     }
 
-    /// The next frame that has arrived whole.
+    /// Returns the next frame that has arrived whole; `None` if there is none.
     ///
     /// # Errors
-    /// `TooLong` as soon as its length has arrived.
+    /// `TooLong`, as soon as the length of the frame has arrived.
     #[allow(clippy::should_implement_trait, reason = "an error is not an item")]
     pub fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         let frame = split_frame(&mut self.buffer)?;
@@ -49,14 +49,15 @@ impl<R: ByteSource> Frames<R> {
         Ok(frame)
     }
 
-    /// Leaves its memory to a large frame: the small ones behind it would keep all of it.
+    /// Leaves the current buffer to a large frame. Otherwise the small frames after it would keep
+    /// the whole buffer.
     fn detach_buffer(&mut self) {
         let mut rest = BytesMut::new();
         rest.extend_from_slice(&self.buffer);
         self.buffer = rest;
     }
 
-    /// Bytes of a frame that is not whole yet, after [`Frames::next`] has found none.
+    /// Returns the bytes of an incomplete frame, after [`Frames::next`] has returned `None`.
     pub(crate) fn partial_bytes(&self) -> usize {
         self.buffer.len()
     }
@@ -76,8 +77,9 @@ impl<R: ByteSource> Frames<R> {
         }
     }
 
-    /// As [`Frames::wait`], but refuses a frame of more than `bytes` as soon as its length has
-    /// arrived: for connections that have not identified themselves yet.
+    /// Waits for one frame like [`Frames::wait`], but refuses a frame of more than `bytes` bytes as
+    /// soon as its length has arrived. This is for connections that have not identified themselves
+    /// yet.
     ///
     /// # Errors
     /// `TooLong`, `Io`.
@@ -92,7 +94,7 @@ impl<R: ByteSource> Frames<R> {
         }
     }
 
-    /// Reads to the end of the connection and forgets it.
+    /// Reads and discards all bytes up to the end of the connection.
     pub(crate) async fn discard(&mut self) {
         self.buffer = BytesMut::new();
         while let Ok(1..) = self.fill().await {

@@ -1,16 +1,16 @@
 //! Inputs that have arrived and were not yet given to the replica.
 //!
-//! An event-loop iteration takes only a bounded part of them: heartbeats and renewals of leases
-//! leave between iterations. Inputs that are left keep their order. The node's own inputs come
-//! first, and peers' messages before commands of clients. Both get a share of each iteration, so
-//! neither can keep the other out. Large writes of clients wait for their turns
+//! An event-loop iteration takes only a bounded part of the inputs, because heartbeats and renewals
+//! of leases leave between iterations. Inputs that remain keep their order. The node's own inputs
+//! come first, then peers' messages, then commands of clients. Peers and clients each get a share
+//! of an iteration, so neither can keep the other out. Large writes of clients wait for their turns
 //! ([`large_writes`]).
 //!
 //! Connections read for as many units of [`leasehold_replica::cost`] as an iteration takes, and
-//! then let the driver have one ([`Inbox::acquire_read_units`]): a hundred connections that all have megabytes
-//! to read take longer than others wait for a heartbeat. Those that wait have their turns in the
-//! order in which they came, so one with little to read waits for one read of each other
-//! connection.
+//! then let the driver run an iteration ([`Inbox::acquire_read_units`]). Without this rule, the
+//! reads of a hundred connections with megabytes each would delay a heartbeat too long. Connections
+//! that wait have their turns in the order in which they came, so a connection with little to read
+//! waits for one read of each other connection.
 //!
 //! [`large_writes`]: crate::front::admission::large_writes
 
@@ -27,18 +27,21 @@ use leasehold_replica::cost::{self, Cost, Request, Sizes};
 use leasehold_replica::input::Input;
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Inputs of peers that a round takes at most, and of clients: a few ms of work.
+/// Maximum number of inputs of peers that a round takes, and of inputs of clients: a few ms of
+/// work.
 const INPUTS_PER_ITERATION: usize = 4096;
-/// Work that a round takes at most of peers, and of clients, in units of [`leasehold_replica::cost`]: some 3 ms.
-/// The last input taken may exceed it.
+/// Maximum work of peers that a round takes, and of clients, in units of
+/// [`leasehold_replica::cost`]: about 3 ms. The last input taken may exceed it.
 pub(crate) const UNITS_PER_ITERATION: usize = 512 << 10;
-/// Work for operators' requests that a round takes at most of each kind, in units of [`leasehold_replica::cost`], in
-/// turn by connection: 16 questions about the status without more. The last one taken may exceed it.
+/// Maximum work for operators' requests of each kind that a round takes, in units of
+/// [`leasehold_replica::cost`]: 16 requests for the bare status. Connections have turns. The last
+/// request taken may exceed the maximum.
 const OPERATORS_UNITS_PER_ITERATION: usize = 16 * 1600;
-/// With more work waiting here, in units of [`leasehold_replica::cost`] and so in bytes, peers are not read from.
+/// Work of peers' messages in the inbox, in units of [`leasehold_replica::cost`] and so in bytes,
+/// above which peers are not read from.
 const PEER_UNITS_MAX: usize = 32 << 20;
 
-/// Inputs of one source, with the units of each.
+/// Inputs of one source, each with its cost in units.
 #[derive(Debug, Default)]
 struct InputQueue {
     inputs: VecDeque<(Input, usize)>,
@@ -51,7 +54,7 @@ impl InputQueue {
         self.units += units;
     }
 
-    /// Moves as many as a round takes.
+    /// Moves the inputs of one round.
     fn take(&mut self, into: &mut Vec<Input>) {
         let mut taken = 0;
         let mut left = INPUTS_PER_ITERATION;
@@ -67,7 +70,7 @@ impl InputQueue {
     }
 }
 
-/// Filled by connections, emptied by the driver, on one thread.
+/// Inputs of all sources. Connections fill the inbox and the driver empties it, on one thread.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     own: RefCell<Vec<Input>>,
@@ -78,12 +81,12 @@ pub(crate) struct Inbox {
     leases: RefCell<RoundRobinQueue<(ClientHandle, LeaseRequest)>>,
     large_writes: RefCell<LargeWrites>,
     /// Units that connections of clients may still read before the next round. A connection that
-    /// waits for some has its turn before all that come later.
+    /// waits for units has its turn before all that come later.
     read_permits: Semaphore,
-    /// Connections that wait for a round to begin.
+    /// Number of connections that wait for a round to begin.
     waiting_readers: Cell<usize>,
     arrived: Notify,
-    /// There is capacity for messages of peers again.
+    /// Notified when there is capacity for messages of peers again.
     peer_capacity: Notify,
 }
 
@@ -106,7 +109,8 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// With so many bytes of large writes at the replica at a time.
+    /// Creates an inbox that lets the replica have `large_write_bytes` bytes of large writes at a
+    /// time.
     pub(crate) fn new(large_write_bytes: usize) -> Inbox {
         Inbox {
             large_writes: RefCell::new(LargeWrites::new(large_write_bytes)),
@@ -130,21 +134,21 @@ impl Inbox {
         self.clients.borrow_mut().push(input, units);
     }
 
-    /// Adds a client's write that is large, with its cost in units. Call [`Inbox::wake`] afterwards,
-    /// and [`Inbox::answered`] when the replica has answered it.
+    /// Adds a large write of a client, with its cost in units. Call [`Inbox::wake`] afterwards, and
+    /// [`Inbox::answered`] when the replica has answered the write.
     pub(crate) fn push_large_write(&self, connection: u64, input: Input, units: usize) {
         self.large_writes
             .borrow_mut()
             .push(connection, input, units);
     }
 
-    /// A connection has gone: its large writes that the replica never had are given up. Returns
-    /// which requests they were.
+    /// Drops the large writes of a closed connection that were not yet given to the replica.
+    /// Returns the numbers of their requests.
     pub(crate) fn forget_large_writes(&self, connection: u64) -> Vec<u64> {
         self.large_writes.borrow_mut().forget(connection)
     }
 
-    /// The replica has answered large writes of so many units.
+    /// Notes that the replica has answered large writes of this many units.
     pub(crate) fn answered(&self, units: usize) {
         if units > 0 {
             self.large_writes.borrow_mut().answered(units);
@@ -152,30 +156,30 @@ impl Inbox {
         }
     }
 
-    /// Units of large writes that the replica has not answered, and how many writes had to
-    /// wait so far.
+    /// Returns the units of large writes that the replica has not answered, and the number of
+    /// writes that had to wait so far.
     pub(crate) fn large_writes(&self) -> (usize, u64) {
         let large_writes = self.large_writes.borrow();
         (large_writes.in_flight_bytes(), large_writes.delayed())
     }
 
-    /// Counts what a connection of a client has read, in units. Once all together have read as much
-    /// as a round takes, it waits for the driver to have one.
+    /// Counts units that a connection of a client has read. Once all connections together have read
+    /// as much as a round takes, waits until the driver has run a round.
     pub(crate) async fn acquire_read_units(&self, units: usize) {
         let units = units.min(UNITS_PER_ITERATION) as u32;
-        // None is left over while somebody waits.
+        // No units are left over while a connection waits.
         if let Ok(permit) = self.read_permits.try_acquire_many(units) {
             return permit.forget();
         }
         let _waiting = WaitingReader::begin(&self.waiting_readers);
         self.wake();
-        // It is never closed.
+        // The semaphore is never closed.
         if let Ok(permit) = self.read_permits.acquire_many(units).await {
             permit.forget();
         }
     }
 
-    /// Adds a question about the replica's status. Call [`Inbox::wake`] afterwards.
+    /// Adds a request for the replica's status. Call [`Inbox::wake`] afterwards.
     pub(crate) fn push_status(&self, from: ClientHandle, request: StatusRequest) {
         push(&self.statuses, from, request);
     }
@@ -195,19 +199,21 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    /// Whether a connection waits for a round, but for those that may go on since the last.
+    /// Whether a connection waits for a round, apart from those that may continue since the last
+    /// round.
     pub(crate) fn is_read_budget_spent(&self) -> bool {
         self.waiting_readers.get() > 0 && self.read_permits.available_permits() == 0
     }
 
-    /// Waits to be woken, or for a large write to be due, unless something is here already.
+    /// Waits to be woken, or for a large write to be due. Returns immediately if an input is here
+    /// already.
     pub(crate) async fn arrival(&self) {
         while !self.has_own() && !self.has_others() && !self.is_read_budget_spent() {
             let due = self.large_writes.borrow().due();
             let arrived = self.arrived.notified();
             match due {
                 Some(due) => {
-                    // Either way something may be here now.
+                    // In both cases an input may be here now.
                     let _ = timeout_at(due, arrived).await;
                 }
                 None => arrived.await,
@@ -215,7 +221,7 @@ impl Inbox {
         }
     }
 
-    /// Waits until the messages of peers that are here are not too many.
+    /// Waits until the waiting messages of peers are below their limit.
     pub(crate) async fn wait_for_peer_capacity(&self) {
         while self.peers.borrow().units > PEER_UNITS_MAX {
             self.peer_capacity.notified().await;
@@ -226,7 +232,7 @@ impl Inbox {
         !self.own.borrow().is_empty()
     }
 
-    /// Whether somebody else than the node itself has something to say.
+    /// Whether a peer, a client or an operator has inputs here.
     pub(crate) fn has_others(&self) -> bool {
         let inputs = |queue: &RefCell<InputQueue>| !queue.borrow().inputs.is_empty();
         inputs(&self.peers)
@@ -259,15 +265,15 @@ impl Inbox {
             .add_permits(UNITS_PER_ITERATION.saturating_sub(left));
     }
 
-    /// Takes requests to transfer leadership, as many as a round may.
+    /// Takes the requests to transfer leadership for one round.
     pub(crate) fn take_transfers(&self) -> Vec<(ClientHandle, MoveRequest)> {
         take_some(&self.transfers, Sizes::default, |_, _| {
             cost::of(Request::Move)
         })
     }
 
-    /// Takes requests to change leases, as many as a round may of a replica of these sizes. `changes`
-    /// tells whether something of a request is not in force yet.
+    /// Takes the requests to change leases for one round, at the cost that they have where the
+    /// replica has these sizes. `changes` tells whether some part of a request is not in force yet.
     pub(crate) fn take_leases(
         &self,
         sizes: impl FnOnce() -> Sizes,
@@ -282,7 +288,8 @@ impl Inbox {
         })
     }
 
-    /// Takes questions about the status, as many as a round may of a replica of these sizes.
+    /// Takes the requests for the status for one round, at the cost that they have where the
+    /// replica has these sizes.
     pub(crate) fn take_statuses(
         &self,
         sizes: impl FnOnce() -> Sizes,
@@ -293,7 +300,8 @@ impl Inbox {
     }
 }
 
-/// Counts a connection that waits, for as long as it does: it may end meanwhile.
+/// Counts a waiting connection until it is dropped. The connection's task may be dropped while it
+/// waits.
 struct WaitingReader<'a>(&'a Cell<usize>);
 
 impl WaitingReader<'_> {
@@ -314,7 +322,8 @@ fn push<T>(waiting: &RefCell<RoundRobinQueue<(ClientHandle, T)>>, from: ClientHa
     waiting.push(from.connection, (from, request));
 }
 
-/// Returns how many changes of leases a round may answer where the replica has these sizes.
+/// Returns the maximum number of changes of leases that a round answers where the replica has these
+/// sizes.
 pub(crate) fn lease_answers_per_iteration(sizes: Sizes) -> usize {
     let request = &LeaseRequest::default();
     let changes = false;
@@ -326,7 +335,7 @@ pub(crate) fn lease_answers_per_iteration(sizes: Sizes) -> usize {
     OPERATORS_UNITS_PER_ITERATION.div_ceil(cost::of(answer).units())
 }
 
-/// Takes as many as a round may, by what each costs where the replica has these sizes.
+/// Takes the requests for one round, by the cost of each where the replica has these sizes.
 fn take_some<T>(
     waiting: &RefCell<RoundRobinQueue<(ClientHandle, T)>>,
     sizes: impl FnOnce() -> Sizes,
@@ -355,7 +364,7 @@ mod tests {
     use super::*;
     use leasehold_replica::message::{Envelope, Message};
 
-    /// Questions about the status, without more, that a round answers.
+    /// Number of requests for the bare status that a round answers.
     const STATUSES: usize = 16;
 
     fn command(request: u64) -> Input {
@@ -378,7 +387,7 @@ mod tests {
         })
     }
 
-    /// Inputs that an iteration takes: whether each is a peer's, and its number.
+    /// Takes the inputs of an iteration: for each, whether it is a peer's, and its number.
     fn round(inbox: &Inbox) -> Vec<(bool, u64)> {
         let mut inputs = Vec::new();
         inbox.take(&mut inputs);
@@ -429,7 +438,7 @@ mod tests {
         assert_eq!(round(&inbox).len(), 1, "the largest has a round of its own");
     }
 
-    /// However much others ask before.
+    /// The order does not depend on the number of earlier requests of another connection.
     #[test]
     fn questions_are_answered_by_turns_of_connections() {
         let inbox = Inbox::default();
@@ -454,7 +463,7 @@ mod tests {
         assert!(!inbox.has_others());
     }
 
-    /// Without this rule, one round could make sixteen answers of a mebibyte each.
+    /// Without this rule, one round could encode sixteen answers of 1 MiB each.
     #[test]
     fn a_round_answers_few_questions_that_cost_much() {
         let inbox = Inbox::default();
@@ -522,7 +531,7 @@ mod tests {
         }
     }
 
-    /// However many others always have something to read.
+    /// The turn does not depend on how many other connections always have bytes to read.
     #[tokio::test]
     async fn whoever_reads_little_has_its_turn_before_others_have_two() {
         tokio::task::unconstrained(read_much_and_little()).await;
@@ -541,7 +550,7 @@ mod tests {
             loop {
                 inbox.acquire_read_units(100).await;
                 turns_of_small.set(turns_of_small.get() + 1);
-                // Its next request comes later.
+                // The next request of this connection comes later.
                 tokio::task::yield_now().await;
             }
         };
@@ -571,7 +580,7 @@ mod tests {
         assert_eq!(inbox.waiting_readers.get(), 0);
         round(&inbox);
         inbox.acquire_read_units(UNITS_PER_ITERATION).await;
-        // One that is longer than a round has all of one.
+        // A read that is longer than a round takes all units of one round.
         let mut long = Box::pin(inbox.acquire_read_units(usize::MAX));
         assert!(!is_ready(long.as_mut()).await);
         round(&inbox);
@@ -597,7 +606,7 @@ mod tests {
         assert_eq!(numbers(round(&inbox)), [3]);
     }
 
-    /// Although nothing arrives meanwhile.
+    /// The driver wakes although no input arrives meanwhile.
     #[tokio::test(start_paused = true)]
     async fn the_driver_wakes_when_a_large_write_is_due() {
         let inbox = Inbox::new(2 << 20);
@@ -609,7 +618,7 @@ mod tests {
         inbox.arrival().await;
         assert!(!began.elapsed().is_zero());
         assert_eq!(round(&inbox), [(false, 2)]);
-        // The third takes an answer.
+        // The third write waits for an answer.
         let mut arrival = Box::pin(inbox.arrival());
         tokio::time::advance(std::time::Duration::from_secs(1)).await;
         assert!(!is_ready(arrival.as_mut()).await);

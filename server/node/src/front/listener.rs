@@ -1,8 +1,8 @@
 //! The clients' port.
 //!
-//! Whatever a client sends, it can harm only its own connection: frames are
-//! bounded before memory is taken for them, commands are validated before the
-//! replica sees them, requests in flight and unread answers are bounded ([`connection`]).
+//! A client can harm only its own connection. Frames are bounded before memory is taken for them.
+//! Commands are validated before the replica sees them. Requests in flight and unread answers are
+//! bounded ([`connection`]).
 //!
 //! [`connection`]: crate::front::connection
 
@@ -42,27 +42,27 @@ use leasehold_replica::action::ClientHandle;
 use leasehold_replica::cost;
 use leasehold_replica::input::Input;
 
-/// Bytes asked of a client's socket at a time.
+/// Bytes requested from a client's socket at a time.
 pub(crate) const READ_BYTES: usize = 16 << 10;
-/// Maximum time for a new connection to say hello, its handshake included.
+/// Maximum time for a new connection to send its hello, including the handshake.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of a hello, in bytes: any machine may send one.
 const HELLO_BYTES_MAX: usize = 4 << 10;
-/// Silence after which a client's machine is asked whether it is there.
+/// Silence after which the kernel probes a client's machine.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// Cost of closing a connection, in units of [`leasehold_replica::cost`].
 const END_WORK: usize = 16 << 10;
 /// Time that a refused client has to read the reason.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Names of the cluster and its replicas, as clients are told them.
+/// Names of the cluster and its replicas, as clients receive them.
 #[derive(Debug)]
 pub(crate) struct ClusterNames {
-    /// The cluster.
+    /// Name of the cluster.
     pub(crate) cluster: String,
-    /// This replica.
+    /// Name of this replica.
     pub(crate) replica: String,
-    /// All replicas, in the order of their numbers.
+    /// Names of all replicas, in the order of their numbers.
     pub(crate) replicas: Vec<String>,
 }
 
@@ -78,15 +78,15 @@ pub(crate) struct Clients {
     last_id: Cell<u64>,
     log_time_ms: Cell<u64>,
     large_answers: RefCell<LargeAnswers>,
-    /// With answers not yet written.
+    /// Connections with answers that are not written yet.
     dirty: RefCell<Vec<Rc<Connection>>>,
     pub(crate) budget: Rc<Budget>,
     pub(crate) slots: ConnectionSlots,
     pub(crate) addresses: AddressLimiter,
     handshakes: Rc<Handshakes>,
-    /// For clients that are being told why they are refused.
+    /// Slots for clients that are receiving the reason of their refusal.
     rejection_slots: ConnectionSlots,
-    /// Rights by token; without it every client may do everything.
+    /// Rights by token. `None`: every client may do everything.
     pub(crate) access: Option<Rc<Access>>,
 }
 
@@ -117,28 +117,28 @@ impl Clients {
         }
     }
 
-    /// With certificates to show.
+    /// Makes the port use these handshakes and their certificates.
     pub(crate) fn with_handshakes(mut self, handshakes: Rc<Handshakes>) -> Clients {
         self.handshakes = handshakes;
         self
     }
 
-    /// Sets the log time that new connections are told, for the sessions they open.
+    /// Sets the log time in ms that new connections receive, for the sessions that they open.
     pub(crate) fn set_log_time(&self, log_time_ms: u64) {
         self.log_time_ms.set(log_time_ms);
     }
 
-    /// Connections there are.
+    /// Returns the number of connections.
     pub(crate) fn len(&self) -> usize {
         self.connections.borrow().len()
     }
 
-    /// As [`Inbox::large_writes`].
+    /// Returns the result of [`Inbox::large_writes`].
     pub(crate) fn large_writes(&self) -> (usize, u64) {
         self.inbox.large_writes()
     }
 
-    /// Takes connections for as long as it is polled.
+    /// Accepts connections for as long as the future is polled.
     pub(crate) async fn accept(self: Rc<Self>, listener: TcpListener) {
         loop {
             match listener.accept().await {
@@ -157,8 +157,8 @@ impl Clients {
         }
     }
 
-    /// Appends the answer of a request, with the hint about a key if the client asked for
-    /// one; [`Clients::flush`] sends it. A client that is gone gets none.
+    /// Appends the answer of a request, with the hint about a key if the client requested one.
+    /// [`Clients::flush`] sends it. The answer is dropped if the client has disconnected.
     pub(crate) fn reply(
         &self,
         to: ClientHandle,
@@ -175,7 +175,7 @@ impl Clients {
         self.respond(to, refusal, |_| Hint::default());
     }
 
-    /// Appends the answer to a question about the status.
+    /// Appends the answer to a request for the status.
     pub(crate) fn reply_status(&self, to: ClientHandle, status: StatusReply) {
         let status = Response::status(to.request, status);
         self.respond(to, status, |_| Hint::default());
@@ -196,11 +196,11 @@ impl Clients {
         }
     }
 
-    /// A round begins: answers that had to wait are appended, as far as it may have them.
+    /// Begins a round: appends answers that had to wait, up to the bytes that a round encodes.
     pub(crate) fn begin_iteration(&self) {
         self.large_answers.borrow_mut().begin_iteration();
         loop {
-            // Nothing else is borrowed while it is appended.
+            // Nothing else is borrowed while the answer is appended.
             let next = self.large_answers.borrow_mut().pop();
             let Some((connection, response)) = next else {
                 return;
@@ -237,7 +237,7 @@ impl Clients {
         }
     }
 
-    /// The replica has worked for a client that is gone.
+    /// Releases the charge of a request of a disconnected client, once the replica is done with it.
     fn release_disconnected(&self, to: ClientHandle) {
         let mut disconnected = self.disconnected.borrow_mut();
         let Some(account) = disconnected.get(&to.connection) else {
@@ -249,16 +249,16 @@ impl Clients {
         }
     }
 
-    /// Forgets a connection, but not what the replica still does for it. The replica is told
-    /// after the last command of it.
+    /// Forgets a connection, but not the requests that the replica still works on. The replica
+    /// learns of the end after the connection's last command.
     fn remove(&self, connection: &Connection) {
         self.connections.borrow_mut().remove(&connection.id);
         let account = connection.account();
-        // What nobody reads is not encoded.
+        // Answers that no client will read are not encoded.
         for response in self.large_answers.borrow_mut().forget(connection.id) {
             self.inbox.answered(account.release(response.id));
         }
-        // Nor is written what the replica does not have yet.
+        // Large writes that the replica does not have yet are not written.
         for request in self.inbox.forget_large_writes(connection.id) {
             account.release(request);
         }
@@ -282,7 +282,8 @@ impl Clients {
         }
     }
 
-    /// Refuses a connection. The client is told why, unless many others are being told.
+    /// Refuses a connection. The client receives the reason, unless too many other clients are
+    /// receiving theirs.
     fn reject(self: &Rc<Self>, stream: TcpStream, address: SocketAddr, why: String) {
         let Some(slot) = self.rejection_slots.take() else {
             return;
@@ -308,7 +309,7 @@ impl Clients {
         established: EstablishedStream,
         address: SocketAddr,
     ) -> (Rc<Connection>, Frames) {
-        // A connection that cannot be set up is as good as broken.
+        // A connection that refuses an option is as good as broken.
         let _ = established.stream.set_nodelay(true);
         let _ = sockets::enable_keepalive(&established.stream, KEEPALIVE_IDLE);
         let (reader, writer) = halves::split(established);
@@ -342,7 +343,7 @@ impl Clients {
         // The driver still handles the requests that came before the end.
         self.inbox.wake();
         self.remove(&connection);
-        // Thousands may end at once.
+        // Thousands of connections may end at the same time.
         self.inbox.acquire_read_units(END_WORK).await;
         if let Err(refusal) = ended {
             if let Some(untold) = self.budget.close_log.due(std::time::Instant::now()) {
@@ -352,8 +353,8 @@ impl Clients {
         }
     }
 
-    /// Serves a connection until it closes or violates the protocol. A client that only
-    /// ends its requests is sent the answers that are due.
+    /// Serves a connection until it closes or violates the protocol. A client that only ends its
+    /// stream of requests is sent the answers that are due.
     async fn run_connection(
         &self,
         connection: &Connection,
@@ -371,7 +372,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Takes requests until the client ends them (true) or the connection breaks (false).
+    /// Takes requests until the client ends its stream (true) or the connection breaks (false).
     async fn take_requests(
         &self,
         connection: &Connection,
@@ -379,10 +380,11 @@ impl Clients {
     ) -> Result<bool, Error> {
         let drained = connection.outbox.drain();
         tokio::pin!(drained);
-        // Units of requests that were taken, beyond the bytes that were read of them.
+        // Units of the requests taken, beyond the bytes that were read for them.
         let mut beyond = 0;
         loop {
-            // Whole frames may be left: they wait for room, and not for more bytes.
+            // Whole frames may remain in the buffer: they wait for capacity, and not for more
+            // bytes.
             let mut waits_for_capacity = true;
             while !connection.is_congested() {
                 let next = frames.next().map_err(|error| bad(error.to_string()))?;
@@ -397,14 +399,15 @@ impl Clients {
                         .await;
                 }
                 if frame.len() > READ_BYTES {
-                    // Many connections may hold back the last bytes of a long frame each: to
-                    // decode them takes longer than to read them.
+                    // Each of many connections may hold back the last bytes of a long frame.
+                    // Decoding these frames takes longer than reading their last bytes.
                     self.inbox.acquire_read_units(frame.len()).await;
                 }
                 let bytes = frame.len();
                 let outcome = self.request(connection, frame)?;
                 beyond += outcome.units.saturating_sub(bytes);
-                // Answers are longer than what may be refused, and thousands may follow.
+                // An answer is longer than a request that may be refused, and thousands of refusals
+                // may follow.
                 if outcome.is_refused && connection.outbox.pending_bytes() >= READ_BYTES {
                     connection.outbox.flush();
                 }
@@ -416,7 +419,8 @@ impl Clients {
                 self.inbox
                     .acquire_read_units(std::mem::take(&mut beyond))
                     .await;
-                // Answers may have left meanwhile: more can be taken, although no more bytes come.
+                // Answers may have left meanwhile, so more requests can be taken even if no more
+                // bytes come.
                 continue;
             }
             tokio::select! {
@@ -431,11 +435,11 @@ impl Clients {
         }
     }
 
-    /// Waits until more can be taken: of what has been read, if there was no room for it, or
-    /// of what is read now. False when the client sends no more.
+    /// Waits until more requests can be taken: from bytes read earlier, if there was no capacity
+    /// for them, or from bytes read now. Returns false when the client sends no more.
     ///
-    /// A connection that had no room may have it again by now, for answers have left since. Its next
-    /// request may be here whole, and no more bytes may ever come.
+    /// A connection without capacity may have it again by now, because answers have left since. Its
+    /// next request may be here whole, and no more bytes may ever come.
     async fn next_bytes(
         &self,
         connection: &Connection,
@@ -448,8 +452,8 @@ impl Clients {
         Ok(frames.fill().await? > 0)
     }
 
-    /// Checks a hello. The error reply quotes nothing but the client's own words: any machine
-    /// may be the client.
+    /// Checks a hello. The error reply quotes only the client's own words, because the client may
+    /// be any machine.
     fn check(&self, connection: &Connection, hello: &Hello) -> Result<(), Error> {
         if hello.magic != MAGIC {
             return Err(bad(format!(
@@ -480,7 +484,7 @@ impl Clients {
             log_time_ms: self.log_time_ms.get(),
             replicas: self.names.replicas.clone(),
         };
-        // Names are short, so it fits.
+        // Names are short, so the frame fits.
         let _ = encode_frame(&welcome, &mut connection.outbox.buffer());
         connection.outbox.flush();
     }
@@ -517,7 +521,8 @@ impl Clients {
             Some(Body::Command(command)) => {
                 let is_get = matches!(command.as_read(), Some(ReadOp::Get(_)));
                 let command = if !is_get && bytes <= READ_BYTES {
-                    // The log keeps it for others.
+                    // The log keeps the command for other replicas, but it need not keep the whole
+                    // buffer.
                     command.in_own_memory()
                 } else {
                     command
@@ -548,13 +553,14 @@ impl Clients {
 /// A request that was taken from a connection.
 #[derive(Clone, Copy, Debug)]
 struct RequestOutcome {
-    /// Units of [`leasehold_replica::cost`].
+    /// Cost in units of [`leasehold_replica::cost`].
     units: usize,
-    /// It was answered with a refusal, and the replica never has it.
+    /// Whether the request was answered with a refusal. The replica never receives a refused
+    /// request.
     is_refused: bool,
 }
 
-/// A new connection's first message; nothing if it closes before.
+/// Reads the first message of a new connection; `None` if the connection closes before.
 async fn read_hello(frames: &mut Frames, until: Instant) -> Result<Option<Hello>, Error> {
     match timeout_at(until, frames.wait_at_most(HELLO_BYTES_MAX)).await {
         Err(_) => Err(bad("no hello came")),
@@ -567,13 +573,14 @@ async fn read_hello(frames: &mut Frames, until: Instant) -> Result<Option<Hello>
     }
 }
 
-/// Tells a client why its connection is closed, and gives it a moment to read it.
+/// Sends a client the reason for which its connection is closed, and gives it a moment to read the
+/// reason.
 async fn send_rejection(connection: &Connection, frames: &mut Frames, refusal: Error) {
     connection.append(&Response::refusal(0, refusal));
     let delivered = async {
         connection.outbox.wait_until_empty().await;
         connection.outbox.shutdown_write();
-        // Closing with bytes unread would take the answer back.
+        // If the connection were closed with bytes unread, the answer would be lost.
         frames.discard().await;
     };
     let _ = tokio::time::timeout(LINGER, delivered).await;

@@ -1,8 +1,8 @@
 //! Clients' side of the node: their port, connections, tokens, limits and answers.
 //!
-//! A connection's task decodes what arrives ([`frames`]), checks the token's rights ([`access`]) and
-//! leaves requests in the [`inbox`], as far as [`admission`] lets it. The driver steps the replica
-//! through them and writes the answers itself ([`outbox`]).
+//! A connection's task decodes the bytes that arrive ([`frames`]), checks the rights of its token
+//! ([`access`]), and puts requests into the [`inbox`] as far as [`admission`] lets it. The driver
+//! steps the replica through the requests and writes the answers itself ([`outbox`]).
 
 pub mod access;
 pub(crate) mod admission;

@@ -1,6 +1,5 @@
-//! The writing half of a connection: a buffer that the driver fills and writes
-//! without waiting, and that the connection's own task drains when the socket
-//! takes no more.
+//! The writing half of a connection: a buffer that the driver fills, and writes without waiting.
+//! When the socket takes no more, the connection's own task drains the buffer.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::io;
@@ -11,10 +10,10 @@ use tokio::sync::Notify;
 
 use crate::security::halves::WriteHalf;
 
-/// A buffer that a burst made larger than this is freed.
+/// Size in bytes above which a buffer that has grown in a burst is freed.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// Bytes that wait in several outboxes together.
+/// Bytes that wait to be sent, in several outboxes together.
 #[derive(Debug, Default)]
 pub(crate) struct UnreadBytes {
     now: Cell<usize>,
@@ -22,12 +21,12 @@ pub(crate) struct UnreadBytes {
 }
 
 impl UnreadBytes {
-    /// Bytes that wait now.
+    /// Returns the number of bytes that wait now.
     pub(crate) fn now(&self) -> usize {
         self.now.get()
     }
 
-    /// The most bytes that ever waited.
+    /// Returns the largest number of bytes that ever waited.
     pub(crate) fn most(&self) -> usize {
         self.most.get()
     }
@@ -40,15 +39,15 @@ pub(crate) struct Outbox {
     unread: Rc<UnreadBytes>,
     /// Bytes of this outbox that are counted in `unread`.
     counted: Cell<usize>,
-    /// The socket was full when last tried.
+    /// Whether the socket was full at the last attempt.
     blocked: Cell<bool>,
     broken: Cell<bool>,
-    /// Its task is to end, whether or not something waits.
+    /// Whether the connection's task is to end, even if bytes wait.
     interrupted: Cell<bool>,
-    /// Bytes that the socket has taken.
+    /// Bytes that the socket has taken since the connection began.
     taken: Cell<u64>,
     changed: Notify,
-    /// The socket has taken something.
+    /// Notified when the socket has taken bytes.
     progress: Notify,
 }
 
@@ -69,18 +68,18 @@ impl Outbox {
         }
     }
 
-    /// The buffer, for appending frames. It must not be held across an await.
+    /// Returns the buffer, for appending frames. It must not be held across an await.
     pub(crate) fn buffer(&self) -> RefMut<'_, BytesMut> {
         self.buffer.borrow_mut()
     }
 
-    /// Bytes not yet taken by the socket.
+    /// Returns the number of bytes not yet taken by the socket.
     pub(crate) fn pending_bytes(&self) -> usize {
         self.buffer.borrow().len() + self.sealed_bytes()
     }
 
-    /// Bytes that left the buffer and wait for the socket. Of a broken connection they are
-    /// freed with it, which is soon.
+    /// Returns the number of sealed bytes that have left the buffer and wait for the socket. For a
+    /// broken connection it is 0: they are freed with the connection, which is soon.
     fn sealed_bytes(&self) -> usize {
         if self.broken.get() {
             0
@@ -89,12 +88,12 @@ impl Outbox {
         }
     }
 
-    /// Bytes that the socket has taken since the connection began.
+    /// Returns the number of bytes that the socket has taken since the connection began.
     pub(crate) fn taken_bytes(&self) -> u64 {
         self.taken.get()
     }
 
-    /// Counts what was appended, or written.
+    /// Updates the shared count after bytes were appended or written.
     pub(crate) fn update_unread(&self) {
         let pending = self.pending_bytes();
         let others = self.unread.now.get() - self.counted.replace(pending);
@@ -104,12 +103,12 @@ impl Outbox {
             .set(self.unread.most.get().max(others + pending));
     }
 
-    /// Whether nothing can be sent any more.
+    /// Whether no more bytes can be sent.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.get()
     }
 
-    /// Gives the connection up: its task ends, and what was not written is freed.
+    /// Abandons the connection: its task ends, and unwritten bytes are freed.
     pub(crate) fn abandon(&self) {
         self.broken.set(true);
         *self.buffer.borrow_mut() = BytesMut::new();
@@ -118,13 +117,13 @@ impl Outbox {
         self.changed.notify_one();
     }
 
-    /// Ends [`Outbox::drain`]; what waits may still be written.
+    /// Ends [`Outbox::drain`]. Waiting bytes may still be written.
     pub(crate) fn interrupt(&self) {
         self.interrupted.set(true);
         self.changed.notify_one();
     }
 
-    /// Writes what the socket takes now.
+    /// Writes as many bytes as the socket takes now.
     pub(crate) fn flush(&self) {
         if self.blocked.get() || self.broken.get() {
             return;
@@ -141,7 +140,7 @@ impl Outbox {
         self.progress.notify_waiters();
     }
 
-    /// Waits until at most so many bytes wait for the socket.
+    /// Waits until at most `bytes` bytes wait for the socket.
     pub(crate) async fn wait_until_at_most(&self, bytes: usize) {
         while self.pending_bytes() > bytes {
             self.progress.notified().await;
@@ -153,7 +152,7 @@ impl Outbox {
         let before = buffer.len() + self.writer.unsent();
         let written = self.writer.write(&mut buffer);
         let after = buffer.len() + self.writer.unsent();
-        // Sealing adds some bytes, which are not what the client has taken.
+        // Sealing adds some bytes, which do not count as taken by the client.
         let taken = before.saturating_sub(after) as u64;
         self.taken.set(self.taken.get() + taken);
         match written {
@@ -166,9 +165,9 @@ impl Outbox {
         }
     }
 
-    /// Writes whatever a flush had to leave, for as long as the connection
-    /// lives. Returns when it is broken, abandoned or interrupted. That it is broken is noticed
-    /// also while nothing is read from it and nothing is to be written.
+    /// Writes the bytes that a flush had to leave, for as long as the connection lives. Returns
+    /// when the connection is broken, abandoned or interrupted. A broken connection is noticed even
+    /// if nothing is read from it and nothing is to be written.
     pub(crate) async fn drain(&self) {
         let reset = self.writer.reset();
         tokio::pin!(reset);
@@ -187,7 +186,7 @@ impl Outbox {
         }
     }
 
-    /// Drains until nothing is left to write, or the connection is broken.
+    /// Drains until all bytes are written, or the connection is broken.
     pub(crate) async fn wait_until_empty(&self) {
         self.flush();
         while self.pending_bytes() > 0 && !self.broken.get() {
@@ -199,7 +198,7 @@ impl Outbox {
         }
     }
 
-    /// Ends the stream of bytes, so that the other side reads to its end.
+    /// Ends the stream of bytes, so that the other side reads an end of stream after the last byte.
     pub(crate) fn shutdown_write(&self) {
         self.writer.shutdown_write();
     }

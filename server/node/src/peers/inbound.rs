@@ -1,8 +1,8 @@
 //! Connections that other replicas make to this one: their identification, and their messages.
 //!
-//! Until the peer of a connection is known, a newer connection takes the place of the oldest
-//! one, of the same address if that has many. Of each peer the newest connections are kept. So
-//! neither unauthenticated peers nor left-over connections keep a peer out.
+//! While the peer of a connection is unknown, a newer connection takes the slot of the oldest one,
+//! of the same address if that address has many. Of each known peer the newest connections are
+//! kept. So neither unauthenticated peers nor left-over connections keep a peer out.
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -26,20 +26,20 @@ use leasehold_replica::codec::{self, proto};
 use leasehold_replica::cost;
 use leasehold_replica::input::Input;
 
-/// Bytes asked of a peer's socket at a time.
+/// Bytes requested from a peer's socket at a time.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes of a peer that are taken before all others have a turn.
+/// Bytes that are taken from a peer before all others have a turn.
 const TURN_BYTES: usize = 1 << 20;
-/// Time after its connection within which a peer must state its identity, and prove it.
+/// Time after its connection within which a peer must state and prove its identity.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that a refused peer has to read the reason.
 const LINGER: Duration = Duration::from_secs(1);
-/// Maximum length of a hello, in bytes: names have at most 64 bytes, and any machine may send
-/// one.
+/// Maximum length of a hello, in bytes. Names have at most 64 bytes, and any machine may send a
+/// hello.
 const HELLO_BYTES_MAX: usize = 4 << 10;
 
 impl Peers {
-    /// Takes connections of peers for as long as it is polled.
+    /// Accepts connections of peers for as long as the future is polled.
     pub(crate) async fn accept(self: Rc<Self>, listener: TcpListener) {
         loop {
             match listener.accept().await {
@@ -49,7 +49,7 @@ impl Peers {
                         .unauthenticated
                         .take(network_prefix(address.ip()));
                     tokio::task::spawn_local(self.clone().serve(stream, address, slot));
-                    // One that has lost its place closes before the next comes.
+                    // A connection that has lost its slot closes before the next one is accepted.
                     tokio::task::yield_now().await;
                 }
                 Err(error) => {
@@ -101,7 +101,8 @@ impl Peers {
         let hello = timeout_at(until, self.read_hello(&mut frames, verified_members));
         match self.reply_to_hello(hello.await, &outbox) {
             Ok(from) => {
-                // The socket may not be known to take anything yet, and nothing is written later.
+                // The socket may not be known to be writable yet, and nothing else is written
+                // later.
                 let _ = timeout_at(until, outbox.wait_until_empty()).await;
                 Ok(IdentifiedPeer {
                     from,
@@ -116,7 +117,7 @@ impl Peers {
         }
     }
 
-    /// Serves a peer, until its connection ends or newer ones have taken its place.
+    /// Serves a peer, until its connection ends or newer ones of the peer have taken its slot.
     async fn serve_peer(&self, mut peer: IdentifiedPeer) -> Result<(), String> {
         let slot = self.admission.accepted.take(peer.from);
         let ended = tokio::select! {
@@ -124,13 +125,14 @@ impl Peers {
             () = slot.evicted() => Err("the peer has newer connections".to_owned()),
             ended = self.receive_messages(peer.from, &mut peer.frames) => ended,
         };
-        // What was told last may still be under way.
+        // A reply to the peer may still be under way.
         drop(peer.outbox);
         ended
     }
 
-    /// The replica at the other end; `None` if it has gone. `verified_members` are those that it has
-    /// proved to be, if that is asked for.
+    /// Returns the replica at the other end; `None` if it has closed the connection.
+    /// `verified_members` are the members that its certificate proves; `None` if no proof is
+    /// required.
     async fn read_hello(
         &self,
         frames: &mut Frames,
@@ -158,9 +160,9 @@ impl Peers {
         }
     }
 
-    /// Answers a hello. The replica at the other end, or why it is refused, for the own log. A
-    /// refused one is told which field is wrong, and nothing that it did not say itself: it may
-    /// be anybody.
+    /// Answers a hello. Returns the replica at the other end, or the reason for its refusal, for
+    /// the own log. A refused replica receives the name of the wrong field, and no information that
+    /// it did not send itself, since it may be any machine.
     fn reply_to_hello(
         &self,
         read: Result<Result<Option<ReplicaId>, HelloRejection>, Elapsed>,
@@ -175,7 +177,8 @@ impl Peers {
         let refusal = checked.as_ref().err();
         let refusal = refusal.map(|rejection| rejection.reply.clone());
         let refusal = refusal.unwrap_or_default();
-        // It fits: a hello is bounded, and no other string is quoted.
+        // The greeting fits into a frame: a hello is bounded, and the greeting quotes no other
+        // string.
         let _ = encode_frame(&proto::Greeting { refusal }, &mut outbox.buffer());
         outbox.flush();
         checked.map_err(|rejection| rejection.log_message)
@@ -234,15 +237,15 @@ impl Peers {
     }
 }
 
-/// A peer that has stated its identity, and proved it.
+/// A peer that has stated and proved its identity.
 struct IdentifiedPeer {
     from: ReplicaId,
     frames: Frames,
-    /// It is told nothing more, but the connection lives as long as this.
+    /// Writing half. Nothing more is written, but the connection lives only while this exists.
     outbox: Outbox,
 }
 
-/// Why a peer is refused: in the words that it is told, and in those of the own log.
+/// Reason for which a peer is refused: in the words for the peer, and in those for the own log.
 #[derive(Debug)]
 struct HelloRejection {
     reply: String,
@@ -250,7 +253,7 @@ struct HelloRejection {
 }
 
 impl HelloRejection {
-    /// There is nothing in it that the peer does not know.
+    /// Refusal with the same words for both. They contain nothing that the peer does not know.
     fn same(problem: String) -> HelloRejection {
         HelloRejection {
             reply: problem.clone(),
@@ -277,12 +280,12 @@ fn expect(field: &str, found: impl ToString, wanted: impl ToString) -> Result<()
     })
 }
 
-/// Gives a refused peer a moment to read why.
+/// Gives a refused peer a moment to read the reason.
 async fn send_rejection(outbox: &Outbox, frames: &mut Frames) {
     let delivered = async {
         outbox.wait_until_empty().await;
         outbox.shutdown_write();
-        // Closing with bytes unread would take the answer back.
+        // If the connection were closed with bytes unread, the answer would be lost.
         frames.discard().await;
     };
     let _ = tokio::time::timeout(LINGER, delivered).await;

@@ -1,13 +1,14 @@
-//! The connections between replicas: one for each direction.
+//! The connections between replicas, one for each direction.
 //!
-//! A replica writes only on connections it dialled and reads only from those it
-//! accepted, so each direction breaks and heals by itself. Messages may be lost
-//! and the core asks again, so nothing is kept for a peer that is not connected,
-//! and what a stalled peer does not take is dropped past a bound.
+//! A replica writes only on connections that it dialled, and reads only from those that it
+//! accepted. So each direction breaks and recovers by itself. Messages may be lost and the core
+//! repeats its requests. So no message is kept for a peer that is not connected, and past a bound
+//! messages for a stalled peer are dropped.
 //!
-//! Answers to a peer's reads wait in a queue of their own while its connection has enough to
-//! send. Values are the store's and take no memory there, and a peer asks only for a bounded
-//! number at a time. If they were dropped, all of them would be read, sent and dropped again.
+//! Answers to a peer's reads wait in a queue of their own while its connection has enough to send.
+//! Their values are in the store and take no additional memory in the queue, and a peer requests
+//! only a bounded number at a time. If the answers were dropped, all of them would be read, sent
+//! and dropped again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -33,39 +34,40 @@ use crate::watch::log_rate_limiter::LogRateLimiter;
 use leasehold_replica::codec::{self, proto};
 use leasehold_replica::message::{Envelope, Message};
 
-/// "LHP" and the protocol's version.
+/// "LHP" and the version of the protocol.
 pub const MAGIC: u32 = 0x4C48_5006;
-/// Bytes that may wait for a peer that reads nothing; promises may exceed that.
+/// Maximum number of bytes that wait for a peer that reads nothing. Promises may exceed it.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// The same for messages that are not short. Heartbeats wait behind them: more would take so
-/// long on a slow link, or at a slow peer, that the leader is thought to have failed.
+/// Maximum number of waiting bytes if a message is not short. Heartbeats wait behind these bytes.
+/// With more, on a slow link or at a slow peer, they would be so late that the leader is thought to
+/// have failed.
 const BULK_BYTES_MAX: usize = 8 << 20;
-/// With more bytes waiting, long answers to reads are queued: what the replicas agree on
-/// needs the rest of the room, and heartbeats wait for what is before them.
+/// Waiting bytes above which long answers to reads are queued. Consensus messages need the rest of
+/// the room, and heartbeats wait for the bytes in front of them.
 const ANSWER_BYTES_MAX: usize = 2 << 20;
-/// Answers that are queued, in bytes: as much as the reads are likely to ask for that one
-/// peer asks at a time. Past it they are dropped.
+/// Maximum number of bytes of queued answers: about as many as the reads request that one peer
+/// sends at a time. Past it answers are dropped.
 const QUEUED_ANSWER_BYTES_MAX: usize = 64 << 20;
-/// A message is short up to here.
+/// Maximum size of a short message, in bytes.
 const SHORT_BYTES: usize = 4 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Unacknowledged for so long, a connection is given up: TCP alone would wait
-/// longer after an outage the longer the outage was.
+/// Time without an acknowledgement after which a connection is dropped. TCP alone would wait after
+/// an outage for a time that grows with the outage.
 const STALLED_AFTER_MS: u32 = 5_000;
-/// Silence after which a peer is asked for a sign of life: peers ping each other more often.
+/// Silence after which the kernel probes a peer's machine. Peers ping each other more often.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(4);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// A member of the cluster, as this replica reaches it.
+/// A member of the cluster, with the address at which this replica dials it.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) name: String,
-    /// `host:port` to dial.
+    /// Address to dial, as `host:port`.
     pub(crate) address: String,
 }
 
-/// This replica's view of all others.
+/// Connections of this replica to all others.
 #[derive(Debug)]
 pub(crate) struct Peers {
     pub(crate) cluster: String,
@@ -73,25 +75,25 @@ pub(crate) struct Peers {
     pub(crate) members: Vec<Member>,
     links: Vec<PeerLink>,
     pub(crate) inbox: Rc<Inbox>,
-    /// Messages that could not be encoded.
+    /// Number of messages that could not be encoded.
     unsendable: Cell<u64>,
     pub(crate) unread: Rc<UnreadBytes>,
     pub(crate) admission: PeerAdmission,
 }
 
-/// State for making and accepting connections.
+/// State for dialling and accepting connections.
 #[derive(Debug)]
 pub(crate) struct PeerAdmission {
-    /// For connections that have not said yet which peer they are of, by address.
+    /// Slots for connections of a peer that is not known yet, by address.
     pub(crate) unauthenticated: EvictingSlots<IpAddr>,
-    /// For those that have.
+    /// Slots for connections of a known peer.
     pub(crate) accepted: EvictingSlots<ReplicaId>,
-    /// On both, and on those that this replica dials.
+    /// Handshakes of both, and of connections that this replica dials.
     pub(crate) handshakes: Rc<Handshakes>,
     pub(crate) close_log: CloseLogLimiters,
 }
 
-/// Rate limits of the log lines about connections that were closed.
+/// Rate limits of the log lines about closed connections.
 #[derive(Debug, Default)]
 pub(crate) struct CloseLogLimiters {
     pub(crate) unauthenticated: LogRateLimiter,
@@ -102,16 +104,17 @@ pub(crate) struct CloseLogLimiters {
 struct PeerLink {
     connected: RefCell<Option<Rc<Outbox>>>,
     dirty: Cell<bool>,
-    /// The number of the newest promise of which a part was taken; 0: none.
+    /// Number of the newest promise of which a part was sent; 0 if there is none.
     promise: Cell<u64>,
-    /// Messages dropped since the peer last took what waited. The first is told in the log.
+    /// Number of messages dropped since the peer last took the waiting bytes. Only the first is
+    /// logged.
     dropped: Cell<u64>,
     queued_answers: RefCell<QueuedAnswers>,
-    /// The first answer was queued.
+    /// Notified when an answer is queued.
     answer_queued: Notify,
 }
 
-/// Answers to reads that wait until the connection takes them, with their bytes.
+/// Answers to reads that wait until the connection takes them, each with its size in bytes.
 #[derive(Debug, Default)]
 struct QueuedAnswers {
     answers: VecDeque<(Envelope, usize)>,
@@ -119,7 +122,7 @@ struct QueuedAnswers {
 }
 
 impl QueuedAnswers {
-    /// Keeps an answer, if there is room.
+    /// Queues an answer if there is room. Returns whether there was.
     fn push(&mut self, envelope: Envelope, bytes: usize) -> bool {
         let fits = self.bytes + bytes <= QUEUED_ANSWER_BYTES_MAX;
         if fits {
@@ -137,8 +140,8 @@ impl QueuedAnswers {
 }
 
 impl PeerLink {
-    /// Queues long answers to reads while others wait, or much else does; what else it is
-    /// given it returns.
+    /// Queues a long answer to reads if others wait, or if many other bytes wait. Returns any
+    /// message that is not queued or dropped.
     fn queue_long_answer(&self, envelope: Envelope, outbox: &Outbox) -> Option<Envelope> {
         if !matches!(envelope.message, Message::ReadAnswers(_)) {
             return Some(envelope);
@@ -179,13 +182,14 @@ impl Peers {
         }
     }
 
-    /// Messages of this run that could not be encoded, and were dropped. There should
-    /// be none: the core splits what does not fit into a frame.
+    /// Returns the number of messages of this run that could not be encoded and were dropped. It
+    /// should be 0: the core splits messages that do not fit into a frame.
     pub(crate) fn unsendable(&self) -> u64 {
         self.unsendable.get()
     }
 
-    /// Number of connections on the peers' port that were closed for a newer one, by name.
+    /// Returns, by name, the numbers of connections on the peers' port that were closed for a newer
+    /// one.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             (
@@ -199,14 +203,14 @@ impl Peers {
         ]
     }
 
-    /// Those of both ports.
+    /// Returns the handshakes of both ports.
     pub(crate) fn handshakes(&self) -> &Handshakes {
         &self.admission.handshakes
     }
 
-    /// Appends a message; [`Peers::flush`] sends it. It is dropped if too much waits. But if the
-    /// first part of a promise was taken, all its parts are, since a part is of no use without
-    /// the others: the replica that asked for it would ask again, in vain.
+    /// Appends a message; [`Peers::flush`] sends it. The message is dropped if too many bytes wait.
+    /// But if the first part of a promise was appended, all its parts are, since a part is useless
+    /// without the others: the replica would only request the promise again.
     pub(crate) fn send(&self, to: ReplicaId, envelope: Envelope) {
         let link = &self.links[to.index()];
         let connected = link.connected.borrow();
@@ -228,7 +232,7 @@ impl Peers {
             }
             return;
         }
-        // A peer that hangs still gets short messages.
+        // A stalled peer still gets short messages.
         if outbox.pending_bytes() <= BULK_BYTES_MAX / 2 {
             link.dropped.set(0);
         }
@@ -252,19 +256,18 @@ impl Peers {
         }
     }
 
-    /// Appends answers that were queued as the connection takes them, for as long as it is
-    /// polled.
+    /// Appends queued answers as the connection takes them, for as long as the future is polled.
     async fn send_queued_answers(&self, to: ReplicaId, outbox: &Outbox) -> Infallible {
         let link = &self.links[to.index()];
         loop {
             outbox.wait_until_at_most(ANSWER_BYTES_MAX).await;
-            // Nothing is borrowed while it waits.
+            // The queue is not borrowed while this waits.
             let next = link.queued_answers.borrow_mut().pop();
             match next {
                 Some(answers) => {
                     self.append(to, answers, outbox);
                     outbox.flush();
-                    // Each takes a while to encode.
+                    // Encoding an answer takes a while.
                     tokio::task::yield_now().await;
                 }
                 None => link.answer_queued.notified().await,
@@ -272,7 +275,7 @@ impl Peers {
         }
     }
 
-    /// Writes all messages appended, once per peer.
+    /// Writes all appended messages, once per peer.
     pub(crate) fn flush(&self) {
         for link in &self.links {
             if link.dirty.replace(false)
@@ -283,7 +286,7 @@ impl Peers {
         }
     }
 
-    /// Keeps a connection to `peer`, for as long as it is polled.
+    /// Keeps a connection to `peer` for as long as the future is polled.
     pub(crate) async fn dial(self: Rc<Self>, peer: ReplicaId) {
         let Member { name, address } = &self.members[peer.index()];
         let mut backoff = BACKOFF_MIN;
@@ -303,7 +306,7 @@ impl Peers {
         }
     }
 
-    /// Dials and stays connected. Returns why it no longer is.
+    /// Dials and stays connected. Returns the reason for which the connection has ended.
     async fn run_connection(&self, peer: ReplicaId) -> String {
         let address = &self.members[peer.index()].address;
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address));
@@ -323,7 +326,7 @@ impl Peers {
         };
         let (reader, writer) = halves::split(established);
         let outbox = Rc::new(Outbox::new(writer, self.unread.clone()));
-        // Names are short, so it fits.
+        // Names are short, so the frame fits.
         let _ = encode_frame(&self.hello(peer), &mut outbox.buffer());
         outbox.flush();
         let link = &self.links[peer.index()];
@@ -339,8 +342,8 @@ impl Peers {
         ended
     }
 
-    /// Reads from a connection that this replica dialled. The peer sends nothing on it but
-    /// a greeting.
+    /// Reads from a connection that this replica dialled. The peer sends only a greeting on it.
+    /// Returns the reason for which the connection has ended.
     async fn receive_greetings(&self, peer: ReplicaId, mut frames: Frames) -> String {
         loop {
             let greeting = match frames.wait().await {
@@ -372,7 +375,7 @@ impl Peers {
     }
 }
 
-/// Whether so many bytes wait that a message is dropped.
+/// Whether this message is to be dropped, given the number of pending bytes.
 fn is_too_much(pending: usize, envelope: &Envelope) -> bool {
     if pending <= BULK_BYTES_MAX {
         return false;
@@ -402,7 +405,7 @@ mod tests {
 
     const TO: ReplicaId = ReplicaId(1);
 
-    /// Two members, of which the second is connected and reads nothing.
+    /// Returns the connections of two members, of which the second is connected and reads nothing.
     async fn unread_peers() -> (Peers, TcpStream) {
         let member = |name: &str| Member {
             name: name.to_owned(),
@@ -430,7 +433,7 @@ mod tests {
         connected.as_ref().unwrap().pending_bytes()
     }
 
-    /// Appends a message over and over, until so many bytes would wait.
+    /// Appends a message repeatedly, until another one would exceed `bytes` waiting bytes.
     fn append(peers: &Peers, message: &Message, bytes: usize) {
         let envelope = Envelope {
             from: ReplicaId(0),
@@ -532,7 +535,7 @@ mod tests {
         append(&peers, &answer(1 << 20), 40 << 20);
         let outbox = peers.links[TO.index()].connected.borrow().clone();
         let outbox = outbox.unwrap();
-        // As if the connection had taken them.
+        // The buffer is cleared as if the connection had taken its bytes.
         outbox.buffer().clear();
         append(&peers, &answer(1 << 20), 1);
         assert_eq!(pending(&peers), 0, "others have waited for longer");

@@ -13,17 +13,17 @@ use time::{Date, OffsetDateTime};
 
 use super::SecurityError;
 
-/// The seed of an Ed25519 key, in the wrapping in which keys are passed on (RFC 8410).
+/// DER encoding in front of the seed of an Ed25519 key, in the format for private keys (RFC 8410).
 const PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 const SEED_BYTES: usize = 32;
-/// Keeps these keys apart from whatever else is derived from the same secret.
+/// Salt that separates these keys from any others that are derived from the same secret.
 const SALT: &[u8] = b"leasehold: the authority of a cluster, 1";
-/// A clock may be late by so much, and take a new certificate for valid.
+/// Time by which a clock may be late and still take a new certificate as valid.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(24 * 3600);
 
-/// From when to when a certificate is valid.
+/// Period in which a certificate is valid.
 #[derive(Clone, Copy, Debug)]
 pub struct Validity {
     from: OffsetDateTime,
@@ -31,8 +31,8 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Without end. For authorities: their keys end when they are no longer trusted. And for
-    /// certificates that are made again at every start.
+    /// Returns a period without end. It is for authorities, since their keys end when they are no
+    /// longer trusted. And it is for certificates that are made again at every start.
     pub fn always() -> Validity {
         Validity {
             from: rcgen::date_time_ymd(1975, 1, 1),
@@ -40,7 +40,7 @@ impl Validity {
         }
     }
 
-    /// From now on, for so many days.
+    /// Returns a period of `days` days from now.
     pub fn days(days: u32) -> Validity {
         let now = SystemTime::now();
         Validity::between(
@@ -49,7 +49,7 @@ impl Validity {
         )
     }
 
-    /// From one time to another.
+    /// Returns the period from one time to another.
     pub fn between(from: SystemTime, to: SystemTime) -> Validity {
         Validity {
             from: from.into(),
@@ -58,7 +58,7 @@ impl Validity {
     }
 }
 
-/// The day of a time, in UTC, as `2030-01-31`.
+/// Returns the day of a time, in UTC, as `2030-01-31`.
 pub fn day(time: SystemTime) -> String {
     let date: Date = OffsetDateTime::from(time).date();
     let month = u8::from(date.month());
@@ -81,17 +81,17 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// With a new key.
+    /// Creates an authority with a new key.
     ///
     /// # Errors
-    /// The system gives no random numbers.
+    /// The system provides no random numbers.
     pub fn new(cluster: &str) -> Result<Authority, SecurityError> {
         let key = KeyPair::generate_for(&PKCS_ED25519);
         Authority::of_key(cluster, key.map_err(failed("making a key"))?)
     }
 
-    /// Derives the authority of this cluster from `secret`: all nodes that know the secret
-    /// derive the same one. White space at the end of the secret does not count: editors leave a
+    /// Derives the authority of this cluster from `secret`. All nodes that know the secret derive
+    /// the same authority. White space at the end of the secret is ignored, because editors leave a
     /// line end there.
     ///
     /// # Errors
@@ -114,10 +114,10 @@ impl Authority {
         )
     }
 
-    /// With a key that was kept, in PEM.
+    /// Creates the authority from a stored key, in PEM.
     ///
     /// # Errors
-    /// It is no such key.
+    /// The text is no such key.
     pub fn from_pem(cluster: &str, key: &str) -> Result<Authority, SecurityError> {
         let key = KeyPair::from_pem(key).map_err(failed("reading the authority's key"))?;
         Authority::of_key(cluster, key)
@@ -125,7 +125,7 @@ impl Authority {
 
     fn of_key(cluster: &str, key: KeyPair) -> Result<Authority, SecurityError> {
         let mut params = CertificateParams::default();
-        // A replica shows its certificates to every machine that connects: they name nobody.
+        // A replica shows its certificates to every machine that connects, so they name no member.
         params.distinguished_name =
             named(&format!("leasehold authority {}", names::label(cluster)));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -141,20 +141,20 @@ impl Authority {
         })
     }
 
-    /// Its certificate. It is the same whenever it is made from the same key.
+    /// Returns the authority's certificate. The same key always makes the same certificate.
     pub fn certificate(&self) -> &Certificate {
         &self.certificate
     }
 
-    /// Its key, in PEM. A holder of the key can pass for every replica.
+    /// Returns the authority's key, in PEM. A holder of the key can pass for every replica.
     pub fn key_pem(&self) -> String {
         self.issuer.key().serialize_pem()
     }
 
-    /// A certificate for a replica, and a new key.
+    /// Issues a certificate for a replica, with a new key.
     ///
     /// # Errors
-    /// The system gives no random numbers.
+    /// The system provides no random numbers.
     pub fn issue(
         &self,
         replica: &str,
@@ -163,7 +163,7 @@ impl Authority {
         self.sign(names::all(&self.cluster, replica), validity)
     }
 
-    /// A certificate that holds these names.
+    /// Signs a certificate that holds these names.
     pub(crate) fn sign(
         &self,
         names: Vec<String>,

@@ -1,9 +1,9 @@
 //! Renewal of a node's certificates while it runs.
 //!
-//! Their files are looked at every second. A file has changed if it is another one, has
-//! another length, or its inode was changed: new permissions alone may be what was missing.
-//! Files that cannot be used are tried again: they may be copied just now, or a look may have
-//! failed for want of file descriptors. The old certificates stay in use meanwhile.
+//! The files are checked every second. A file has changed if it is another file, has another
+//! length, or if its inode was changed: changed permissions alone may make the file readable. Files
+//! that cannot be used are tried again, because they may be incomplete during a copy, or a check
+//! may have failed for lack of file descriptors. The old certificates stay in use meanwhile.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -15,19 +15,19 @@ use crate::config::ClusterConfig;
 use crate::security::{NodeCredentials, SecurityError};
 use crate::watch::files::{CHECK_INTERVAL, FileWatcher};
 
-/// By which a changed file is recognized.
+/// Attributes by which a changed file is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp {
     device_and_inode: (u64, u64),
-    /// When the inode was last changed: seconds, nanoseconds.
+    /// Time of the last change of the inode: seconds, nanoseconds.
     changed: (i64, i64),
     length: u64,
 }
 
-/// A file that is not there has no stamp.
+/// Stamps of several files; `None` for a file that does not exist.
 type FileStamps = Vec<Option<FileStamp>>;
 
-/// The files of a node's certificates.
+/// Watcher of the files of a node's certificates.
 pub(crate) struct CertRotation {
     config: ClusterConfig,
     name: String,
@@ -36,7 +36,7 @@ pub(crate) struct CertRotation {
     watcher: FileWatcher<CertificateCheck>,
 }
 
-/// Result of another thread's look at the files.
+/// Result of another thread's check of the files.
 enum CertificateCheck {
     Same,
     New(Box<NodeCredentials>, FileStamps),
@@ -44,15 +44,16 @@ enum CertificateCheck {
 }
 
 impl CertRotation {
-    /// Reads the certificates of the node called `name`; none if the configuration wants none.
+    /// Reads the certificates of the node called `name`; `None` if the configuration names none.
     ///
     /// # Errors
-    /// They cannot be used.
+    /// The certificates cannot be used.
     pub(crate) fn open(
         config: &ClusterConfig,
         name: &str,
     ) -> Result<Option<(NodeCredentials, CertRotation)>, SecurityError> {
-        // Before the files are read: a change meanwhile is seen later.
+        // The stamps are taken before the files are read, so that a change meanwhile is noticed
+        // later.
         let used = stamps(&NodeCredentials::files(config, name));
         let credentials = NodeCredentials::open(config, name)?;
         Ok(credentials.map(|credentials| {
@@ -66,12 +67,12 @@ impl CertRotation {
         }))
     }
 
-    /// Sends new certificates, for as long as somebody takes them.
+    /// Sends new certificates, until the receiver is dropped.
     pub(crate) async fn follow(mut self, taken: UnboundedSender<NodeCredentials>) {
         while !taken.is_closed() {
             sleep(CHECK_INTERVAL).await;
             if let Some(credentials) = self.check().await {
-                // Nobody takes them any more.
+                // The receiver was dropped.
                 let _ = taken.send(credentials);
             }
         }

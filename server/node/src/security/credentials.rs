@@ -18,23 +18,24 @@ use super::files::{self, AUTHORITY, SECRET_BYTES_MIN};
 use super::{Authority, IssuedCertificate, SecurityError, Validity, certificate_file, key_file};
 use crate::config::{ClusterConfig, Identity};
 
-/// After the end of every certificate.
+/// A time after the end of every certificate, as a duration since 1970.
 const FAR: Duration = Duration::from_secs(100_000 * 365 * 86_400);
 
-/// TLS configurations of a node, with the certificate that it shows and those that it accepts.
+/// TLS configurations of a node, with the certificate that it shows and the authorities that it
+/// accepts.
 #[derive(Clone, Debug)]
 pub struct NodeCredentials {
-    /// For connections to the clients' port.
+    /// Configuration for connections to the clients' port.
     pub clients: Arc<ServerConfig>,
-    /// For connections to the peers' port: the other end must show a certificate.
+    /// Configuration for connections to the peers' port. The other end must show a certificate.
     pub peers: Arc<ServerConfig>,
-    /// For the peers that this node dials.
+    /// Configuration for connections to peers that this node dials.
     pub dial: Arc<ClientConfig>,
-    /// When the certificate expires, if it ever does.
+    /// Time at which the certificate expires; `None` if it never does.
     pub expires: Option<SystemTime>,
 }
 
-/// Certificates and a key, as they were found.
+/// Certificates and a key as they were read, before any check.
 struct KeyMaterial {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -42,7 +43,7 @@ struct KeyMaterial {
 }
 
 impl NodeCredentials {
-    /// Those of the node called `name`; none if the configuration wants none.
+    /// Returns the credentials of the node called `name`; `None` if the configuration names none.
     ///
     /// # Errors
     /// Any [`SecurityError`].
@@ -60,7 +61,7 @@ impl NodeCredentials {
         credentials.map(Some).map_err(|error| error.of(config))
     }
 
-    /// The files that those of the node called `name` are made from.
+    /// Returns the files from which the credentials of the node called `name` are made.
     pub(crate) fn files(config: &ClusterConfig, name: &str) -> Vec<PathBuf> {
         match &config.security.identity {
             Identity::None => Vec::new(),
@@ -73,8 +74,8 @@ impl NodeCredentials {
         }
     }
 
-    /// With a certificate as it was issued, and an authority to trust: for tests of what others
-    /// might show.
+    /// Returns credentials with a certificate as it was issued, and an authority to trust. They are
+    /// for tests of certificates that other machines might show.
     #[cfg(test)]
     pub(crate) fn issued(issued: &IssuedCertificate, authority: &Authority) -> NodeCredentials {
         let material = KeyMaterial::issued(issued, authority).unwrap();
@@ -147,7 +148,7 @@ pub fn trust(config: &ClusterConfig) -> Result<Option<Trust>, SecurityError> {
     trust.map(Some).map_err(|error| error.of(config))
 }
 
-/// The certificate of a cluster's authority, in PEM.
+/// Returns the certificate of a cluster's authority, in PEM.
 ///
 /// # Errors
 /// Any [`SecurityError`]; also if the configuration names neither certificates nor a secret.
@@ -175,7 +176,7 @@ pub fn authority_pem(config: &ClusterConfig) -> Result<String, SecurityError> {
 }
 
 impl KeyMaterial {
-    /// A new certificate, with this authority alone to trust.
+    /// Creates a new certificate, with this authority as the only trusted one.
     fn issued(
         issued: &IssuedCertificate,
         authority: &Authority,
@@ -200,7 +201,8 @@ impl KeyMaterial {
         })
     }
 
-    /// The accepting side, which asks for certificates of these authorities.
+    /// Returns the accepting side's configuration. It asks for certificates of these authorities;
+    /// with `None`, for no certificate.
     fn server(&self, of: Option<&RootCertStore>) -> Result<Arc<ServerConfig>, SecurityError> {
         let failed = failed("using the certificate");
         let config = ServerConfig::builder_with_provider(provider())
@@ -211,7 +213,7 @@ impl KeyMaterial {
             Some(roots) => {
                 let roots = Arc::new(roots.clone());
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
-                    // Otherwise any machine that asks would be told the authority's name.
+                    // Otherwise any machine that connects would receive the authority's name.
                     .clear_root_hint_subjects()
                     .build();
                 config.with_client_cert_verifier(verifier.map_err(self::failed("trusting"))?)
@@ -238,10 +240,10 @@ impl KeyMaterial {
     }
 }
 
-/// Checks that a certificate is one of the node called `name`, and is accepted now.
+/// Checks that a certificate belongs to the node called `name`, and is accepted now.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem with the certificate.
 pub(super) fn check(
     chain: &[CertificateDer<'_>],
     roots: &RootCertStore,
@@ -276,7 +278,7 @@ pub(crate) fn is_named(certificate: &ParsedCertificate<'_>, name: &str) -> bool 
     name.is_ok_and(|name| verify_server_name(certificate, &name).is_ok())
 }
 
-/// Checks that these authorities vouch for a certificate at some time.
+/// Checks that these authorities vouch for a certificate at a given time.
 fn verify(
     chain: &[CertificateDer<'_>],
     roots: &RootCertStore,
@@ -292,7 +294,7 @@ fn verify(
     let name = name.map_err(|error| TlsError::General(error.to_string()))?;
     let verified = verifier.verify_server_cert(certificate, others, &name, &[], now);
     match verified {
-        // Names are looked at apart.
+        // Names are checked separately.
         Err(TlsError::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ))
@@ -301,7 +303,8 @@ fn verify(
     }
 }
 
-/// When a certificate expires, or one above it does.
+/// Returns the time at which a certificate of the chain, or one above it, expires; `None` if none
+/// does.
 pub(super) fn expires(chain: &[CertificateDer<'_>], roots: &RootCertStore) -> Option<SystemTime> {
     match verify(chain, roots, UnixTime::since_unix_epoch(FAR)) {
         Err(TlsError::InvalidCertificate(CertificateError::ExpiredContext {

@@ -15,46 +15,46 @@ use super::{
     write_new,
 };
 
-/// Certificates to be made.
+/// Certificates that are to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct CertificateSpec<'a> {
-    /// Where. It is made if there is no such directory.
+    /// Directory for the files. It is created if it does not exist.
     pub directory: &'a Path,
-    /// The cluster's name.
+    /// Name of the cluster.
     pub cluster: &'a str,
-    /// The names of its nodes.
+    /// Names of the cluster's nodes.
     pub nodes: &'a [String],
-    /// For how many days the certificates of nodes are valid.
+    /// Number of days for which the certificates of nodes are valid.
     pub days: u32,
-    /// Whether certificates that are there already are made again.
+    /// Whether existing certificates are replaced by new ones.
     pub renew: bool,
 }
 
 /// Outcome for a node's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificateOutcome {
-    /// There was none.
+    /// There was no certificate, and one was made.
     New,
-    /// It was there, and stays.
+    /// A certificate existed, and stays.
     Kept,
-    /// It was there, and was replaced.
+    /// A certificate existed, and was replaced.
     Renewed,
 }
 
-/// Contents of a directory now.
+/// Contents of a directory after [`issue_certificates`].
 #[derive(Debug)]
 pub struct CertificateDirectory {
-    /// Whether the authority was made.
+    /// Whether the authority was made by this call.
     pub is_new: bool,
-    /// By node: what was done, and until when its certificate is valid.
+    /// Outcome of each node, and time until which its certificate is valid.
     pub nodes: Vec<(String, CertificateOutcome, SystemTime)>,
 }
 
 /// Makes an authority if there is none, and the certificates of all nodes that have none.
 ///
 /// # Errors
-/// A file cannot be read or written, or what is there does not belong together. Nothing that
-/// is there is replaced, but by `renew`, and the authority's files never are.
+/// A file cannot be read or written, or the existing files do not belong together. Existing
+/// certificates are replaced only with `renew`, and the authority's files never are.
 pub fn issue_certificates(
     spec: &CertificateSpec<'_>,
 ) -> Result<CertificateDirectory, SecurityError> {
@@ -111,8 +111,8 @@ fn authority(spec: &CertificateSpec<'_>) -> Result<(Authority, bool), SecurityEr
     })
 }
 
-/// Refuses a node with the files of the authority, as those of a node called `CA` where
-/// case does not count in names of files.
+/// Refuses a node if its files would be the files of the authority. A node called `CA` has such
+/// files if the file system ignores case in names.
 fn check_files(directory: &Path, node: &str) -> Result<(), SecurityError> {
     for (file, authority) in [
         (certificate_file(directory, node), AUTHORITY),
@@ -150,7 +150,8 @@ fn issue_node_certificate(
         write_pair(&issued, &certificate, &key)?;
         return Ok(CertificateOutcome::New);
     }
-    // A node that reads them now finds the old ones, or refuses the mixture and looks again.
+    // A node that reads the files meanwhile gets the old pair, or refuses the mixture and checks
+    // again.
     let beside = |file: &Path| -> PathBuf {
         let mut name = file.as_os_str().to_owned();
         name.push(".new");
@@ -177,7 +178,7 @@ fn write_pair(
     write_new(certificate, &issued.certificate.pem(), 0o644)
 }
 
-/// Until when a node's certificate is valid, if others would accept it.
+/// Returns the time until which a node's certificate is valid, if other nodes would accept it.
 fn expires(spec: &CertificateSpec<'_>, node: &str) -> Result<SystemTime, SecurityError> {
     let fix = "make it anew with --renew";
     let file = certificate_file(spec.directory, node);

@@ -1,11 +1,11 @@
-//! Why nobody can be identified, in words that say what to do.
+//! Reasons for which no node can be identified, in words that say how to fix them.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::config::{ClusterConfig, Identity};
 
-/// Why a node has no certificate that it could show, or none can be made.
+/// Reason for which a node has no usable certificate, or none can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SecurityError {
     /// A file cannot be read.
@@ -13,7 +13,7 @@ pub enum SecurityError {
     Read {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
         /// Action that fixes it.
         fix: String,
@@ -23,18 +23,18 @@ pub enum SecurityError {
     Write {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Others than its owner may read or write a file that is secret.
+    /// Users other than its owner may read or write a file that is secret.
     #[error("{} is open to others than its owner (mode {mode:04o}): chmod 600 {}", file.display(), file.display())]
     Loose {
         /// The file.
         file: PathBuf,
-        /// Its mode.
+        /// Permission bits of the file.
         mode: u32,
     },
-    /// A file does not hold what it should.
+    /// A file does not hold the expected contents.
     #[error("{}: {problem}", file.display())]
     Malformed {
         /// The file.
@@ -42,28 +42,28 @@ pub enum SecurityError {
         /// Problem with the file, and how to fix it.
         problem: String,
     },
-    /// Something that a configuration names cannot be used.
+    /// A file that the configuration names cannot be used.
     #[error("{}: {field}: {source}", config.display())]
     Configured {
-        /// The configuration.
+        /// Path of the configuration.
         config: PathBuf,
-        /// Its field.
+        /// Name of the field in the configuration.
         field: &'static str,
         /// Reason why it cannot be used.
         source: Box<SecurityError>,
     },
-    /// A library refuses.
+    /// A library returned an error.
     #[error("{doing}: {problem}")]
     Failed {
         /// Operation that was attempted.
         doing: &'static str,
-        /// Why.
+        /// Error text of the library.
         problem: String,
     },
 }
 
 impl SecurityError {
-    /// The same, with the field of the configuration that it is about.
+    /// Wraps the error with the field of the configuration that caused it.
     pub(super) fn of(self, config: &ClusterConfig) -> SecurityError {
         let field = match config.security.identity {
             Identity::None => "security",

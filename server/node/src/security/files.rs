@@ -7,40 +7,42 @@ use std::path::{Path, PathBuf};
 
 use super::SecurityError;
 
-/// The file of the authority's certificate, in the directory of certificates.
+/// Name of the file of the authority's certificate, in the directory of certificates.
 pub const AUTHORITY: &str = "ca.pem";
-/// The file of the authority's key. No node needs it.
+/// Name of the file of the authority's key. No node needs it.
 pub const AUTHORITY_KEY: &str = "ca.key";
-/// A shared secret has at least so many bytes.
+/// Minimum length of a shared secret, in bytes.
 pub const SECRET_BYTES_MIN: usize = 32;
-/// More than any certificate, key or secret has.
+/// Maximum size of a file: more bytes than any certificate, key or secret has.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The file of a node's certificate.
+/// Returns the file of a node's certificate.
 pub fn certificate_file(directory: &Path, node: &str) -> PathBuf {
     directory.join(format!("{node}.pem"))
 }
 
-/// The file of a node's key.
+/// Returns the file of a node's key.
 pub fn key_file(directory: &Path, node: &str) -> PathBuf {
     directory.join(format!("{node}.key"))
 }
 
-/// Reads a file that anybody may read; `fix` says what to do if there is none.
+/// Reads a file that any user may read. `fix` is the advice in the error if the file does not
+/// exist.
 pub(super) fn read(file: &Path, fix: &str) -> Result<Vec<u8>, SecurityError> {
     let opened = open(file);
     let opened = opened.map_err(|source| unread(file, source, fix))?;
     rest(opened, file, fix)
 }
 
-/// Reads a file that nobody but its owner may read; `fix` says what to do if there is none.
+/// Reads a file that only its owner may read. `fix` is the advice in the error if the file does not
+/// exist.
 ///
 /// # Errors
-/// `Read`; `Loose` if others may.
+/// `Read`; `Loose` if other users may read or write the file.
 pub fn read_private(file: &Path, fix: &str) -> Result<Vec<u8>, SecurityError> {
     let opened = open(file);
     let opened = opened.map_err(|source| unread(file, source, fix))?;
-    // Of the file that is read, whatever is put in its place meanwhile.
+    // Metadata of the open file, even if another file takes its name meanwhile.
     let about = opened.metadata();
     let about = about.map_err(|source| unread(file, source, fix))?;
     let mode = about.permissions().mode() & 0o7777;
@@ -51,7 +53,7 @@ pub fn read_private(file: &Path, fix: &str) -> Result<Vec<u8>, SecurityError> {
     rest(opened, file, fix)
 }
 
-/// Refuses what is no regular file: to open a pipe waits until somebody writes into it.
+/// Refuses a path that is no regular file: opening a pipe would wait for a writer.
 fn open(file: &Path) -> io::Result<File> {
     if !file.metadata()?.is_file() {
         let kind = io::ErrorKind::InvalidInput;
@@ -81,10 +83,10 @@ fn unread(file: &Path, source: io::Error, fix: &str) -> SecurityError {
     }
 }
 
-/// Writes a new file with this mode; it never replaces one.
+/// Writes a new file with this mode. It never replaces an existing file.
 ///
 /// # Errors
-/// `Write`, also if there is such a file.
+/// `Write`, also if the file exists.
 pub fn write_new(file: &Path, text: &str, mode: u32) -> Result<(), SecurityError> {
     let write = || {
         let mut options = OpenOptions::new();

@@ -1,4 +1,4 @@
-//! The two halves of a connection, plain or over TLS. Both are of the replica's thread.
+//! The two halves of a connection, plain or over TLS. Both belong to the replica's thread.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -16,14 +16,15 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use crate::front::inbox::Inbox;
 use crate::security::handshakes::EstablishedStream;
 
-/// Maximum number of bytes read at once, however much capacity there is: others wait meanwhile.
+/// Maximum number of bytes read in one step, even with more capacity, because others wait
+/// meanwhile.
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// Where bytes come from.
+/// Source of bytes.
 #[expect(async_fn_in_trait, reason = "it is called on one thread")]
 pub trait ByteSource {
-    /// Waits for more bytes and appends them; 0 at the end. May be dropped and called again
-    /// without losing anything.
+    /// Waits for more bytes, appends them and returns their number; 0 at the end. The future may be
+    /// dropped, and the method called again, without losing bytes.
     ///
     /// # Errors
     /// If the connection failed.
@@ -40,23 +41,23 @@ impl<R: AsyncRead + Unpin> ByteSource for R {
     }
 }
 
-/// The half that is read from.
+/// The reading half.
 #[derive(Debug)]
 pub struct ReadHalf {
     half: OwnedReadHalf,
     channel: Option<Rc<RefCell<Channel>>>,
-    /// Where what is read counts, if it is a client's.
+    /// Inbox that limits the reads of a client's connection; `None` for other connections.
     inbox: Option<Rc<Inbox>>,
 }
 
-/// The half that is written to.
+/// The writing half.
 #[derive(Debug)]
 pub(crate) struct WriteHalf {
     half: OwnedWriteHalf,
     channel: Option<Rc<RefCell<Channel>>>,
 }
 
-/// Both halves of a connection.
+/// Splits a connection into its halves.
 pub(crate) fn split(established: EstablishedStream) -> (ReadHalf, WriteHalf) {
     let (reader, writer) = established.stream.into_split();
     let channel = established
@@ -99,7 +100,7 @@ impl ReadHalf {
         }
     }
 
-    /// Reads once. Returns what came, and how much work it was.
+    /// Reads once. Returns the number of bytes received, and the work for them in units.
     async fn receive(
         &mut self,
         buffer: &mut BytesMut,
@@ -122,10 +123,11 @@ impl ReadHalf {
 }
 
 impl WriteHalf {
-    /// Writes what the socket takes now, and removes it from `buffer`.
+    /// Writes as many bytes as the socket takes now, and removes them from `buffer`.
     ///
     /// # Errors
-    /// `WouldBlock` if something is left; `WriteZero` if it takes no more; or the socket's.
+    /// `WouldBlock` if bytes remain; `WriteZero` if the socket takes no more; or the socket's
+    /// error.
     pub(crate) fn write(&self, buffer: &mut BytesMut) -> io::Result<()> {
         if let Some(channel) = &self.channel {
             return channel.borrow_mut().send(self.half.as_ref(), buffer);
@@ -141,13 +143,14 @@ impl WriteHalf {
         Ok(())
     }
 
-    /// Bytes that were removed from the buffer, and wait for the socket in another form.
+    /// Returns the number of bytes that were sealed and removed from the buffer, and wait for the
+    /// socket.
     pub(crate) fn unsent(&self) -> usize {
         let channel = self.channel.as_ref();
         channel.map_or(0, |channel| channel.borrow().unsent())
     }
 
-    /// Waits until the socket takes something.
+    /// Waits until the socket can take bytes.
     ///
     /// # Errors
     /// If the connection failed.
@@ -155,22 +158,22 @@ impl WriteHalf {
         self.half.writable().await
     }
 
-    /// Waits until the other end has reset the connection, or it has failed otherwise. That the
-    /// other end sends no more is neither.
+    /// Waits until the other end has reset the connection, or it has failed otherwise. A mere end
+    /// of the other side's stream does not complete the wait.
     pub(crate) async fn reset(&self) {
         let _ = self.half.ready(Interest::ERROR).await;
     }
 
-    /// Ends the stream of bytes, so that the other side reads to its end.
+    /// Ends the stream of bytes, so that the other side reads an end of stream after the last byte.
     pub(crate) fn shutdown_write(&self) {
         self.close_notify();
         let socket = self.half.as_ref();
-        // A connection that is gone already needs no end.
+        // A connection that has failed already needs no end.
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
     }
 
-    /// Makes the kernel forget what it has taken and not sent, once the connection is closed.
-    /// Otherwise the kernel would keep it for a client that reads a byte now and then.
+    /// Makes the kernel discard unsent bytes when the connection is closed. Otherwise the kernel
+    /// would keep them for a client that reads a byte now and then.
     pub(crate) fn discard_unsent(&self) {
         let _ = sockopt::set_socket_linger(self.half.as_ref(), Some(Duration::ZERO));
     }

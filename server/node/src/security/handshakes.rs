@@ -1,7 +1,7 @@
 //! TLS handshakes, on a thread of their own.
 //!
-//! A handshake takes some tenths of a millisecond of a processor, and anybody may begin one.
-//! On the replica's thread, a few thousand a second would leave no time for heartbeats.
+//! A handshake takes some tenths of a millisecond of a processor, and any machine may begin one. On
+//! the replica's thread, a few thousand handshakes a second would leave no time for heartbeats.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -22,28 +22,30 @@ use crate::front::admission::fd_budget::UNAUTHENTICATED_MAX;
 use crate::security::cert_rotation::CertRotation;
 use crate::security::{NodeCredentials, SecurityError, day, is_named};
 
-/// Bytes that a client may send before its handshake is done: it shows no certificate.
+/// Maximum number of bytes that a client may send before its handshake is done. A client shows no
+/// certificate.
 const CLIENT_BYTES_MAX: usize = 4 << 10;
-/// The same for a peer, which shows a chain of them.
+/// Maximum number of bytes that a peer may send before its handshake is done. A peer shows a chain
+/// of certificates.
 const PEER_BYTES_MAX: usize = 16 << 10;
 const TOO_LONG: &str = "the handshake took too long";
-/// Interval between looks at the end of the certificate.
+/// Interval between checks of the time at which the certificate expires.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval between reminders to the operator: of a certificate that is about to expire, and
 /// (`_EXPIRED`) of one that has expired.
 const REMIND_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 const REMIND_INTERVAL_EXPIRED: Duration = Duration::from_secs(3600);
-/// Time before its end at which the certificate is about to expire.
+/// Time before the certificate's end at which it is reported as about to expire.
 const REMIND_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Peer or client at the other end.
+/// Role of the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// It has connected to the clients' port.
+    /// The other end has connected to the clients' port.
     Client,
-    /// It has connected to the peers' port.
+    /// The other end has connected to the peers' port.
     Peer,
-    /// This node has dialled it.
+    /// This node has dialled the other end.
     Dialled(ReplicaId),
 }
 
@@ -51,19 +53,19 @@ pub(crate) enum Side {
 #[derive(Debug)]
 pub(crate) struct EstablishedStream {
     pub(crate) stream: TcpStream,
-    /// Without it, what is written is plain.
+    /// TLS channel; `None` if the connection is not encrypted.
     pub(crate) channel: Option<Channel>,
-    /// The members that the other end has proved to be: one, or none, by its certificate;
-    /// nothing where nobody proves anything.
+    /// Members that the other end has proved to be by its certificate: one, or none. `None` if the
+    /// cluster has no certificates.
     pub(crate) verified_members: Option<ReplicaSet>,
 }
 
-/// Has handshakes done, if the cluster has certificates.
+/// Performs handshakes on another thread, if the cluster has certificates.
 #[derive(Debug)]
 pub(crate) struct Handshakes {
     thread: Option<UnboundedSender<HandshakeRequest>>,
-    /// Connections on the peers' port that the thread has. Those that were abandoned are closed
-    /// there, a moment later: a flood must not fill the thread with them.
+    /// Permits for connections on the peers' port that the thread may hold. The thread closes
+    /// abandoned connections with a delay, and a flood of them must not fill it.
     unauthenticated: Arc<Semaphore>,
     done: Cell<u64>,
     failed: Cell<u64>,
@@ -73,9 +75,9 @@ struct HandshakeRequest {
     stream: std::net::TcpStream,
     side: Side,
     until: Instant,
-    /// The handshake is abandoned when nobody waits for it any more.
+    /// Channel for the result. The handshake is abandoned when the receiver is dropped.
     answer: oneshot::Sender<Result<CompletedHandshake, String>>,
-    /// Given back once the thread does not have the connection any more.
+    /// Permit that is released once the thread does not have the connection any more.
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -86,7 +88,7 @@ struct CompletedHandshake {
 }
 
 impl Handshakes {
-    /// Nobody proves anything.
+    /// Returns handshakes for a cluster without certificates, which prove nothing.
     pub(crate) fn none() -> Handshakes {
         Handshakes {
             thread: None,
@@ -96,10 +98,10 @@ impl Handshakes {
         }
     }
 
-    /// With the certificates of this node, if the configuration names some.
+    /// Starts the thread with the certificates of this node, if the configuration names some.
     ///
     /// # Errors
-    /// They cannot be used; or no thread can be started.
+    /// The certificates cannot be used, or no thread can be started.
     pub(crate) fn start(config: &ClusterConfig, name: &str) -> Result<Handshakes, SecurityError> {
         let Some((credentials, rotation)) = CertRotation::open(config, name)? else {
             return Ok(Handshakes::none());
@@ -122,7 +124,7 @@ impl Handshakes {
             .name("handshakes".to_owned())
             .spawn(move || {
                 runtime.block_on(worker.run(requests, rotation));
-                // A look at files may never end.
+                // A check of files may never end.
                 runtime.shutdown_background();
             })
             .map_err(failed)?;
@@ -132,7 +134,7 @@ impl Handshakes {
         })
     }
 
-    /// Handshakes of this run that were done, and that failed, by name.
+    /// Returns, by name, the numbers of handshakes of this run that succeeded and failed.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             ("tls_handshakes", self.done.get()),
@@ -140,8 +142,8 @@ impl Handshakes {
         ]
     }
 
-    /// Shakes hands with the other end, until then at the latest. If the returned future is
-    /// dropped, the connection is closed.
+    /// Performs a handshake with the other end, before `until`. If the returned future is dropped,
+    /// the connection is closed.
     pub(crate) async fn perform(
         &self,
         stream: TcpStream,
@@ -169,7 +171,8 @@ impl Handshakes {
         established
     }
 
-    /// Waits until the thread may have one more connection of this side.
+    /// Waits until the thread may have one more connection of this kind. Returns its permit; `None`
+    /// if this kind needs none.
     async fn permit(&self, side: Side) -> Option<OwnedSemaphorePermit> {
         if side != Side::Peer {
             return None;
@@ -188,7 +191,7 @@ async fn submit(
 ) -> Result<EstablishedStream, String> {
     let (answer, answered) = oneshot::channel();
     let request = HandshakeRequest {
-        // Each thread waits for its own connections.
+        // The stream moves to the runtime of the other thread.
         stream: stream.into_std().map_err(|error| error.to_string())?,
         side,
         until,
@@ -217,8 +220,8 @@ async fn submit(
 struct HandshakeWorker {
     config: ClusterConfig,
     credentials: NodeCredentials,
-    /// Whether the operator was told that the certificate has expired or that it is about to,
-    /// and when.
+    /// Whether the operator was last warned that the certificate has expired (true) or is about to
+    /// expire, and the time of the warning.
     reminded: Option<(bool, Instant)>,
 }
 
@@ -272,12 +275,12 @@ impl HandshakeWorker {
             };
             let done = tokio::select! {
                 biased;
-                // This drops the other branch, and so closes the connection.
+                // The select drops the other branch, and so closes the connection.
                 () = answer.closed() => None,
                 done = done => Some(done),
             };
             if let Some(done) = done {
-                // The task that asked may have ended.
+                // The requesting task may have ended.
                 let _ = answer.send(done);
             }
             drop(permit);
@@ -371,7 +374,7 @@ async fn complete_handshake(
     Ok((stream, connection))
 }
 
-/// Members as which the certificate at the other end identifies it.
+/// Returns the members that the certificate at the other end proves.
 fn verified_members(connection: &Connection, cluster: &str, members: &[String]) -> ReplicaSet {
     let shown = connection.peer_certificates().and_then(|all| all.first());
     let Some(certificate) = shown.and_then(|shown| ParsedCertificate::try_from(shown).ok()) else {

@@ -1,5 +1,5 @@
-//! Identity of nodes: the authority of a cluster, the certificates that it signs, and the use
-//! that a node makes of its own.
+//! Identity of nodes: the authority of a cluster, the certificates that it signs, and their use by
+//! a node.
 //!
 //! There is one mechanism, TLS with certificates on both sides between replicas. Clusters that
 //! cannot keep an authority use a shared secret instead, and every node derives the same

@@ -1,4 +1,4 @@
-//! Certificates are made, found, and refused in words that help.
+//! Tests that certificates are made, found, and refused in words that help.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -23,7 +23,7 @@ fn config(dir: &Path, security: &str) -> ClusterConfig {
     ClusterConfig::parse(&text, &dir.join("cluster.toml")).unwrap()
 }
 
-/// A directory with the certificates of both nodes.
+/// Returns a directory with the certificates of both nodes, and their authority.
 fn certificates(validity: Validity) -> (TempDir, Authority) {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new("demo").unwrap();
@@ -183,7 +183,7 @@ fn an_authority_is_the_same_whenever_it_is_made_from_the_same_key() {
     assert_eq!(one, secret("demo", &format!("{SECRET}\r\n")));
     assert_ne!(one, secret("prod", SECRET));
     assert_ne!(one, secret("demo", &SECRET.to_lowercase()));
-    // Other releases must derive the same: nodes of two of them make up a cluster.
+    // All releases must derive the same authority: nodes of two releases may form one cluster.
     let digest = ring::digest::digest(&ring::digest::SHA256, &one);
     assert_eq!(hex(&digest.as_ref()[..8]), "393f80b3366e8810");
 }
@@ -293,12 +293,12 @@ fn a_directory_is_made_added_to_and_renewed() {
         (AUTHORITY, 0o644),
     ] {
         let found = std::fs::metadata(directory.join(file)).unwrap();
-        // The umask may take more.
+        // The umask may remove more bits.
         assert_eq!(found.permissions().mode() & 0o777 & !mode, 0, "{file}");
     }
 }
 
-/// Two names of a file are as two ways to write one name where case does not count.
+/// Two names of one file are the same as two spellings of a name if the file system ignores case.
 #[test]
 fn the_authority_is_never_replaced_by_a_node() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Why a data directory cannot be used, each with what to do about it.
+//! Reasons for which a data directory cannot be used, each with the action that fixes it.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use leasehold_replica::BACKLOG_BYTES_MAX;
 
 use super::WRITE_BUFFER_BYTES;
 
-/// Why the storage cannot be used.
+/// Reason for which the storage cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// The directory cannot be made.
@@ -14,10 +14,10 @@ pub enum StorageError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// There can be no directory at this path, whatever the disk does.
+    /// There can be no directory at this path, independently of the state of the disk.
     #[error(
         "data directory {}: {problem}; give another path as `data` in the configuration, or make \
          way for it", path.display()
@@ -25,10 +25,10 @@ pub enum StorageError {
     Path {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// Problem with the path.
         problem: String,
     },
-    /// Another process uses it.
+    /// Another process uses the directory.
     #[error(
         "data directory {} is in use by another process; stop that one, or give this replica \
          another directory", path.display()
@@ -37,7 +37,7 @@ pub enum StorageError {
         /// The directory.
         path: PathBuf,
     },
-    /// It was made by another version of this program.
+    /// The directory was created by another version of this program.
     #[error(
         "data directory {}: its format version is {found}, this program's is {expected}; run the \
          program that made it, or start the whole cluster anew, on empty directories", path.display()
@@ -45,12 +45,12 @@ pub enum StorageError {
     Format {
         /// The directory.
         path: PathBuf,
-        /// The directory's.
+        /// Format version of the directory.
         found: u32,
-        /// This program's.
+        /// Format version of this program.
         expected: u32,
     },
-    /// It is another replica's.
+    /// The directory belongs to another replica.
     #[error(
         "data directory {}: its {what} is {found}, the configuration says {expected}; start it with \
          the configuration it was made under; a replica that has never run begins on an empty \
@@ -60,14 +60,14 @@ pub enum StorageError {
     Mismatch {
         /// The directory.
         path: PathBuf,
-        /// Part of the stamp.
+        /// Name of the field of the stamp that differs.
         what: &'static str,
-        /// Value in the directory.
+        /// Value of the field in the directory.
         found: String,
-        /// Value in the configuration.
+        /// Value of the field in the configuration.
         expected: String,
     },
-    /// Data that was read is not what was written.
+    /// Bytes that were read differ from those written.
     #[error(
         "data directory {}: {what} is damaged ({problem}); the disk is not to be trusted: \
          bring the directory back whole from a copy made since this replica last ran; without \
@@ -76,7 +76,7 @@ pub enum StorageError {
     Damaged {
         /// The directory.
         path: PathBuf,
-        /// The file; or the column family and the key.
+        /// Damaged file; or damaged column family and key.
         what: String,
         /// Problem that was found.
         problem: String,
@@ -92,10 +92,10 @@ pub enum StorageError {
     Wiped {
         /// The directory.
         path: PathBuf,
-        /// The peer that remembers.
+        /// Name of the peer that remembers the other directory.
         witness: String,
     },
-    /// The directory that is open is not at its path any more.
+    /// The directory that is open is no longer at its path.
     #[error(
         "data directory {}: it {problem}, while this node ran; no start would find what the node \
          writes now. Mount the file system again, or move the directory back, then start the node; if \
@@ -105,10 +105,10 @@ pub enum StorageError {
     Gone {
         /// The directory.
         path: PathBuf,
-        /// Cause of its absence, as words that follow "it".
+        /// Cause of the directory's absence, as words that follow "it".
         problem: &'static str,
     },
-    /// There is no room. What was to be written is not.
+    /// The disk has no room. The records to be written were not written.
     #[error(
         "data directory {}: no space left; free at least {} MiB, then start the node again \
          (one that runs goes on by itself)",
@@ -118,7 +118,7 @@ pub enum StorageError {
         /// The directory.
         path: PathBuf,
     },
-    /// The store says that there is no room, and there is.
+    /// The store says that the disk has no room, although it has.
     #[error(
         "data directory {}: there is room again, and the store still refuses every write: it has to \
          be opened anew, so the process ends. Start the node again; nothing that was acknowledged is \
@@ -128,7 +128,7 @@ pub enum StorageError {
         /// The directory.
         path: PathBuf,
     },
-    /// Anything else: after a failed sync nothing is known of what is on disk.
+    /// Any other error. After a failed sync the contents of the disk are unknown.
     #[error("data directory {}: {doing} failed: {source}", path.display())]
     Engine {
         /// The directory.
@@ -138,7 +138,7 @@ pub enum StorageError {
         /// Error that RocksDB reports.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The program has no store.
+    /// The program was built without a store.
     #[error(
         "this program was built without its store (the feature `store`): it simulates clusters, and \
          runs no replica. Build it with the store: `make build`"

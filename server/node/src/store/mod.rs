@@ -1,9 +1,10 @@
 //! The replica's disk. The log and the state of a replica become durable here.
 //!
-//! Records of the replica arrive at a thread of its own, which may wait for the disk ([`Writer`]). It
-//! writes them in groups: one write and one sync for all that are waiting. [`Store`] says what it
-//! needs of a store. Today the log and the state are in one, on RocksDB (`rocks`), which the feature
-//! `store` builds. A program without it simulates, and runs no replica.
+//! Records of the replica go to a separate thread, which may wait for the disk ([`Writer`]). The
+//! thread writes all waiting records as a group, with one write and one sync. [`Store`] is the
+//! interface of a store. Today one store holds both the log and the state, on RocksDB (`rocks`);
+//! the feature `store` builds it. A program without the feature can simulate clusters, but runs no
+//! replica.
 
 mod error;
 #[cfg(feature = "store")]
@@ -21,28 +22,30 @@ pub use self::error::StorageError;
 pub use self::rocks::{Storage, records, staged};
 pub use self::writer::{PersistOutcome, StorageReport, Writer};
 
-/// Bytes that the memtables of all column families may take together.
+/// Maximum size in bytes of the memtables of all column families together.
 const WRITE_BUFFER_BYTES: usize = 64 << 20;
 
-/// When a write counts as durable.
+/// Point at which a write is taken as durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// After fsync: survives power loss.
+    /// After fsync: the write survives a loss of power.
     #[default]
     Sync,
-    /// After the write call: survives a crash of the process, not of the machine. One machine
-    /// that loses power may lose votes that others rely on, so replicas may differ for good.
+    /// After the write call: the write survives a crash of the process, but not of the machine. A
+    /// machine that loses power may lose votes that other replicas rely on, and replicas may then
+    /// differ permanently.
     Async,
-    /// In memory, written later: a crash loses it, and with it votes that others rely on, so
-    /// replicas may differ for good. Only for experiments.
+    /// When the write is in memory; it is written to disk later. A crash loses the write, and with
+    /// it votes that other replicas rely on, so replicas may differ permanently. Only for
+    /// experiments.
     None,
 }
 
 impl Durability {
-    /// The names an operator may write.
+    /// Names that an operator may write.
     pub const NAMES: [&'static str; 3] = ["sync", "async", "none"];
 
-    /// Its name.
+    /// Returns the name that an operator writes.
     pub fn name(self) -> &'static str {
         match self {
             Durability::Sync => "sync",
@@ -55,42 +58,43 @@ impl Durability {
 /// Cluster and replica to which a data directory belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryStamp {
-    /// The cluster.
+    /// Name of the cluster.
     pub cluster: String,
-    /// The replica's name.
+    /// Name of the replica.
     pub name: String,
-    /// Its id.
+    /// Id of the replica.
     pub replica: ReplicaId,
-    /// The names of all replicas, in the order of their ids: quorums of other
-    /// members need not meet those that were promised to.
+    /// Names of all replicas, in the order of their ids. A quorum of other members need not
+    /// intersect the quorums to which promises were made.
     pub members: Vec<String>,
 }
 
 /// Settings for the use of a data directory.
 #[derive(Clone, Debug, Default)]
 pub struct StorageOptions {
-    /// When a write counts as durable.
+    /// Point at which a write is taken as durable.
     pub durability: Durability,
-    /// Tables kept open at most.
+    /// Maximum number of tables that are kept open.
     pub tables: usize,
-    /// While this file exists every write is refused as a full disk refuses it.
+    /// While this file exists, every write is refused as by a full disk.
     pub full_while: Option<PathBuf>,
 }
 
 /// Operations that a replica needs of its store. Records become durable in the order in which they
-/// are written, and those of one call as one: after a crash either all of them are there or none.
+/// are written. The records of one call become durable atomically: after a crash either all of them
+/// are present or none.
 ///
-/// What a replica recovers from a store is [`RecoveredState`]: its promises and accepted entries, a
-/// checkpoint of the executed state, and the entries after it.
+/// A replica recovers [`RecoveredState`] from a store: its promises and accepted entries, a
+/// checkpoint of the executed state, and the entries after the checkpoint.
 pub trait Store: Send + 'static {
-    /// Makes all records durable, in order and as one.
+    /// Makes all records durable, in order and atomically.
     ///
     /// # Errors
-    /// `Full`: nothing is written, and the same call may be repeated. Any other is final.
+    /// `Full`: nothing is written, and the same call may be repeated. Any other error is final.
     fn write(&mut self, records: &[Record]) -> Result<(), StorageError>;
 
-    /// Entries of a log from `from` to `last`, rising by slot: as many as make up `bytes_max`, at
-    /// least one.
+    /// Returns entries of a log from `from` to `last` in ascending order of slot: at least one
+    /// entry, and then as many as fit into `bytes_max`.
     ///
     /// # Errors
     /// `Damaged`, `Engine`.
@@ -102,22 +106,22 @@ pub trait Store: Send + 'static {
         bytes_max: usize,
     ) -> Result<Vec<(Slot, Value)>, StorageError>;
 
-    /// Whether there is room for writes beside the store. A store that refuses writes although there
-    /// is has failed.
+    /// Whether the disk has room for writes beside the store. A store that refuses writes despite
+    /// such room has failed.
     ///
     /// # Errors
     /// `Gone`.
     fn has_room(&self) -> Result<bool, StorageError>;
 
-    /// Makes durable what is only in memory, and closes the store.
+    /// Makes records durable that are only in memory, and closes the store.
     ///
     /// # Errors
     /// `Full`, `Gone`, `Engine`.
     fn close(self: Box<Self>) -> Result<(), StorageError>;
 }
 
-/// Opens or makes the directory, raises its incarnation durably, and reads what a replica needs to go
-/// on.
+/// Opens or creates the directory, raises its incarnation durably, and reads the state from which
+/// the replica continues.
 ///
 /// # Errors
 /// Any [`StorageError`]: `NotBuilt` in a program without the feature `store`.

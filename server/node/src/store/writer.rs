@@ -1,10 +1,10 @@
-//! The storage's own thread: it may wait for a disk, the replica may not.
+//! The storage's own thread, which may wait for a disk, unlike the replica.
 //!
-//! While one write is on its way to disk others gather; they then go as one, up to a
-//! bound, so a slow disk makes groups larger, not the queue longer. A full disk is tried
-//! again from time to time, with what it refused first. RocksDB takes some errors of a full disk
-//! for final, and its C interface cannot tell it to go on: a store that refuses although there
-//! is room has failed.
+//! Records gather while one write is on its way to disk, and the next write takes all of them, up
+//! to a bound. So a slow disk makes the groups larger, and not the queue longer. A write that a
+//! full disk has refused is retried from time to time, before any other. RocksDB takes some errors
+//! of a full disk for final, and its C interface has no call to resume. So a store that refuses
+//! writes although there is room has failed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,44 +22,44 @@ use leasehold_replica::record_size_estimate;
 
 /// Interval between attempts on a full disk.
 const RETRY: Duration = Duration::from_millis(500);
-/// Refusals in a row of a disk that has room, after which the store is taken for stuck. With
-/// [`RETRY`] they take 15 s; where RocksDB goes on by itself, it looks every 5 s.
+/// Number of consecutive refusals of a disk with room after which the store is taken for stuck.
+/// With [`RETRY`] they take 15 s. In cases in which RocksDB resumes by itself, it checks every 5 s.
 const REFUSALS_MAX: u32 = 30;
 /// Maximum size of one answer to a log read, in bytes on disk: a fraction of a frame.
 const READ_BYTES_MAX: usize = 1 << 20;
-/// Maximum size of one write, in bytes: the store keeps it a second time meanwhile. A single
-/// persist may be larger.
+/// Maximum size of one write, in bytes: the store keeps a second copy of the records during the
+/// write. A single persist may be larger.
 const GROUP_BYTES: usize = 8 << 20;
-/// Persists that may count as durable before they are written. Past it they wait, so that
-/// what waits for a slow disk is bounded.
+/// Maximum number of persists that are reported as durable before they are written. Further
+/// persists wait, so that the queue of a slow disk is bounded.
 const WRITE_BEHIND_MAX: u64 = 128;
 
 /// Reports of the storage to the replica.
 #[derive(Debug)]
 pub enum StorageReport {
-    /// Everything up to here is durable.
+    /// Every persist up to this sequence number is durable.
     Persisted(Sequence),
-    /// There is no room for writes, or there is again.
+    /// Whether there is room for writes. Sent when this changes.
     Writable(bool),
-    /// Entries that the log holds.
+    /// Entries that were read from a log.
     LogRead {
         /// Log that was read.
         log: LogId,
         /// Recipient of the entries.
         to: Requester,
-        /// Rising by slot.
+        /// Entries in ascending order of slot.
         entries: Vec<(Slot, Value)>,
     },
     /// The storage has failed for good, and its thread has ended.
     Failed(StorageError),
 }
 
-/// When records are durable.
+/// Time at which records are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PersistOutcome {
-    /// They are already, with all before them: memory is enough.
+    /// Immediately, with all records before them, because the durability asks only for memory.
     Now,
-    /// When `StorageReport::Persisted` says so.
+    /// When a `StorageReport::Persisted` reports them.
     Later,
 }
 
@@ -69,7 +69,7 @@ enum StorageJob {
     Close,
 }
 
-/// Records that become durable as one.
+/// Records that become durable atomically.
 struct PersistRequest {
     sequence: Sequence,
     records: Vec<Record>,
@@ -83,24 +83,25 @@ struct LogReadRequest {
     last: Slot,
 }
 
-/// The handle to the storage's thread. Dropping it ends the thread as
-/// [`Writer::close`] does, and waits for it: RocksDB aborts a process that ends while a
-/// database is still being closed.
+/// Handle to the storage's thread. Dropping the handle ends the thread as [`Writer::close`] does,
+/// and waits for its end: RocksDB aborts a process that exits while a database is still being
+/// closed.
 #[derive(Debug)]
 pub struct Writer {
     jobs: Sender<StorageJob>,
     closing: Arc<AtomicBool>,
-    /// `None` once it was waited for.
+    /// The thread; `None` once it was joined.
     thread: Option<JoinHandle<Result<(), StorageError>>>,
     write_behind: Option<WriteBehind>,
 }
 
-/// Where memory is enough ([`Durability::None`]).
+/// State of writes after their acknowledgement, under [`Durability::None`].
 #[derive(Debug)]
 struct WriteBehind {
-    /// The last persist that was written.
+    /// Sequence number of the last persist that was written.
     written: Arc<AtomicU64>,
-    /// The last that could not count before it was.
+    /// Sequence number of the last persist that had to be written before it was reported as
+    /// durable.
     waited: Sequence,
 }
 
@@ -117,7 +118,7 @@ impl WriteBehind {
 }
 
 impl Writer {
-    /// Starts the thread. `report` is called on it.
+    /// Starts the thread. The thread calls `report`.
     ///
     /// # Errors
     /// The operating system has no thread left.
@@ -157,7 +158,8 @@ impl Writer {
         })
     }
 
-    /// Makes records durable, and says when. After a `StorageReport::Failed` nothing follows.
+    /// Makes records durable, and returns when they are. After a `StorageReport::Failed` no further
+    /// report follows.
     pub fn persist(&mut self, sequence: Sequence, records: Vec<Record>) -> PersistOutcome {
         let write_behind = self.write_behind.as_mut();
         let durable =
@@ -171,8 +173,8 @@ impl Writer {
         durable
     }
 
-    /// Reads a log; `StorageReport::LogRead` follows, unless the disk is full and lacks what counts
-    /// as durable.
+    /// Reads a log. `StorageReport::LogRead` follows, unless the disk is full and lacks persists
+    /// that were reported as durable.
     pub fn read_log(&self, log: LogId, to: Requester, from: Slot, last: Slot) {
         let read = LogReadRequest {
             log,
@@ -183,11 +185,12 @@ impl Writer {
         let _ = self.jobs.send(StorageJob::Read(read));
     }
 
-    /// Writes what is queued and counts as durable already, if there is room, and closes the
-    /// directory. What else is queued nobody was told of: a slow disk would take seconds for it.
+    /// Writes the queued persists that were already reported as durable, if there is room, and
+    /// closes the directory. Other queued persists are dropped, since they were never reported: a
+    /// slow disk would take seconds for them.
     ///
     /// # Errors
-    /// What closing met with; a write's failure was reported.
+    /// Errors of closing. A failed write was reported as `StorageReport::Failed`.
     pub fn close(mut self) -> Result<(), StorageError> {
         match self.join() {
             Ok(result) => result,
@@ -195,7 +198,7 @@ impl Writer {
         }
     }
 
-    /// Has the thread end, and waits for it.
+    /// Makes the thread end, and waits for its end.
     fn join(&mut self) -> std::thread::Result<Result<(), StorageError>> {
         self.closing.store(true, Ordering::Release);
         let _ = self.jobs.send(StorageJob::Close);
@@ -205,7 +208,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // What the thread met with was reported, or is a panic that it has shown.
+        // An error of the thread was reported, or is a panic that was printed.
         let _ = self.join();
     }
 }
@@ -214,18 +217,18 @@ impl Drop for Writer {
 #[derive(Default)]
 struct WriteGroup {
     records: Vec<Record>,
-    /// About what they take.
+    /// Approximate size of the records in bytes.
     bytes: usize,
-    /// Sequence number of the newest persist among them; `None` if there is none.
+    /// Sequence number of the newest persist in the group; `None` if there is none.
     sequence: Option<Sequence>,
-    /// Whether the replica waits for any of them.
+    /// Whether the replica waits for any persist of the group.
     awaited: bool,
-    /// Whether any of them counts as durable already.
+    /// Whether any persist of the group was already reported as durable.
     ahead: bool,
 }
 
 impl WriteGroup {
-    /// Takes the next persist, if it fits. The first always does.
+    /// Takes the next persist if it fits. The first persist always fits.
     fn try_add(&mut self, next: &mut PersistRequest) -> bool {
         let bytes = self.bytes + next.records.iter().map(record_size_estimate).sum::<usize>();
         if self.sequence.is_some() && bytes > GROUP_BYTES {
@@ -244,22 +247,22 @@ impl WriteGroup {
     }
 }
 
-/// Work that the thread has taken and not finished.
+/// Work that the thread has received and not finished.
 struct WriterThread<F> {
     queue: Receiver<StorageJob>,
-    /// The thread is to end. It hears of it here before it has taken all jobs.
+    /// Set when the thread is to end. The thread sees the flag before it has taken all jobs.
     close_requested: Arc<AtomicBool>,
     retry: Duration,
     written: Arc<AtomicU64>,
     report: F,
-    /// Group that is written next; kept until it is.
+    /// Group that is written next, kept until it is written.
     group: WriteGroup,
-    /// Persists that follow it, in order.
+    /// Persists that follow the group, in order.
     waiting: VecDeque<PersistRequest>,
     reads: Vec<LogReadRequest>,
-    /// When a full disk is tried again; `None` if the disk takes writes.
+    /// Time of the next attempt on a full disk; `None` if the disk accepts writes.
     retry_at: Option<Instant>,
-    /// Refusals in a row of a disk that has room.
+    /// Consecutive refusals by a disk that has room.
     refusals: u32,
     closing: bool,
 }
@@ -298,7 +301,7 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         store.close()
     }
 
-    /// Waits for a job, or for the time to try a full disk again, then takes all.
+    /// Waits for a job, or for the next attempt on a full disk, then takes all jobs.
     fn gather(&mut self) {
         let first = match self.retry_at {
             None => self
@@ -349,8 +352,8 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
                 .map(|it| it.durable)
                 .any(|it| it == PersistOutcome::Now)
         {
-            // The disk holds less than counts as durable, and may hold other values in its
-            // place. An asker that wants to read asks again.
+            // The disk lacks persists that were reported as durable, and may hold other values in
+            // their slots. A requester that still wants to read asks again.
             return Ok(());
         }
         for read in reads {
@@ -366,7 +369,7 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         Ok(())
     }
 
-    /// Adds to the group what fits. Returns whether it holds anything.
+    /// Fills the group with waiting persists that fit. Returns whether the group holds any records.
     fn fill(&mut self) -> bool {
         if self.close_requested.load(Ordering::Acquire) {
             self.drop_unacknowledged();
@@ -379,7 +382,7 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         self.group.sequence.is_some()
     }
 
-    /// Forgets the newest persists, as far as none of them counts as durable.
+    /// Drops the newest persists, back to the last one that was reported as durable.
     fn drop_unacknowledged(&mut self) {
         let promised = |it: &PersistRequest| it.durable == PersistOutcome::Now;
         let kept = self
@@ -390,7 +393,7 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         self.waiting.truncate(kept);
     }
 
-    /// The group is durable.
+    /// Notes that the group is durable.
     fn written(&mut self) {
         let group = std::mem::take(&mut self.group);
         let Some(sequence) = group.sequence else {
@@ -401,13 +404,14 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         if group.awaited {
             (self.report)(StorageReport::Persisted(sequence));
         }
-        // The rest is as late as this was: the disk counts as full until all is written.
+        // The remaining persists are as late as this group: the disk is taken as full until all are
+        // written.
         if self.waiting.is_empty() && self.retry_at.take().is_some() {
             (self.report)(StorageReport::Writable(true));
         }
     }
 
-    /// Counts a refusal. Returns whether no room will help.
+    /// Counts a refusal. Returns whether the store would refuse writes even with room.
     fn is_stuck(&mut self, store: &dyn Store) -> Result<bool, StorageError> {
         self.refusals = if store.has_room()? {
             self.refusals + 1
@@ -417,7 +421,7 @@ impl<F: Fn(StorageReport)> WriterThread<F> {
         Ok(self.refusals > REFUSALS_MAX)
     }
 
-    /// There is no room: the group is kept, and tried again later.
+    /// Notes that there is no room. The group is kept and tried again later.
     fn set_full(&mut self) {
         let retry_at = Instant::now() + self.retry;
         if self.retry_at.replace(retry_at).is_none() {

@@ -1,5 +1,5 @@
-//! Connections to and from a node that has certificates: all that a peer or client may show, on
-//! every port.
+//! Tests of connections to and from a node that has certificates, with every credential that a peer
+//! or client may show, on every port.
 
 use std::cell::Cell;
 use std::fs::Permissions;
@@ -36,22 +36,22 @@ use leasehold_replica::message::{Envelope, Message};
 
 const MEMBERS: [&str; 3] = ["CA", "JP", "OR"];
 
-/// Credential of a peer that says that it is JP.
+/// Credential of a peer that claims to be JP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Right,
     /// Certificate of another member.
     Others,
-    /// Certificate of the node itself that the peer talks to.
+    /// Certificate of the node to which the peer has connected.
     Own,
-    /// Certificate of a JP of another cluster, by the same authority.
+    /// Certificate of a JP of another cluster, from the same authority.
     OtherCluster,
-    /// By another authority, of the same name.
+    /// Certificate from another authority of the same name.
     OtherAuthority,
     Expired,
     NotYet,
     Nothing,
-    /// It speaks no TLS.
+    /// The peer speaks no TLS.
     PlainText,
 }
 
@@ -67,7 +67,7 @@ const ALL: [Shown; 9] = [
     Shown::PlainText,
 ];
 
-/// The certificates of a cluster, in a directory that its configuration names.
+/// Certificates of a cluster, in a directory that its configuration names.
 struct Pki {
     dir: TempDir,
     authority: Authority,
@@ -105,12 +105,12 @@ impl Pki {
         Trust::load(&self.dir.path().join(AUTHORITY)).unwrap()
     }
 
-    /// Credentials to show, if `shown` is a certificate.
+    /// Returns the credentials to show, if `shown` is a certificate.
     fn credentials(&self, shown: Shown) -> NodeCredentials {
         let now = SystemTime::now();
         let issued = |authority: &Authority, name: &str, validity| {
             let issued = authority.issue(name, validity).unwrap();
-            // It trusts the right authority: the node's side is what is tested.
+            // The credentials trust the right authority, because the node's side is under test.
             NodeCredentials::issued(&issued, &self.authority)
         };
         let valid = Validity::days(30);
@@ -138,7 +138,7 @@ impl Pki {
     }
 }
 
-/// A configuration with this table of security.
+/// Returns a configuration with this `[security]` table.
 fn secured(dir: &Path, names: &[&str], security: &str) -> ClusterConfig {
     let plain = config(dir, names);
     let mut text = format!("cluster = 'demo'\ndata = 'data'\n[security]\n{security}\n");
@@ -149,7 +149,7 @@ fn secured(dir: &Path, names: &[&str], security: &str) -> ClusterConfig {
     ClusterConfig::parse(&text, &dir.join("cluster.toml")).unwrap()
 }
 
-/// A connection that speaks frames, and what keeps its bytes.
+/// A connection for exchanging frames, with a buffer for its bytes.
 struct Line {
     frames: Frames,
     outbox: Outbox,
@@ -200,7 +200,7 @@ fn dialled(config: &Arc<ClientConfig>, name: &str) -> Connection {
 }
 
 impl Pki {
-    /// Dialling side of a peer that shows this.
+    /// Returns the TLS configuration with which a peer that shows this credential dials.
     fn dials_with(&self, shown: Shown) -> Arc<ClientConfig> {
         if shown != Shown::Nothing {
             return self.credentials(shown).dial;
@@ -213,8 +213,8 @@ impl Pki {
     }
 }
 
-/// Connection to a peers' port, of a peer that shows this; `None` if it is refused so early that
-/// nothing can be said on it.
+/// Connects to a peers' port as a peer that shows this credential. `None` if the peer is refused so
+/// early that no frame can be sent.
 async fn shown_to(address: &str, pki: &Pki, shown: Shown) -> Option<Line> {
     let stream = TcpStream::connect(address).await.unwrap();
     if shown == Shown::PlainText {
@@ -225,8 +225,8 @@ async fn shown_to(address: &str, pki: &Pki, shown: Shown) -> Option<Line> {
     Some(Line::new(stream, Some(shaken.ok()?)))
 }
 
-/// Connects to the peers' port and introduces itself as JP. What the node answers to that;
-/// nothing if it ends the connection.
+/// Connects to the peers' port and introduces itself as JP. Returns the node's reply; `None` if the
+/// node ends the connection.
 async fn introduced(pki: &Pki, shown: Shown) -> Option<String> {
     let mut line = shown_to(&pki.config.nodes[0].peer, pki, shown).await?;
     line.send(&hello_of_jp()).await;
@@ -254,7 +254,7 @@ fn on_the_peers_port_only_the_member_itself_is_let_in() {
     node.stop().unwrap();
 }
 
-/// Nothing comes after those bytes that would let the node write.
+/// After these bytes no others come that would make the node write.
 #[test]
 fn who_says_hello_in_the_last_bytes_of_a_handshake_is_greeted() {
     use std::io::Write as _;
@@ -281,7 +281,7 @@ fn who_says_hello_in_the_last_bytes_of_a_handshake_is_greeted() {
     node.stop().unwrap();
 }
 
-/// Hellos that are wrong in one field each.
+/// Returns hellos that are wrong in one field each.
 fn wrong_hellos() -> Vec<proto::Hello> {
     let changes: [fn(&mut proto::Hello); 7] = [
         |hello| hello.magic -= 1,
@@ -300,7 +300,7 @@ fn wrong_hellos() -> Vec<proto::Hello> {
     wrong.into()
 }
 
-/// First message of JP, numbered.
+/// Returns a first message of JP, with a number.
 fn ping(stamp: u64) -> Envelope {
     Envelope {
         from: ReplicaId(1),
@@ -310,7 +310,7 @@ fn ping(stamp: u64) -> Envelope {
     }
 }
 
-/// A message may come with the hello, in the same bytes.
+/// A message may come in the same bytes as the hello.
 #[test]
 fn nothing_that_a_refused_peer_says_is_heard() {
     let pki = Pki::new();
@@ -368,7 +368,8 @@ fn nothing_that_a_refused_peer_says_is_heard() {
     }));
 }
 
-/// Hello of the node that dials JP, to a peer that shows this; `None` if it says none.
+/// Returns the hello of the node that dials JP, to a peer that shows this credential; `None` if the
+/// node sends none.
 async fn heard_of_dialler(pki: &Pki, shown: Shown, listener: &TcpListener) -> Option<proto::Hello> {
     let (stream, _) = listener.accept().await.unwrap();
     let mut line = match shown {
@@ -402,7 +403,7 @@ fn a_dialler_speaks_to_the_member_itself_alone() {
     node.stop().unwrap();
 }
 
-/// A port where somebody shows this to clients, and says whether a hello came.
+/// Opens a port that shows this credential to clients. Returns whether a hello arrived.
 async fn heard_of_client(
     pki: &Pki,
     shown: Shown,
@@ -419,7 +420,7 @@ async fn heard_of_client(
     };
     let frame = line.frames.wait().await;
     if shown == Shown::PlainText {
-        // What a plain port answers to the first bytes of TLS.
+        // Reply of a plain port to the first bytes of TLS.
         let refusal = leasehold_wire::Error::new(ErrorCode::BadRequest, "frame of 369295616 bytes");
         line.send(&Response::refusal(0, refusal)).await;
     }
@@ -442,7 +443,7 @@ fn a_client_speaks_to_replicas_of_its_cluster_alone() {
                 Client::connect(options.clone()),
                 heard_of_client(&pki, shown, &listener)
             );
-            // Nobody says welcome, so all fail; but not for the same reason.
+            // The port sends no welcome, so all connections fail, but for different reasons.
             let said = connected.unwrap_err().to_string();
             let expected = match shown {
                 Shown::Right | Shown::Others | Shown::Own => "no greeting came",
@@ -511,7 +512,7 @@ fn a_first_message_is_bounded_over_tls_too() {
     node.stop().unwrap();
 }
 
-/// The two ends of a TLS connection: the sender, and the reader.
+/// Returns the two ends of a TLS connection: the sender, and the reader.
 async fn linked(pki: &Pki) -> (Connection, TcpStream, (halves::ReadHalf, halves::WriteHalf)) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -534,7 +535,7 @@ async fn linked(pki: &Pki) -> (Connection, TcpStream, (halves::ReadHalf, halves:
     (sender, stream, halves)
 }
 
-/// Sealed answers have left the buffer, and are more than a short answer takes there.
+/// Sealed answers have left the buffer, and have more bytes than a short answer in the buffer.
 #[test]
 fn short_answers_are_appended_while_a_client_reads_nothing() {
     let pki = Pki::new();
@@ -562,7 +563,7 @@ fn short_answers_are_appended_while_a_client_reads_nothing() {
     });
 }
 
-/// Sealed bytes that wait in a connection.
+/// Returns the sealed bytes that wait in a connection.
 fn sealed(sender: &mut Connection) -> Vec<u8> {
     let mut sealed = Vec::new();
     while sender.wants_write() {
@@ -571,7 +572,7 @@ fn sealed(sender: &mut Connection) -> Vec<u8> {
     sealed
 }
 
-/// Thousands of records of one byte are read without end; what else is due has its turn.
+/// Thousands of records of one byte are read in a row, and other tasks still have their turns.
 #[test]
 fn many_small_records_keep_nobody_waiting() {
     let pki = Pki::new();
@@ -581,7 +582,7 @@ fn many_small_records_keep_nobody_waiting() {
         for _ in 0..RECORDS {
             std::io::Write::write_all(&mut sender.writer(), b"r").unwrap();
         }
-        // All of it fits into the sockets.
+        // All bytes fit into the sockets.
         stream.write_all(&sealed(&mut sender)).await.unwrap();
         let turns = Rc::new(Cell::new(0));
         let counted = turns.clone();
@@ -600,7 +601,7 @@ fn many_small_records_keep_nobody_waiting() {
     }));
 }
 
-/// Reads until a round is to be waited for, although nobody has asked anything.
+/// Reads until a round has to be awaited, although no request has arrived.
 async fn until_a_round_is_due(mut reader: halves::ReadHalf, inbox: &Inbox) {
     let read = async {
         let mut plain = BytesMut::new();
@@ -640,7 +641,7 @@ fn what_holds_no_plaintext_counts_too() {
             .await;
         std::io::Write::write_all(&mut sender.writer(), &[7; 16 << 10]).unwrap();
         let record = sealed(&mut sender);
-        // A record without its end.
+        // The record lacks its last byte.
         stream.write_all(&record[..record.len() - 1]).await.unwrap();
         until_a_round_is_due(reader.round_robin(inbox.clone()), &inbox).await;
     }));
@@ -654,7 +655,7 @@ fn whoever_does_not_finish_a_handshake_is_given_up() {
         let ports = &pki.config.nodes[0];
         let begun = async |address: &String| {
             let mut stream = TcpStream::connect(address).await.unwrap();
-            // A record of a handshake that never comes whole.
+            // A record of a handshake that never arrives whole.
             stream.write_all(&[22, 3, 1, 0, 200, 1]).await.unwrap();
             let mut rest = Vec::new();
             let _ = stream.read_to_end(&mut rest).await;
@@ -664,7 +665,7 @@ fn whoever_does_not_finish_a_handshake_is_given_up() {
     node.stop().unwrap();
 }
 
-/// More than the handshakes' thread has at a time, so places on it come back, too.
+/// There are more handshakes than the thread holds at a time, so its slots must be released, too.
 #[test]
 fn a_handshake_that_nobody_waits_for_closes_its_connection() {
     let pki = Pki::new();
@@ -689,7 +690,7 @@ fn a_handshake_that_nobody_waits_for_closes_its_connection() {
     });
 }
 
-/// Two nodes that serve a client, and what it finds.
+/// Runs two nodes, and checks the answers that a client receives.
 fn served(configs: [&ClusterConfig; 2], options: &ClientOptions) {
     let nodes = [("CA", configs[0]), ("JP", configs[1])];
     let nodes = nodes.map(|(name, config)| Running::started(config, name));
@@ -701,7 +702,7 @@ fn served(configs: [&ClusterConfig; 2], options: &ClientOptions) {
         for put in puts {
             put.await.unwrap();
         }
-        // Far more answers than a socket holds.
+        // These are far more answers than a socket holds.
         let gets: Vec<_> = (0..64)
             .map(|n: u8| {
                 let client = client.clone();
@@ -739,7 +740,7 @@ fn a_cluster_with_a_shared_secret_serves_and_another_secret_is_foreign() {
     let secret = |file: &str, text: &str| {
         write_new(&dir.path().join(file), text, 0o600).unwrap();
     };
-    // Two hosts, two editors.
+    // The secret on two hosts, written with two editors.
     secret("secret", "Hn2Q0yJt1rXvB8kKxF5cV3mWz7pLd9Sg");
     secret("copy", "Hn2Q0yJt1rXvB8kKxF5cV3mWz7pLd9Sg\n");
     secret("other", "an0ther_an0ther_an0ther_an0ther_");
@@ -794,7 +795,7 @@ fn new_certificates_are_used_without_a_restart() {
     node.stop().unwrap();
 }
 
-/// Permissions alone are changed between the refusal and the success: no time of writing tells.
+/// Only permissions change between the refusal and the success, so the time of writing is the same.
 #[test]
 fn new_certificates_that_were_refused_are_tried_again() {
     let pki = Pki::new();
@@ -816,7 +817,7 @@ fn new_certificates_that_were_refused_are_tried_again() {
         };
         let old = with(Trust::from_pem(pki.authority.certificate().pem().as_bytes()).unwrap());
         let new = with(pki.trust());
-        // Time for some attempts to read them.
+        // This is enough time for some attempts to read the files.
         let refused_until = Instant::now() + Duration::from_secs(3);
         while Instant::now() < refused_until {
             Client::connect(old.clone()).await.unwrap();
@@ -897,7 +898,7 @@ fn a_stranger_cannot_make_a_handshake_long() {
     });
 }
 
-/// The first `bytes` bytes of a first message of TLS that is longer.
+/// Returns the first `bytes` bytes of a longer first message of TLS.
 fn part_of_a_hello(bytes: usize) -> Vec<u8> {
     const RECORD: usize = 1000;
     let mut said = Vec::new();
@@ -914,8 +915,8 @@ fn part_of_a_hello(bytes: usize) -> Vec<u8> {
     said
 }
 
-/// Whether a client that says more of a handshake is closed before one that came earlier and
-/// says less. In the end both are closed, for neither finishes it in time.
+/// Whether a client that sends more of a handshake is closed before one that came earlier and sends
+/// less. In the end both are closed, because neither finishes its handshake in time.
 async fn longer_is_closed_first(address: &str, shorter: usize, longer: usize) -> bool {
     let say = async |bytes: usize| {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -939,7 +940,7 @@ fn a_node_bounds_the_handshakes_of_strangers() {
         let ports = &pki.config.nodes[0];
         let bounds = [(&ports.client, 4 << 10), (&ports.peer, 16 << 10)];
         for (address, bound) in bounds {
-            // A machine that stands still for long may close the early one for its time.
+            // If the machine pauses for long, the early client may be closed for its time limit.
             while !longer_is_closed_first(address, bound, bound + 1).await {}
         }
     });

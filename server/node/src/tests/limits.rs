@@ -1,4 +1,4 @@
-//! Nodes that reach their limits.
+//! Tests of nodes that reach their limits.
 
 use std::sync::{Arc, Mutex};
 
@@ -103,15 +103,16 @@ fn pipelined_large_writes_take_no_more_than_their_share() {
                 bytes = counted(&client, "client_bytes_in_flight") => most = most.max(bytes),
             }
         }
-        // Four connections of 8 MiB, and the last request of each may exceed that.
+        // Four connections are charged 8 MiB each, and the last request of each may exceed the
+        // limit.
         assert!(most <= 4 * 9 * MIB + MIB, "{most} bytes");
         assert!(counted(&client, "clients_paused").await > 0);
     });
     node.stop().unwrap();
 }
 
-/// The replica works on what it was given, whether or not the client is still there. What it was
-/// not given yet is given up.
+/// The replica works on the writes that it was given, even if their client has disconnected. Writes
+/// that it was not given yet are dropped.
 #[test]
 fn writes_of_a_client_that_is_gone_count_until_they_are_done() {
     let dir = tempfile::tempdir().unwrap();
@@ -132,7 +133,7 @@ fn writes_of_a_client_that_is_gone_count_until_they_are_done() {
         while counted("client_bytes_in_flight").await < 6 * MIB {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // Nobody answers: the first is joined by another.
+        // No write is answered, so a second one joins the first.
         while counted("client_bytes_large_writes").await < 2 * MIB {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -158,7 +159,7 @@ fn writes_of_a_client_that_is_gone_count_until_they_are_done() {
     }
 }
 
-/// All of them, on one task.
+/// Runs all futures concurrently on one task.
 async fn futures_join(all: Vec<impl Future<Output = ()>>) {
     let mut all: Vec<_> = all.into_iter().map(Box::pin).collect();
     std::future::poll_fn(|context| {
@@ -172,7 +173,7 @@ async fn futures_join(all: Vec<impl Future<Output = ()>>) {
     .await;
 }
 
-/// First message of a replica to another one.
+/// Returns the first message of a replica to another one.
 fn hello_of(name: &str, number: u32) -> BytesMut {
     let hello = leasehold_replica::codec::proto::Hello {
         magic: 0x4C48_5006,
@@ -188,7 +189,7 @@ fn hello_of(name: &str, number: u32) -> BytesMut {
     buffer
 }
 
-/// A connection on which a peer has been welcomed.
+/// Returns a connection on which a peer has been welcomed.
 async fn greeted_peer(address: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&hello_of("JP", 1)).await.unwrap();
@@ -211,7 +212,7 @@ fn strangers_on_the_peers_port_keep_no_peer_out() {
         }
         silent
     });
-    // Others keep coming while the cluster forms.
+    // Other connections keep coming while the cluster forms.
     let stopped = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let flood = {
         let stopped = Arc::clone(&stopped);
@@ -261,7 +262,7 @@ fn the_newest_connections_of_a_peer_are_kept() {
     node.stop().unwrap();
 }
 
-/// As many bytes as a frame has room for.
+/// The name has as many bytes as a frame has room for.
 #[test]
 fn a_name_that_fills_a_frame_is_refused_in_a_few_words() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The clients' port without a replica behind it, in virtual time: clients that let it
-//! wait are closed.
+//! Tests of the clients' port without a replica behind it, in virtual time: clients that let the
+//! port wait are closed.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use leasehold_replica::input::Input;
 const S: Duration = Duration::from_secs(1);
 const MIB: usize = 1 << 20;
 
-/// The port, and what it has taken.
+/// The clients' port, and the inbox with the requests that it has taken.
 struct Port {
     clients: Rc<Clients>,
     inbox: Rc<Inbox>,
@@ -35,7 +35,7 @@ impl Port {
         port
     }
 
-    /// Connections read as much as a round takes, and no round comes.
+    /// Opens a port without any rounds. Its connections read only as much as one round takes.
     async fn without_turns(limits: Limits) -> Port {
         let names = ClusterNames {
             cluster: "demo".to_owned(),
@@ -58,7 +58,7 @@ impl Port {
 
     async fn connect(&self) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        // The kernel's time goes on as ever: it must not hold bytes back.
+        // The kernel's time is not virtual, so the kernel must not hold bytes back.
         stream.set_nodelay(true).unwrap();
         let mut buffer = BytesMut::new();
         encode_frame(&hello(Some("demo")), &mut buffer).unwrap();
@@ -78,7 +78,8 @@ impl Port {
         }
     }
 
-    /// Answers each Get with so many bytes, and all else with nothing, for ever.
+    /// Answers each Get with a value of `bytes` bytes, and any other request with an empty answer,
+    /// without end.
     async fn answer(inbox: Rc<Inbox>, clients: Rc<Clients>, bytes: usize) {
         loop {
             inbox.arrival().await;
@@ -107,7 +108,7 @@ impl Port {
     }
 }
 
-/// Lets connections read on, as a driver does that has rounds all the time.
+/// Lets connections continue reading, like a driver that always runs rounds.
 async fn give_turns(inbox: Rc<Inbox>) {
     loop {
         inbox.arrival().await;
@@ -133,7 +134,7 @@ async fn within<T>(work: impl Future<Output = T>) -> T {
     LocalSet::new().run_until(work).await
 }
 
-/// Error reply that a connection gets before it is closed.
+/// Returns the error reply that a connection receives before it is closed.
 async fn last_words(stream: &mut TcpStream) -> (ErrorCode, String) {
     let response: Response = FrameReader::new(stream).next().await.unwrap().unwrap();
     let Some(outcome::Result::Error(error)) = response.outcome.unwrap().result else {
@@ -142,7 +143,7 @@ async fn last_words(stream: &mut TcpStream) -> (ErrorCode, String) {
     (error.code(), error.message)
 }
 
-/// A request that puts so many bytes.
+/// Returns a request that puts `bytes` bytes.
 fn put_of(id: u64, bytes: usize) -> BytesMut {
     let put = Command::session(9, id, id, Op::put("k", vec![7; bytes]));
     let mut buffer = BytesMut::new();
@@ -173,7 +174,7 @@ async fn a_frame_must_arrive_whole_in_time_however_it_trickles() {
         };
         assert!((30 * S..33 * S).contains(&closed), "{closed:?}");
         assert_eq!(port.counted("clients_timed_out"), 1);
-        // Many small ones in a row are no slow one.
+        // Many small requests in a row do not count as one slow request.
         port.serve(0);
         let mut busy = port.connect().await;
         for id in 1..100 {
@@ -204,7 +205,7 @@ async fn unfinished_frames_take_no_more_than_their_share_and_end_in_time() {
         let mut open = Vec::new();
         for _ in 0..100 {
             let mut stream = port.connect().await;
-            // Some are closed while they send.
+            // Some connections are closed while they send.
             let _ = stream.write_all(&four).await;
             open.push(stream);
             let now = port.counted("client_bytes_partial");
@@ -213,7 +214,7 @@ async fn unfinished_frames_take_no_more_than_their_share_and_end_in_time() {
         let most = most.into_inner() as usize;
         assert!((20 * MIB..=32 * MIB).contains(&most), "{most} bytes");
         assert!(port.counted("clients_crowded_out") >= 90);
-        // They stand still; one that goes on is served.
+        // These connections are stalled. A connection that continues to send is served.
         sleep(5 * S).await;
         let mut honest = port.connect().await;
         for half in [&large[..MIB / 2], &large[MIB / 2..]] {
@@ -315,7 +316,7 @@ async fn clients_that_leave_a_command_behind_take_no_more_than_all_may() {
             ..Limits::default()
         };
         let port = Port::open(limits).await;
-        // Nobody answers, as at a replica that is cut off.
+        // No request is answered, as at a replica that is cut off.
         let mut pending = Vec::new();
         while port.counted("client_requests_refused") == 0 {
             let mut stream = port.connect().await;
@@ -340,7 +341,8 @@ async fn clients_that_leave_a_command_behind_take_no_more_than_all_may() {
     .await;
 }
 
-/// Bytes of memory that a put takes; its key and value are parts of what was read with it.
+/// Returns the bytes of memory that a put keeps. Its key and value are parts of the buffer that was
+/// read with it.
 fn memory_of(command: Command) -> usize {
     let Some(Op::Put(put)) = command.op else {
         panic!("a put");
@@ -359,13 +361,13 @@ async fn a_full_replica_refuses_large_requests_and_takes_small_ones() {
             ..Limits::default()
         };
         let port = Port::open(limits).await;
-        // Nobody answers, so all stays in flight.
+        // No request is answered, so all requests stay in flight.
         let mut pipelining = Vec::new();
         for _ in 0..4 {
             let mut stream = port.connect().await;
             let puts: Vec<u8> = (1..=4).flat_map(|id| put_of(id, MIB)).collect();
             pipelining.push(spawn_local(async move {
-                // The last ones stay in the socket.
+                // The last requests stay in the socket.
                 let _ = stream.write_all(&puts).await;
                 std::future::pending::<()>().await;
             }));
@@ -452,7 +454,7 @@ async fn a_client_that_hangs_up_while_it_is_not_read_from_leaves_its_place() {
         for id in 1..=5 {
             stream.write_all(&put_of(id, 100)).await.unwrap();
         }
-        // Nobody answers.
+        // No request is answered.
         port.until("clients_paused", |count| count > 0).await;
         sleep(60 * S).await;
         assert_eq!(port.counted("clients"), 1, "it may wait");
@@ -482,7 +484,7 @@ async fn what_a_client_asked_is_given_back_when_it_has_gone_but_for_its_writes()
         sleep(S).await;
         let mut inputs = Vec::new();
         port.inbox.take(&mut inputs);
-        // The replica does not have this one yet.
+        // The replica does not have this write yet.
         stream.write_all(&put_of(6, 1_000_000)).await.unwrap();
         port.until("client_bytes_in_flight", |bytes| bytes >= 5 << 20)
             .await;
@@ -512,7 +514,7 @@ async fn what_a_client_asked_is_given_back_when_it_has_gone_but_for_its_writes()
     .await;
 }
 
-/// Whether connections have read as much as a round takes, and nothing else is due.
+/// Whether connections have read as much as a round takes, and no input is due.
 async fn is_read_budget_spent(inbox: &Inbox) -> bool {
     let arrival = tokio::time::timeout(S, inbox.arrival()).await;
     arrival.is_ok() && !inbox.has_others()
@@ -523,7 +525,7 @@ async fn a_long_frame_is_decoded_in_its_turn() {
     within(async {
         let port = Port::without_turns(Limits::default()).await;
         let mut stream = port.connect().await;
-        // To read it takes half of a round, and to decode it the other half.
+        // Reading the frame takes half of a round, and decoding it the other half.
         stream
             .write_all(&put_of(1, UNITS_PER_ITERATION / 2))
             .await
@@ -539,10 +541,10 @@ async fn a_long_frame_is_decoded_in_its_turn() {
     .await;
 }
 
-/// Units of a put of a few bytes.
+/// Cost in units of a put of a few bytes.
 const PUT_UNITS: usize = 2400;
 
-/// To take a short request takes as long as to read many bytes.
+/// Taking a short request takes as long as reading many bytes.
 #[tokio::test(start_paused = true)]
 async fn short_requests_have_their_turns() {
     within(async {
@@ -568,7 +570,7 @@ async fn short_requests_have_their_turns() {
     .await;
 }
 
-/// Some of each of many connections are as much work as many of one.
+/// A few requests on each of many connections are as much work as many on one.
 #[tokio::test(start_paused = true)]
 async fn a_few_short_requests_of_many_connections_have_their_turns() {
     within(async {
@@ -589,7 +591,7 @@ async fn a_few_short_requests_of_many_connections_have_their_turns() {
     .await;
 }
 
-/// To refuse a request without a byte takes as long as to read many.
+/// Refusing an empty request takes as long as reading many bytes.
 #[tokio::test(start_paused = true)]
 async fn refused_requests_have_their_turns() {
     within(async {
@@ -617,7 +619,7 @@ async fn what_strangers_send_counts_before_they_say_who_they_are() {
             .acquire_read_units(UNITS_PER_ITERATION - (100 << 10))
             .await;
         let mut open = Vec::new();
-        // The begin of a hello. Nobody is refused, or waits for a round yet.
+        // Begin of a hello. No connection is refused, and none waits for a round yet.
         let mut sent = BytesMut::from(&4096_u32.to_be_bytes()[..]);
         sent.resize(4000, 7);
         for _ in 0..30 {
@@ -630,7 +632,7 @@ async fn what_strangers_send_counts_before_they_say_who_they_are() {
     .await;
 }
 
-/// Sends `gets` requests, does not read their answers, and then ends its requests.
+/// Sends `gets` requests, does not read their answers, and then ends the stream of requests.
 async fn half_closed(port: &Port, gets: u64) -> TcpStream {
     let mut stream = port.connect().await;
     let mut requests = BytesMut::new();

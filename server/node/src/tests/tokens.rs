@@ -1,4 +1,5 @@
-//! Tokens at a node: what they may do over a socket, and how their file is followed.
+//! Tests of tokens at a node: the requests that they allow over a socket, and the tracking of
+//! changes to their file.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -15,12 +16,12 @@ use crate::front::access::tests::matrix::{
 };
 use crate::front::access::tokens::{TokenEntry, write};
 
-/// In 2100: later than any test.
+/// A time in 2100, in seconds since 1970: later than any test.
 const LATE: i64 = 4_102_444_800;
 /// Number of requests that are sent before their answers are read.
 const TOGETHER: usize = 100;
 
-/// A directory with a file of tokens and a node that asks for them.
+/// A directory with a token file, and a node that requires tokens from its clients.
 struct Guarded {
     dir: tempfile::TempDir,
     config: ClusterConfig,
@@ -49,7 +50,7 @@ impl Guarded {
         self.write_text(&write(entries), 0o600);
     }
 
-    /// In one step, as programs do that others read from.
+    /// Replaces the file in one step, as programs do for files that others read.
     fn write_text(&self, text: &str, mode: u32) {
         let new = self.dir.path().join("new");
         std::fs::write(&new, text).unwrap();
@@ -100,14 +101,15 @@ impl Raw {
         raw
     }
 
-    /// `None` if it is welcome.
+    /// Returns the error of the greeting; `None` if the client is welcomed.
     async fn greeting(&mut self) -> Option<ErrorCode> {
         let frame = self.reader.next_frame().await.unwrap().unwrap();
         let greeting = leasehold_wire::decode_greeting(frame).unwrap();
         greeting.err().map(|error| error.code())
     }
 
-    /// Sends all at once, and says what came of each: the code of its refusal.
+    /// Sends all requests together. Returns the code of each refusal; `None` for requests that
+    /// succeed.
     async fn ask(&mut self, bodies: &[Body]) -> Vec<Option<ErrorCode>> {
         let first = self.last_id + 1;
         for body in bodies {
@@ -130,7 +132,7 @@ impl Raw {
         answers.into_values().collect()
     }
 
-    /// Writes need a session.
+    /// Adds a session to a write, which needs one.
     fn in_session(&self, body: &Body) -> Body {
         let mut body = body.clone();
         if let Body::Command(command) = &mut body
@@ -143,13 +145,13 @@ impl Raw {
         body
     }
 
-    /// Whether the other side has ended it, without saying anything before.
+    /// Whether the other side has ended the connection, without sending any bytes before.
     async fn is_over(&mut self) -> bool {
         !matches!(self.reader.next::<Response>().await, Ok(Some(_)))
     }
 }
 
-/// All requests that may be made, about every key and every range.
+/// Returns all possible requests, about every key and every range.
 fn everything() -> Vec<Body> {
     let about = keys(2).into_iter().filter(|key| !key.is_empty());
     let about = about.flat_map(|key| bodies_about(&key));
@@ -203,7 +205,7 @@ fn who_has_no_token_that_counts_is_told_nothing_else() {
         let long = [b'x'; 257];
         for token in [&b""[..], b"old", b"unknown", b"goo", b"goodd", &long] {
             let mut raw = guarded.raw(token).await;
-            // What comes with a greeting that is refused is not read.
+            // Requests that follow a refused greeting are not read.
             let asked = Request::new(1, Some(Body::Status(StatusRequest::default())));
             let _ = raw.writer.feed(&asked);
             let _ = raw.writer.flush().await;
@@ -240,8 +242,8 @@ fn who_has_no_token_that_counts_is_told_nothing_else() {
     node.stop().unwrap();
 }
 
-/// The file is read again without a restart; one that cannot be used takes nothing away, and
-/// is complained about.
+/// The file is read again without a restart. A file that cannot be used removes no rights, and is
+/// reported in the log.
 #[test]
 fn a_token_that_is_taken_out_of_the_file_ends_its_connections() {
     let all = || roles().pop().unwrap();
@@ -276,7 +278,7 @@ fn a_token_that_is_taken_out_of_the_file_ends_its_connections() {
         outdated(1).await;
         guarded.write(&guarded.entries);
         outdated(0).await;
-        // As while somebody writes a new file in its place.
+        // The file is in this state while a program writes a new one in its place.
         guarded.write_text("# Tokens of clients\n", 0o600);
         outdated(1).await;
         std::fs::remove_file(guarded.file()).unwrap();

@@ -1,29 +1,29 @@
 //! Files that are read again while the node runs.
 //!
-//! Another thread reads them: a file system may never answer. While files cannot be used,
-//! the log says so, but not every second.
+//! Another thread reads the files, because a file system may never answer. While files cannot be
+//! used, the log repeats the problem, but not every second.
 
 use std::time::{Duration, Instant};
 
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
-/// Interval between looks at files.
+/// Interval between checks of files.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time that a file system may take before the log says that it does not answer.
+/// Time without an answer of the file system after which the log reports it.
 const CHECK_TIMEOUT: Duration = if cfg!(test) {
     Duration::from_millis(100)
 } else {
     Duration::from_secs(5)
 };
-/// Interval at which the log repeats why files cannot be used.
+/// Interval at which the log repeats the reason for which files cannot be used.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Reads files again, each time for a `T`.
+/// Watcher that reads files again and again. Each check yields a `T`.
 pub(crate) struct FileWatcher<T> {
-    /// A look that has not ended.
+    /// Check that has not ended.
     pending: Option<JoinHandle<T>>,
-    /// Why the files cannot be used now, and when the log said so last.
+    /// Reason for which the files cannot be used now, and time at which it was last logged.
     last_report: Option<(String, Instant)>,
 }
 
@@ -37,11 +37,11 @@ impl<T> Default for FileWatcher<T> {
 }
 
 impl<T: Send + 'static> FileWatcher<T> {
-    /// Returns the result of a look at the files. A look that has not ended is waited for
-    /// instead of beginning another.
+    /// Returns the result of a check of the files. If an earlier check has not ended, waits for
+    /// that check instead of beginning another.
     ///
     /// # Errors
-    /// The file system does not answer, so far.
+    /// The file system has not answered so far.
     pub(crate) async fn check(
         &mut self,
         read: impl FnOnce() -> T + Send + 'static,
@@ -58,8 +58,8 @@ impl<T: Send + 'static> FileWatcher<T> {
         self.last_report = None;
     }
 
-    /// Notes why the files cannot be used. Returns whether the log should say it: the reason
-    /// is new, or was told long ago.
+    /// Notes the reason for which the files cannot be used. Returns whether it should be logged:
+    /// the reason is new, or was last logged long ago.
     pub(crate) fn mark_unusable(&mut self, problem: &str) -> bool {
         let now = Instant::now();
         let recently =
@@ -71,7 +71,7 @@ impl<T: Send + 'static> FileWatcher<T> {
         true
     }
 
-    /// Whether the files cannot be used as they are.
+    /// Whether the files cannot be used in their current state.
     pub(crate) fn is_unusable(&self) -> bool {
         self.last_report.is_some()
     }

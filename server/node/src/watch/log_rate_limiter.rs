@@ -1,12 +1,12 @@
-//! Lines of the log that unauthenticated peers may cause as fast as they connect. A log on the disk of the data
-//! would fill it, and what matters would be lost among them.
+//! Rate limit for log lines that unauthenticated peers may cause as fast as they connect. A log on
+//! the disk of the data would fill the disk, and important lines would be lost among the others.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Lets one line a second through, and counts the others.
+/// Limiter that passes one line a second, and counts the suppressed lines.
 #[derive(Debug, Default)]
 pub(crate) struct LogRateLimiter {
     last: Cell<Option<Instant>>,
@@ -14,7 +14,7 @@ pub(crate) struct LogRateLimiter {
 }
 
 impl LogRateLimiter {
-    /// Number of lines that were left out since the last one, if a line may be logged now.
+    /// Returns the number of lines suppressed since the last one, if a line may be logged now.
     pub(crate) fn due(&self, now: Instant) -> Option<u64> {
         let last = self.last.get();
         if last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {

@@ -1,7 +1,7 @@
-//! Notices rounds of the driver that take long, and says what took the time.
+//! Detects rounds of the driver that take long, and reports the work that took the time.
 //!
-//! Everything of a replica shares one thread. While a round lasts nothing is read and nothing
-//! is sent: a heartbeat or a renewal of leases that is due waits for its end.
+//! All parts of a replica share one thread. During a round nothing is read or sent, so a heartbeat
+//! or a renewal of leases that is due waits for the end of the round.
 
 use std::time::{Duration, Instant};
 
@@ -9,25 +9,25 @@ use leasehold_replica::DueTimers;
 use leasehold_replica::input::Input;
 use leasehold_replica::shell::IterationPart;
 
-/// A round that takes longer is reported.
+/// Duration above which a round is reported.
 const LONG: Duration = Duration::from_millis(50);
-/// A line is not followed by another one sooner. It is about the longest round since then.
+/// Minimum interval between two reports. A report is about the longest round since the last one.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Kinds of work in an event-loop iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkKind {
-    /// Reads to repeat, what the storage has done, orders of operators.
+    /// Reads to repeat, reports of the storage, orders of operators.
     Own,
     /// Messages of peers.
     Peers,
     /// Commands of clients.
     Clients,
-    /// Timers that are due when nothing else is.
+    /// Timers that are due when no input is.
     Timers,
     /// Work at the end of a batch of inputs: proposals, forwards, votes.
     Proposals,
-    /// Sending, storing and answering what the replica decided.
+    /// Sending, storing and answering as the replica decided.
     Actions,
     /// Answers to requests for the status, and to operators.
     Status,
@@ -50,7 +50,7 @@ const WORK_KINDS: [(WorkKind, &str); 9] = [
 ];
 
 impl WorkKind {
-    /// To which kind a part of a round of the replica belongs.
+    /// Returns the kind to which a part of a round of the replica belongs.
     pub(crate) fn of(part: &IterationPart<'_>) -> WorkKind {
         match part {
             IterationPart::Begin(_) => WorkKind::Own,
@@ -67,22 +67,22 @@ impl WorkKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LongIteration {
     took: Duration,
-    /// Kind of work that took most of it.
+    /// Kind of work that took most of the iteration.
     cause: &'static str,
-    /// Time that this work took.
+    /// Time that this kind of work took.
     cause_took: Duration,
-    /// Number of pieces of this work.
+    /// Number of pieces of this kind of work.
     count: u32,
-    /// Timers that were due at its begin, by name.
+    /// Names of timers that were due when the iteration began.
     due: String,
-    /// Other long rounds since the last report. None was longer.
+    /// Number of other long rounds since the last report. None of them was longer.
     untold: u64,
 }
 
 /// Measures the work in event-loop iterations, and reports iterations that take long.
 #[derive(Debug)]
 pub(crate) struct StepWatch {
-    /// When the current kind of work began.
+    /// Time at which the current kind of work began.
     begun: Instant,
     current: usize,
     spent: [Duration; WORK_KINDS.len()],
@@ -90,9 +90,9 @@ pub(crate) struct StepWatch {
     due: DueTimers,
     long: u64,
     longest: Duration,
-    /// The longest round that is not reported.
+    /// The longest round that is not reported yet.
     unreported: Option<LongIteration>,
-    /// When the next report may be made.
+    /// Earliest time of the next report.
     next: Option<Instant>,
 }
 
@@ -111,7 +111,7 @@ impl StepWatch {
         }
     }
 
-    /// A round begins.
+    /// Notes that a round begins.
     pub(crate) fn begin(&mut self, now: Instant) {
         self.begun = now;
         self.current = WorkKind::Own as usize;
@@ -120,12 +120,13 @@ impl StepWatch {
         self.due = DueTimers::default();
     }
 
-    /// These timers are due.
+    /// Notes that these timers are due.
     pub(crate) fn note_due(&mut self, due: DueTimers) {
         self.due = due;
     }
 
-    /// One piece of this work begins. The clock is read only if other work was done before.
+    /// Notes that one piece of this work begins. The clock is read only if the work before was of
+    /// another kind.
     pub(crate) fn enter(&mut self, work: WorkKind, now: impl FnOnce() -> Instant) {
         let work = work as usize;
         self.counts[work] += 1;
@@ -140,8 +141,8 @@ impl StepWatch {
         self.begun = now;
     }
 
-    /// The round is over. Returns what to report, if it is time to: the first long round at
-    /// once, and then from time to time the longest.
+    /// Ends the round. Returns a report if one is due: the first long round is reported
+    /// immediately, and later the longest round of each [`LOG_INTERVAL`].
     pub(crate) fn end(&mut self, now: Instant) -> Option<LongIteration> {
         self.leave(now);
         let took = self.spent.iter().sum();
@@ -156,7 +157,7 @@ impl StepWatch {
         Some(report)
     }
 
-    /// A long round: it is reported if none is longer.
+    /// Keeps a long round for the report if no unreported round is longer.
     fn keep(&mut self, took: Duration) {
         self.long += 1;
         self.longest = self.longest.max(took);
@@ -183,7 +184,7 @@ impl StepWatch {
         }
     }
 
-    /// Number of long iterations, and duration of the longest in ms, by name.
+    /// Returns the number of long iterations and the duration of the longest in ms, by name.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             ("long_rounds", self.long),
@@ -192,7 +193,7 @@ impl StepWatch {
     }
 }
 
-/// Writes a line to the log.
+/// Writes a report to the log.
 pub(crate) fn warn(long: &LongIteration) {
     tracing::warn!(
         ms = long.took.as_millis() as u64,
@@ -213,7 +214,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A round at `start` in which each kind of work takes so long.
+    /// Runs a round at `start` in which each kind of work takes the given time.
     fn round(
         watch: &mut StepWatch,
         start: Instant,
@@ -259,7 +260,7 @@ mod tests {
                 4 => (WorkKind::Demand, 90),
                 _ => (WorkKind::Status, 60),
             };
-            // Nothing is long any more.
+            // No round is long from then on.
             let ms = if second < 25 { ms } else { 1 };
             let at = start + Duration::from_secs(second);
             let long = round(&mut watch, at, &[(work, 1, ms * MS)]);

@@ -6,10 +6,10 @@ use leasehold_leases::Time;
 
 use leasehold_replica::ShortTimeout;
 
-/// Interval between looks at round trips. The first ones, of a node that starts, are not
+/// Interval between checks of the round trips. The first round trips of a starting node are not
 /// typical.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// A warning is not repeated sooner.
+/// Minimum interval between two warnings.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Warns while the election timeout is too short for the round trips that are measured.
@@ -25,7 +25,7 @@ impl TimeoutWatch {
         }
     }
 
-    /// Returns the timeout to warn of now, if it is time to look.
+    /// Returns the timeout to warn of, if a check is due and finds one.
     pub(crate) fn look(
         &mut self,
         now: Time,
@@ -40,7 +40,7 @@ impl TimeoutWatch {
     }
 }
 
-/// Says which setting is too short, and the smallest value that would do.
+/// Logs the setting that is too short, and the smallest value that would be enough.
 pub(crate) fn warn(short: ShortTimeout) {
     let ShortTimeout { set, rtt } = short;
     tracing::warn!(

@@ -1,4 +1,4 @@
-//! Checks that every decoder makes, and decoders of single fields.
+//! Checks that all decoders use, and decoders of single fields.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{CodecError, proto};
 use crate::message::LogId;
 pub use crate::sanity::NUMBER_MAX;
 
-/// Replica ids are bits of a 64-bit set.
+/// Maximum number of a replica: replicas are bits of a 64-bit set.
 const REPLICA_MAX: u64 = 63;
 
 pub(super) type CodecResult<T> = Result<T, CodecError>;
@@ -102,7 +102,7 @@ pub(super) fn outcome(field: &'static str, found: Option<Outcome>) -> CodecResul
     Ok(found)
 }
 
-/// A duration in ns, capped at the largest that a decoder accepts.
+/// Encodes a duration in ns, capped at the largest that a decoder accepts.
 pub(super) fn put_duration(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).map_or(NUMBER_MAX, |ns| ns.min(NUMBER_MAX))
 }

@@ -1,4 +1,5 @@
-//! Data that is kept on disk. Encoders append, so that one buffer serves many records.
+//! Encoder and decoder of data on disk. Encoders append to a buffer, so one buffer serves many
+//! records.
 
 use bytes::Bytes;
 use leasehold_leases::{Ballot, ConfigId, Slot};
@@ -10,21 +11,21 @@ use crate::action::{SessionImage, StoredValue};
 use crate::message::Value;
 use crate::settings::SESSION_STEP;
 
-/// Position in both logs up to which a checkpoint reaches.
+/// Position in both logs that a checkpoint covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// Commands executed.
+    /// Last executed slot of the log of commands.
     pub executed: Slot,
-    /// Configurations executed.
+    /// Last executed configuration.
     pub config: ConfigId,
-    /// Replicated clock at `executed`, in ms.
+    /// Log time (the replicated clock) at `executed`, in ms.
     pub log_time_ms: u64,
-    /// Earliest start of a session that may still be opened, on the replicated clock, in ms: a
-    /// client that began its session earlier cannot open it.
+    /// Earliest start of a session that may still be opened, in ms of log time. A client that began
+    /// its session earlier cannot open it.
     pub opens_from_ms: u64,
 }
 
-/// An accepted entry, for the disk.
+/// Encodes an accepted entry for the disk.
 pub fn encode_entry(accepted_at: Ballot, held: &Value, out: &mut Vec<u8>) {
     let entry = proto::Entry {
         ballot: Some(put_ballot(accepted_at)),
@@ -33,17 +34,18 @@ pub fn encode_entry(accepted_at: Ballot, held: &Value, out: &mut Vec<u8>) {
     entry.encode_raw(out);
 }
 
-/// The inverse of [`encode_entry`].
+/// Decodes an entry: the inverse of [`encode_entry`].
 ///
 /// # Errors
-/// Any but `TooLong`, naming the field.
+/// Any [`CodecError`](super::CodecError) but `TooLong`. It names the field.
 pub fn decode_entry(encoded: Bytes) -> CodecResult<(Ballot, Value)> {
     let entry = proto::Entry::decode(encoded)?;
     let accepted_at = ballot("entry.ballot", entry.ballot)?;
     Ok((accepted_at, value::decode("entry.value", entry.value)?))
 }
 
-/// A stored value, for the disk; without the value if that is `staged`.
+/// Encodes a stored value for the disk. If it is `staged`, the encoding has no value, which is on
+/// disk already.
 pub fn encode_stored(stored: &StoredValue, staged: bool, out: &mut Vec<u8>) {
     let encoded = proto::Stored {
         value: if staged {
@@ -58,10 +60,11 @@ pub fn encode_stored(stored: &StoredValue, staged: bool, out: &mut Vec<u8>) {
     encoded.encode_raw(out);
 }
 
-/// The inverse of [`encode_stored`]: with an empty value if it is staged.
+/// Decodes a stored value and whether it is staged: the inverse of [`encode_stored`]. A staged one
+/// has an empty value.
 ///
 /// # Errors
-/// Any but `TooLong`, naming the field.
+/// Any [`CodecError`](super::CodecError) but `TooLong`. It names the field.
 pub fn decode_stored(encoded: Bytes) -> CodecResult<(StoredValue, bool)> {
     let proto::Stored {
         value,
@@ -77,7 +80,7 @@ pub fn decode_stored(encoded: Bytes) -> CodecResult<(StoredValue, bool)> {
     Ok((stored, staged))
 }
 
-/// A session, for the disk.
+/// Encodes a session for the disk.
 pub fn encode_session(session: &SessionImage, out: &mut Vec<u8>) {
     let result = |(sequence, outcome): &(u64, leasehold_wire::Outcome)| proto::SessionResult {
         sequence: *sequence,
@@ -91,10 +94,10 @@ pub fn encode_session(session: &SessionImage, out: &mut Vec<u8>) {
     encoded.encode_raw(out);
 }
 
-/// The inverse of [`encode_session`].
+/// Decodes a session: the inverse of [`encode_session`].
 ///
 /// # Errors
-/// Any but `TooLong`, naming the field.
+/// Any [`CodecError`](super::CodecError) but `TooLong`. It names the field.
 pub fn decode_session(encoded: Bytes) -> CodecResult<SessionImage> {
     let session = proto::Session::decode(encoded)?;
     let result = |result: proto::SessionResult| {
@@ -114,7 +117,7 @@ pub fn decode_session(encoded: Bytes) -> CodecResult<SessionImage> {
     })
 }
 
-/// Encodes the position up to which a checkpoint reaches, for the disk.
+/// Encodes for the disk the position that a checkpoint covers.
 pub fn encode_position(position: &Position, out: &mut Vec<u8>) {
     let encoded = proto::Position {
         executed: position.executed.0,
@@ -125,13 +128,13 @@ pub fn encode_position(position: &Position, out: &mut Vec<u8>) {
     encoded.encode_raw(out);
 }
 
-/// The inverse of [`encode_position`].
+/// Decodes a position: the inverse of [`encode_position`].
 ///
 /// # Errors
-/// Any but `TooLong`, naming the field.
+/// Any [`CodecError`](super::CodecError) but `TooLong`. It names the field.
 pub fn decode_position(encoded: Bytes) -> CodecResult<Position> {
     let position = proto::Position::decode(encoded)?;
-    // It may be ahead of the replicated clock by a step.
+    // `opens_from_ms` may exceed the log time by a step of sessions.
     let step_ms = SESSION_STEP.as_millis() as u64;
     let opens_after = position.opens_from_ms.saturating_sub(step_ms);
     number("position.opens_from_ms", opens_after)?;
@@ -143,15 +146,15 @@ pub fn decode_position(encoded: Bytes) -> CodecResult<Position> {
     })
 }
 
-/// A ballot, for the disk.
+/// Encodes a ballot for the disk.
 pub fn encode_ballot(found: Ballot, out: &mut Vec<u8>) {
     put_ballot(found).encode_raw(out);
 }
 
-/// The inverse of [`encode_ballot`].
+/// Decodes a ballot: the inverse of [`encode_ballot`].
 ///
 /// # Errors
-/// Any but `TooLong`, naming the field.
+/// Any [`CodecError`](super::CodecError) but `TooLong`. It names the field.
 pub fn decode_ballot(encoded: Bytes) -> CodecResult<Ballot> {
     ballot("ballot", Some(proto::Ballot::decode(encoded)?))
 }

@@ -1,4 +1,4 @@
-//! Messages of the lease engine.
+//! Encoder and decoder of messages of the lease engine.
 
 use leasehold_leases::{ConfigId, LeaseMessage, Promise};
 

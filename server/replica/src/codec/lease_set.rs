@@ -1,4 +1,4 @@
-//! Lease changes that operators request, and their results.
+//! Encoder and decoder of lease changes that operators request, and of their results.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::check::{CodecResult, at_most, duration, number, present, put_duration
 use super::{proto, value};
 use crate::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 
-/// Longest reason of a refusal.
+/// Maximum length of the reason of a refusal, in bytes.
 const REFUSAL_BYTES_MAX: u64 = 4096;
 
 pub(super) fn encode(ask: u64, set: &LeaseSet) -> proto::SetLease {

@@ -1,4 +1,4 @@
-//! Encodes and decodes every message of the core.
+//! Encoder and decoder of every message of the core.
 
 use leasehold_leases::demand::{Delta, TallyReport};
 use leasehold_leases::{Ballot, ReplicaSet};
@@ -17,7 +17,7 @@ use crate::message::{
     Value,
 };
 
-/// Most parts of one Phase 1 reply.
+/// Maximum number of parts of one Phase 1 reply.
 const PARTS_MAX: u64 = 1 << 16;
 
 pub(super) fn encode(message: Message) -> Wire {
@@ -320,7 +320,7 @@ fn decode_accept(accept: proto::Accept) -> CodecResult<Accept> {
     let log = log("accept.log", accept.log)?;
     let held = value_of(log, "accept.value", accept.value)?;
     let mut infallible = accept.sure;
-    // One bit for each command, however many were sent: an absent bit means "not infallible".
+    // The bits are resized to one for each command: an absent bit means "not infallible".
     infallible.resize(held.commands().len().div_ceil(64), 0);
     Ok(Accept {
         ballot: ballot("accept.ballot", accept.ballot)?,
@@ -397,7 +397,7 @@ fn decode_fetched(fetched: proto::Fetched) -> CodecResult<Message> {
     Ok(Message::Fetched { log, entries })
 }
 
-/// A value of the kind that `log` holds.
+/// Decodes a value, and checks that it is of the kind that `log` holds.
 fn value_of(log: LogId, field: &'static str, value: Option<proto::Value>) -> CodecResult<Value> {
     let held = value::decode(field, value)?;
     let fits = !matches!(
@@ -408,8 +408,8 @@ fn value_of(log: LogId, field: &'static str, value: Option<proto::Value>) -> Cod
     Ok(held)
 }
 
-/// A command that a peer took from a client. It is validated as this replica's own
-/// listener would, because the peer may run another version.
+/// Decodes a command that a peer received from a client. It is validated as this replica's own
+/// listener would validate it, because the peer may run another version.
 fn forwarded(found: Option<Command>) -> CodecResult<Command> {
     let found = command("forward.commands[].command", found)?;
     leasehold_wire::validate(&found).map_err(|_| CodecError::Inconsistent {

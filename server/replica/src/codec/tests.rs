@@ -1,4 +1,4 @@
-//! Everything comes back as it was; nothing that arrives can do harm.
+//! Tests that decoding returns what was encoded, and that no received bytes cause a panic.
 
 mod any;
 
@@ -33,7 +33,7 @@ fn on_disk(encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     out.into()
 }
 
-/// Decodes an envelope that has its message in wire form.
+/// Decodes an envelope with the given message in wire form.
 fn decode_wire(message: proto::envelope::Message) -> Result<Envelope, CodecError> {
     let envelope = proto::Envelope {
         message: Some(message),
@@ -47,7 +47,7 @@ proptest! {
 
     #[test]
     fn every_message_comes_back(envelope in envelope()) {
-        // The clone shares the batches, and with them their bytes once made.
+        // The clone shares its batches with the original, and with them their encoded bytes.
         let sent = envelope.clone();
         let received = decode_envelope(encoded(envelope)).unwrap();
         prop_assert_eq!(format!("{received:?}"), format!("{sent:?}"));
@@ -87,7 +87,7 @@ proptest! {
         let _ = decode_position(bytes);
     }
 
-    /// Nearly right bytes reach further into the decoder than arbitrary ones.
+    /// Nearly valid bytes reach more of the decoder than arbitrary ones.
     #[test]
     fn damaged_messages_never_panic(
         envelope in envelope(),
@@ -311,8 +311,8 @@ fn a_log_holds_values_of_its_own_kind() {
     }
 }
 
-/// A replica can read after a restart everything that it may write, whatever a faulty member has
-/// reported to it.
+/// After a restart, a replica can read everything that it may have written, including times that a
+/// faulty member reported to it.
 #[test]
 fn sessions_open_up_to_a_step_after_the_last_log_time() {
     let mut encoded = Vec::new();

@@ -1,4 +1,4 @@
-//! Values of a slot: batches and configurations.
+//! Encoder and decoder of the values of slots: batches and configurations.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::proto::{self, strategy::Kind};
 use super::{CodecError, batch};
 use crate::message::Value;
 
-/// Longest key that a range begins or ends with.
+/// Maximum length of a key with which a range begins or ends.
 const KEY_MAX: u64 = KEY_BYTES_MAX as u64;
 
 pub(super) fn encode(value: &Value) -> proto::Value {

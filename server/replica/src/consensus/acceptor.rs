@@ -22,16 +22,16 @@ use crate::step::Step;
 pub struct SlotEntry {
     pub ballot: Ballot,
     pub value: Value,
-    /// The highest slot not above its own that may hold a multi-key command.
+    /// Highest slot, up to and including its own, that may hold a multi-key command.
     pub last_multi: Slot,
-    /// One bit per command: set if execution cannot reject it.
+    /// One bit for each command: set if execution cannot reject the command.
     pub infallible: Arc<[u64]>,
-    /// The tag at this moment, for the mutant that votes with it (hazard 7).
+    /// Tag at the time of acceptance, for the mutant that votes with it (hazard 7).
     pub early_tag: Option<ReplicaSet>,
 }
 
 impl SlotEntry {
-    /// A value that no leader has said anything about: it is answered after execution.
+    /// Returns an entry without statements of a leader: its commands are answered after execution.
     pub fn plain(ballot: Ballot, value: Value) -> SlotEntry {
         SlotEntry {
             ballot,
@@ -52,7 +52,7 @@ impl SlotEntry {
     }
 }
 
-/// An acceptance that is durable and is to be acknowledged.
+/// A durable acceptance that is still to be acknowledged.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Vote {
     log: LogId,
@@ -62,7 +62,7 @@ pub(super) struct Vote {
     origins: ReplicaSet,
 }
 
-/// Acceptances at one ballot, as they came from another replica.
+/// Acceptances under one ballot, as received from another replica.
 #[derive(Clone, Debug)]
 pub struct Acceptances {
     pub ballot: Ballot,
@@ -70,17 +70,17 @@ pub struct Acceptances {
     pub votes: SmallVec<[(Slot, ReplicaSet); 1]>,
 }
 
-/// Slots that have just been chosen, by log.
+/// Slots of each log that have just been chosen.
 pub type ChosenSlots = PerLog<SmallVec<[Slot; 8]>>;
 
-/// Origins with a command in `value`.
+/// Returns the origins of the commands in `value`.
 pub fn origins(value: &Value) -> ReplicaSet {
     let commands = value.commands().iter();
     commands.map(|proposed| proposed.origin).collect()
 }
 
-/// The tag of the vote on `accepted` that leaves now (hazard 7): a promise made while
-/// the entry went to disk is in it.
+/// Returns the tag of a vote on `accepted` that is sent now (hazard 7). It includes promises that
+/// were made while the entry was on its way to disk.
 pub(super) fn vote_tag(tags: &Tags<'_>, accepted: &mut Accepted) -> ReplicaSet {
     match accepted.early_tag.take() {
         Some(early) => early,
@@ -89,8 +89,8 @@ pub(super) fn vote_tag(tags: &Tags<'_>, accepted: &mut Accepted) -> ReplicaSet {
 }
 
 impl Consensus {
-    /// Follows a ballot that began at `start`: entries of lower ballots above it can no
-    /// longer be chosen, and are dropped. Returns keys that are marked less.
+    /// Adopts a ballot that began at `start`. Entries of lower ballots above that slot can no
+    /// longer be chosen, and are dropped. Returns the keys that lost marks.
     pub fn adopt(
         &mut self,
         step: &mut Step<'_>,
@@ -119,7 +119,7 @@ impl Consensus {
         keys
     }
 
-    /// Whether the slot of this Accept already holds what it says.
+    /// Whether the slot of this Accept already holds an entry of its ballot.
     pub fn has_accepted(&self, accept: &Accept) -> bool {
         let Accept {
             ballot, log, slot, ..
@@ -132,9 +132,9 @@ impl Consensus {
         known == Some(ballot)
     }
 
-    /// Puts a value into a slot and on its way to disk. Its keys are marked here,
-    /// before anybody can learn of the acceptance (§3.6). Returns the keys of another
-    /// value that it replaces: reads that waited for that must look again (hazard 18).
+    /// Puts a value into a slot and records it for the disk. Its keys are marked here, before any
+    /// replica can learn of the acceptance (§3.6). Returns the keys of a different value that it
+    /// replaces. Reads that waited for that value must look again (hazard 18).
     pub fn store(
         &mut self,
         step: &mut Step<'_>,
@@ -149,7 +149,7 @@ impl Consensus {
         let mut replaced = Vec::new();
         let replaces = old.is_some();
         if log == LogId::Commands && !(replaces && off(Rule::H18Marks)) {
-            // The new marks come first: a key in both values is never unmarked.
+            // The new marks are set first, so a key in both values is never unmarked in between.
             self.marks.mark(slot, &value);
             if let Some(old) = old.filter(|old| *old != value) {
                 self.marks
@@ -166,7 +166,8 @@ impl Consensus {
         replaced
     }
 
-    /// Returns what was accepted in the slot before; `None` if it is beyond the window.
+    /// Returns the value that was accepted in the slot before, if any; `None` if the slot is beyond
+    /// the window.
     fn put(
         &mut self,
         step: &Step<'_>,
@@ -183,7 +184,7 @@ impl Consensus {
             slot > paxos.executed,
             "an executed slot is not accepted again"
         );
-        // A proposer must not lead others on to what it does not hold itself (hazard 79).
+        // A proposer must not propose to others an entry that it cannot hold itself (hazard 79).
         assert!(
             paxos.has_room(slot, &entry.value) || off(Rule::H79Room),
             "slot {slot:?} lies beyond the window, which ends at {:?}",
@@ -210,7 +211,7 @@ impl Consensus {
         Some(old)
     }
 
-    /// Counts the acceptance of the leader: its Accept is its vote.
+    /// Counts the vote of the leader, which is the Accept itself.
     pub fn count_leader(&mut self, accept: &Accept) {
         let Accept {
             ballot,
@@ -224,7 +225,7 @@ impl Consensus {
         }
     }
 
-    /// Counts acceptances of another replica. Returns the slots that they choose.
+    /// Counts acceptances of another replica. Returns the slots that are chosen by them.
     pub fn count_votes(
         &mut self,
         step: &mut Step<'_>,
@@ -253,8 +254,9 @@ impl Consensus {
         chosen
     }
 
-    /// The acceptance, and the promise behind it, are durable. `executed` is the tag
-    /// and the origins of a slot that was executed already.
+    /// Queues the vote on an acceptance that is now durable, as is the promise before it.
+    /// `executed` is the tag and the origins of a slot that was executed already; `None` if it was
+    /// not.
     pub fn vote_durable(
         &mut self,
         log: LogId,
@@ -263,7 +265,7 @@ impl Consensus {
         executed: Option<(ReplicaSet, ReplicaSet)>,
     ) {
         if ballot < self.promised {
-            return; // superseded while it went to disk
+            return; // The acceptance was superseded on its way to disk.
         }
         let (tag, origins) = match executed {
             Some(executed) => executed,
@@ -294,8 +296,9 @@ impl Consensus {
         !self.votes_due.is_empty()
     }
 
-    /// Acknowledges what became durable. Tags are computed here, when the reply is
-    /// sent: a promise made while the entry went to disk is in them (hazard 7).
+    /// Sends votes on the acceptances that became durable. Returns the slots that are chosen by
+    /// this replica's own votes. Tags are computed here, when the votes are sent, so they include
+    /// promises that were made while the entries were on their way to disk (hazard 7).
     pub fn send_votes(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) -> ChosenSlots {
         let mut votes = std::mem::take(&mut self.votes_due);
         for vote in votes.iter_mut().filter(|v| v.log == LogId::Commands) {
@@ -325,8 +328,8 @@ impl Consensus {
         chosen
     }
 
-    /// Grants have lapsed: slots that still wait may now wait for fewer, so their
-    /// acceptances are sent again with today's tags.
+    /// Votes again on uncommitted slots with today's tags, as grants have lapsed: these slots may
+    /// now wait for fewer replicas.
     pub fn vote_again(&mut self) {
         let promised = self.promised;
         let again = self.logs.commands.uncommitted();
@@ -341,7 +344,7 @@ impl Consensus {
     }
 }
 
-/// An acceptance follows everything recorded so far to the disk.
+/// Queues the vote on a slot until everything recorded so far is durable.
 pub fn vote_once_durable(
     step: &mut Step<'_>,
     log: LogId,
@@ -357,8 +360,8 @@ pub fn vote_once_durable(
     });
 }
 
-/// Sends the votes that `to` is to hear of: its leader's, those on its clients'
-/// commands, or all.
+/// Sends to `to` the votes that it is to receive, according to the settings: those under its own
+/// ballot, those on commands of its clients, or all.
 fn send_votes_to(step: &mut Step<'_>, to: ReplicaId, votes: &[Vote]) {
     let replies = step.ctx.settings.accept_replies;
     let hears = |vote: &&Vote| {

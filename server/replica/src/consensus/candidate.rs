@@ -1,4 +1,4 @@
-//! A candidate's collection of promises (Phase 1, §2.1), for both logs at once.
+//! A candidate's collection of promises (Phase 1, §2.1), for both logs together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -10,7 +10,7 @@ use super::log::is_within;
 use crate::message::{LogId, PerLog, ReportedEntry, Value};
 use crate::step::Step;
 
-/// A reply of more parts than this is refused.
+/// Maximum number of parts of a reply; a reply with more is refused.
 const PARTS_MAX: u32 = 1 << 16;
 
 /// One part of a promise not to accept below the candidate's ballot.
@@ -26,10 +26,10 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Returns whether the replier may have accepted all of this. No replica accepts further ahead
-    /// than a window above its own commit point. A replica that claims to have done so must not
-    /// make the candidate propose for years. An entry that is left out could be a chosen one, so
-    /// the whole answer does not count.
+    /// Returns whether the replier may have accepted all these entries. No replica accepts an entry
+    /// further than a window above its own commit point. A replica that claims to have done so must
+    /// not make the candidate propose for years. An omitted entry could be a chosen one, so the
+    /// whole answer is ignored, not just the entry.
     fn is_within(&self, window: u64) -> bool {
         let within = |entry: &ReportedEntry| {
             let start = self.commits[entry.log];
@@ -39,7 +39,7 @@ impl Prepared {
     }
 }
 
-/// Answer of one replica so far: the parts of its newest answer that have arrived.
+/// Parts of one replica's newest answer that have arrived.
 #[derive(Clone, Debug, Default, Hash)]
 struct Reply {
     answer: (Incarnation, u64),
@@ -56,8 +56,8 @@ impl Reply {
     }
 
     /// Takes a part, and returns whether it is new. Parts of an older answer are refused: the
-    /// accepted entries may differ between two answers, and a part of the older one would stand for
-    /// entries that the newer one reports elsewhere.
+    /// accepted entries may differ between two answers, so parts of both together could miss an
+    /// entry.
     fn take(&mut self, incarnation: Incarnation, prepared: Prepared) -> bool {
         let answer = (incarnation, prepared.answer);
         if self.is_complete() || answer < self.answer {
@@ -84,9 +84,10 @@ impl Reply {
 #[derive(Clone, Debug)]
 pub struct CandidateState {
     pub ballot: Ballot,
-    /// When it began.
+    /// Time at which the campaign began.
     pub(super) since: Time,
-    /// When others were asked last; the own promise is durable then.
+    /// Time at which promises were last requested of others; `None` until this replica's own
+    /// promise is durable.
     requested_at: Option<Time>,
     /// Time at which the replicas that have promised were last notified that promises arrive.
     notified_at: Time,
@@ -96,7 +97,8 @@ pub struct CandidateState {
 }
 
 impl Hash for CandidateState {
-    /// Times decide only when it asks again or is abandoned: not before the horizon.
+    /// Omits times: they only decide when the candidate asks again or is abandoned, which is not
+    /// before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.requested_at.is_some(), &self.replies).hash(state);
     }
@@ -126,20 +128,20 @@ impl CandidateState {
         self.requested_at = Some(now);
     }
 
-    /// Whether `replica` has promised, and said all that it had to say.
+    /// Whether `replica` has promised, and all parts of its answer have arrived.
     pub(super) fn has_promised(&self, replica: ReplicaId) -> bool {
         self.replies.get(&replica).is_some_and(Reply::is_complete)
     }
 
-    /// Whether parts of the promise of `replica` arrive, or all did: asked again, it would
-    /// say everything once more.
+    /// Whether parts of the promise of `replica` are arriving, or all have arrived. If it were
+    /// asked again, it would send the whole answer once more.
     pub(super) fn hears(&self, replica: ReplicaId, now: Time, timeout: Duration) -> bool {
         let lately = |at: &Time| now.since(*at) < timeout;
         self.has_promised(replica) || self.arrived.get(&replica).is_some_and(lately)
     }
 
-    /// Returns whether the replicas that have promised are due to be notified that promises arrive:
-    /// once `again` has passed since the last time.
+    /// Returns whether the replicas that have promised are due to be notified that promises arrive.
+    /// They are once `again` has passed since the last notification.
     pub(super) fn is_notification_due(&mut self, now: Time, again: Duration) -> bool {
         let due = now.since(self.notified_at) >= again;
         if due {
@@ -148,7 +150,7 @@ impl CandidateState {
         due
     }
 
-    /// Takes a part of a promise. Returns whether it was one, and new.
+    /// Takes a part of a promise. Returns whether it is a new part of a promise to this candidate.
     pub(super) fn take(
         &mut self,
         step: &mut Step<'_>,
@@ -193,20 +195,20 @@ impl CandidateState {
             .max()
     }
 
-    /// Returns the entries of `log` that were reported.
+    /// Returns the entries of `log` in all complete answers.
     pub(super) fn entries(&self, log: LogId) -> impl Iterator<Item = &ReportedEntry> {
         let entries = self.complete().flat_map(|(_, reply)| &reply.entries);
         entries.filter(move |entry| entry.log == log)
     }
 
-    /// Where ballots began in `log`, as reported.
+    /// Returns the slots at which ballots began in `log`, from all complete answers.
     pub(super) fn log_starts(&self, log: LogId) -> impl Iterator<Item = (Ballot, Slot)> {
         let starts = self.complete().flat_map(|(_, reply)| &reply.log_starts);
         let of_log = starts.filter(move |(of, ..)| *of == log);
         of_log.map(|(_, ballot, slot)| (*ballot, *slot))
     }
 
-    /// Panics if replies or times are not as they must be.
+    /// Panics if replies or times contradict each other.
     pub(super) fn check(&self) {
         let (since, requested) = (self.since, self.requested_at.unwrap_or(self.notified_at));
         assert!(
@@ -230,7 +232,7 @@ impl CandidateState {
         );
     }
 
-    /// Returns the highest replicated clock in what was reported, in ms.
+    /// Returns the highest replicated clock in the reported entries, in ms.
     pub(super) fn log_time_ms(&self) -> u64 {
         let times = self
             .entries(LogId::Commands)
@@ -239,7 +241,7 @@ impl CandidateState {
     }
 }
 
-/// Returns the replicated clock of a batch, in ms.
+/// Returns the replicated clock of a batch, in ms; 0 for other values.
 pub(super) fn time(value: &Value) -> u64 {
     match value {
         Value::Commands(batch) => batch.log_time_ms,

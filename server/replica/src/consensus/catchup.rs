@@ -1,4 +1,4 @@
-//! Fetching committed entries that this replica missed, and serving them.
+//! Fetching of committed entries that this replica missed, and serving them to others.
 
 use std::hash::{Hash, Hasher};
 
@@ -13,7 +13,8 @@ use crate::size_estimate::value_size_estimate;
 use crate::step::Step;
 use crate::timers::Timer;
 
-/// Newest fetch request for one log: the replica that was asked, the first slot, and the time.
+/// Newest fetch request for one log: the replica that was asked, the first slot requested, and the
+/// time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FetchRequest {
     of: ReplicaId,
@@ -22,28 +23,30 @@ pub(super) struct FetchRequest {
 }
 
 impl Hash for FetchRequest {
-    /// When it was sent decides only when it is asked again: not before the horizon.
+    /// Omits the time of the request: it only decides when the request is repeated, which is not
+    /// before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.of, self.from).hash(state);
     }
 }
 
 impl Consensus {
-    /// Something is committed, but not as accepted here. An Accept that was merely
-    /// overtaken gets a moment to arrive.
+    /// Schedules a fetch, as a slot is committed that is not accepted here under the right ballot.
+    /// An Accept that was merely overtaken is given a short time to arrive.
     pub fn want_fetch(&self, step: &mut Step<'_>) {
         let delay = step.ctx.settings.timing.retransmit / 4;
         step.timers.set_earlier(Timer::Fetch, step.now + delay);
     }
 
-    /// Returns whether `from` was asked for entries of this log last. Entries that were not asked
-    /// for are not believed; a leader has recovered whatever it had asked for before.
+    /// Returns whether the newest fetch request for this log was sent to `from`. Entries that were
+    /// not requested are not believed. A leader ignores entries, because it recovered everything
+    /// that it had requested before.
     pub fn has_requested(&self, from: ReplicaId, log: LogId) -> bool {
         let requested = self.fetching[log].as_ref();
         !self.leads() && requested.is_some_and(|requested| requested.of == from)
     }
 
-    /// Asks the leader for what is still missing.
+    /// Requests the committed entries that are still missing from the leader.
     pub fn fetch_missing(&mut self, step: &mut Step<'_>) {
         let Some(leader) = self.leader().filter(|leader| *leader != step.me()) else {
             return;
@@ -56,11 +59,11 @@ impl Consensus {
         }
     }
 
-    /// Asks `of` for what follows the commit point, up to `to`; but not again for what
-    /// it was just asked for. Everything heard of a log that lags is a reason to ask,
-    /// and every answer to ask on: without this there would be more questions under way
-    /// with every message, each answered with a frame of the same entries. What lies
-    /// beyond the window is asked for once a checkpoint has moved it.
+    /// Requests the entries above the commit point, up to `to`, from `of`, but does not repeat a
+    /// request that was just made. Every message about a log that lags is a reason to request
+    /// entries, and so is every answer. Without this limit the number of open requests would rise
+    /// with every message, and each would be answered with a frame of the same entries. Entries
+    /// beyond the window are requested once a checkpoint has moved it.
     pub fn fetch(&mut self, step: &mut Step<'_>, of: ReplicaId, log: LogId, to: Slot) {
         let paxos = &self.logs[log];
         let (from, to) = (paxos.commit_point.next(), to.min(paxos.end()));
@@ -83,12 +86,13 @@ impl Consensus {
         step.timers.set_earlier(Timer::Fetch, sent + timeout);
     }
 
-    /// The fetched entries could not be taken: they may be asked for again at once.
+    /// Notes that the fetched entries could not be accepted, so that they may be requested again
+    /// immediately.
     pub fn fetch_refused(&mut self, log: LogId) {
         self.fetching[log] = None;
     }
 
-    /// Serves committed entries from memory, or has them read from the disk.
+    /// Serves committed entries from memory, or requests to read them from the disk.
     pub fn on_fetch(
         &self,
         step: &mut Step<'_>,
@@ -119,8 +123,9 @@ impl Consensus {
         step.send(from, Message::Fetched { log, entries });
     }
 
-    /// Only what is surely on the disk as it was executed is read from it: a slot may
-    /// hold there what an earlier ballot left in it, while the chosen value is on its way.
+    /// Requests to read entries from the disk, but only those that are certainly on the disk as
+    /// they were executed. Another slot may hold on disk an entry that an earlier ballot left in
+    /// it, as long as the chosen value is on its way.
     fn read_log(&self, step: &mut Step<'_>, to: ReplicaId, log: LogId, first: Slot, last: Slot) {
         let durable = step.persister.executed(log);
         let kept = self.logs[log].first_kept();
@@ -140,7 +145,7 @@ impl Consensus {
         });
     }
 
-    /// The disk has read what a peer asked for.
+    /// Sends the entries that a peer has requested and that were read from the disk.
     pub fn on_log_read(
         &self,
         step: &mut Step<'_>,
@@ -149,20 +154,21 @@ impl Consensus {
         entries: Vec<(Slot, Value)>,
     ) {
         let executed = self.logs[log].executed;
-        // The asker asks on for what does not fit into this message.
+        // The requester requests again the entries that do not fit into this message.
         let mut capacity = Capacity::default();
         let fits = |(slot, value): &(Slot, Value)| {
             *slot <= executed && capacity.takes(value_size_estimate(value))
         };
         let entries: Vec<(Slot, Value)> = entries.into_iter().take_while(fits).collect();
-        // Its next run has not asked, and may not have promised what the asker had.
+        // A later run of the requester has not requested the entries, and may not have promised the
+        // ballot that the earlier run had.
         if step.ctx.incarnation_of(to.replica) == to.incarnation {
             step.send(to.replica, Message::Fetched { log, entries });
         }
     }
 
-    /// At which ballot a fetched entry is stored: the promised one. No entry is accepted
-    /// above it.
+    /// Returns the ballot under which a fetched entry is stored: the promised one. No entry is
+    /// accepted above it.
     pub fn ballot_of_fetched(&self, log: LogId, slot: Slot) -> Ballot {
         let known = self.logs[log].accepted(slot);
         known.map_or(self.promised, |a| a.ballot.max(self.promised))

@@ -1,4 +1,4 @@
-//! One slot of a log: the value accepted in it, and the other replicas that have accepted.
+//! One slot of a log: the value accepted in it, and the replicas that have accepted.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use crate::cost;
 use crate::message::Value;
 use crate::size_estimate::value_size_estimate;
 
-/// An accepted value and what its leader said with it.
+/// An accepted value, with the leader's statements about it.
 #[derive(Clone, Debug)]
 pub struct Accepted {
-    /// Ballot at which it was accepted.
+    /// Ballot under which it was accepted.
     pub ballot: Ballot,
     /// The accepted value.
     pub value: Value,
     /// Whether the acceptance is durable here.
     pub durable: bool,
-    /// The highest slot not above this one that may hold a multi-key command.
+    /// Highest slot, up to and including this one, that may hold a multi-key command.
     pub last_multi: Slot,
-    /// One bit per command: set if execution cannot reject it.
+    /// One bit for each command: set if execution cannot reject the command.
     pub infallible: Arc<[u64]>,
-    /// Origins with a command in it.
+    /// Origins of the commands in the value.
     pub origins: ReplicaSet,
-    /// The tag when it was accepted, for the mutant that votes with it (hazard 7).
+    /// Tag at the time of acceptance, for the mutant that votes with it (hazard 7).
     pub early_tag: Option<ReplicaSet>,
     /// Leader only: time at which it was proposed.
     pub proposed: Time,
@@ -43,8 +43,8 @@ impl Accepted {
 }
 
 impl Hash for Accepted {
-    /// The times at which it was proposed and sent decide only which replica to suspect and what to
-    /// send again: not before the horizon.
+    /// Omits the times at which the value was proposed and sent: they only decide which replica to
+    /// suspect and what to send again, and not before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, &self.value, self.durable).hash(state);
         (self.last_multi, &self.infallible, self.origins).hash(state);
@@ -52,19 +52,19 @@ impl Hash for Accepted {
     }
 }
 
-/// One slot.
+/// State of one slot.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
-    /// The value accepted in it, with what its leader said.
+    /// Value accepted in the slot, with the leader's statements about it.
     pub accepted: Option<Accepted>,
-    /// Acceptances heard of, possibly before the value itself.
+    /// Acceptances received, possibly before the value itself.
     pub votes: Votes,
-    /// The accepted value is the chosen one.
+    /// Whether the accepted value is known to be the chosen one.
     pub committed: bool,
 }
 
 impl Hash for Cell {
-    /// Nobody counts the votes of a committed slot again.
+    /// Omits the votes of a committed slot, because they are not counted again.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.accepted, self.committed).hash(state);
         if !self.committed {
@@ -74,19 +74,19 @@ impl Hash for Cell {
 }
 
 impl Cell {
-    /// About how many bytes its value keeps in memory.
+    /// Returns a size estimate of the slot's value, in bytes in memory.
     pub fn size_estimate(&self) -> usize {
         let accepted = self.accepted.as_ref();
         accepted.map_or(0, |accepted| value_size_estimate(&accepted.value))
     }
 
-    /// Units of executing its value.
+    /// Returns the units of executing the slot's value.
     pub fn work(&self) -> usize {
         let accepted = self.accepted.as_ref();
         accepted.map_or(0, |accepted| cost::executing(&accepted.value))
     }
 
-    /// Counts an acceptance of `replica` at `ballot`.
+    /// Counts an acceptance of `replica` under `ballot`.
     pub fn count(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet) {
         let here = self.accepted.as_ref().map(|accepted| accepted.ballot);
         self.votes

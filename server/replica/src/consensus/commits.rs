@@ -1,4 +1,5 @@
-//! Commit tracking: the slots that are known to be committed, and what that allows.
+//! Commit tracking: the slots that are known to be committed, and the early answers and execution
+//! that this allows.
 
 use std::collections::HashSet;
 
@@ -16,36 +17,36 @@ use crate::message::{LogId, LogNews, Value};
 use crate::per_log::PerLog;
 use crate::step::Step;
 
-/// A leader's news, compared with what is here.
+/// A leader's news of commits, compared with the entries accepted here.
 #[derive(Clone, Debug, Default)]
 pub struct CommitUpdate {
-    /// Slots that are committed by it, as accepted here.
+    /// Slots that the news commits with the values accepted here.
     pub chosen: Vec<Slot>,
-    /// Others are committed that are not accepted here at that ballot.
+    /// Whether other slots are committed that are not accepted here under the ballot of the news.
     pub behind: bool,
-    /// The leader's commit point was not known yet.
+    /// Whether the leader's commit point was not known yet.
     pub new_commit_point: bool,
 }
 
 /// Answers that a committed slot may give before it is executed.
 #[derive(Debug)]
 pub enum EarlyAnswer<'a> {
-    /// Its *infallible* blind writes, now.
+    /// The *infallible* blind writes of the slot may be answered now.
     Now(&'a Accepted),
-    /// Nothing yet: its `last_multi` is not committed. Later slots have the same
-    /// `last_multi` or a higher one, so they wait, too.
+    /// Nothing may be answered yet: the slot's `last_multi` is not committed. Later slots have the
+    /// same `last_multi` or a higher one, so they wait, too.
     Later,
-    /// Nothing: another ballot wrote it, a leader has recovered it, it was fetched, or
-    /// it is executed.
+    /// Nothing may be answered before execution: the entry is of another ballot, a leader has
+    /// recovered it, it was fetched, or it is executed.
     Never,
 }
 
 impl Consensus {
-    /// Whether the votes say that `slot` is chosen, and that is not known yet.
+    /// Whether the votes on `slot` show that it is chosen, and it is not yet known to be committed.
     pub fn is_chosen(&self, step: &Step<'_>, log: LogId, slot: Slot) -> bool {
         let cell = self.logs[log].get(slot);
-        // A learner that has not received the value at the votes' ballot commits
-        // nothing (hazard 20).
+        // A learner that has not received the value of the votes' ballot commits nothing (hazard
+        // 20).
         let Some((cell, accepted)) = cell.and_then(|cell| Some((cell, cell.accepted.as_ref()?)))
         else {
             return false;
@@ -54,10 +55,10 @@ impl Consensus {
         !cell.committed && at_its_ballot && cell.votes.is_committed(step.ctx.members)
     }
 
-    /// The value accepted in `slot` is the chosen one.
+    /// Notes that the value accepted in `slot` is the chosen one.
     ///
     /// # Panics
-    /// If none is accepted in it.
+    /// If no value is accepted in the slot.
     pub fn note_commit(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot) {
         let paxos = &mut self.logs[log];
         let Some(cell) = paxos.get_mut(slot) else {
@@ -80,8 +81,8 @@ impl Consensus {
         }
     }
 
-    /// Takes a leader's news of commits; `None` if its ballot is not the adopted one. A
-    /// commit point of ballot b commits, here, only slots accepted *at b*; others are
+    /// Takes a leader's news of commits; `None` if its ballot is not the adopted one. A commit
+    /// point under ballot b commits here only slots that were accepted *under b*; others are
     /// fetched (hazard 28).
     pub fn hear_commits(
         &mut self,
@@ -105,7 +106,7 @@ impl Consensus {
         Some(update)
     }
 
-    /// Returns what may be answered of this committed slot before it is executed (protocol §1).
+    /// Returns the answers that this committed slot may give before it is executed (protocol §1).
     pub fn at_commit(&self, slot: Slot) -> EarlyAnswer<'_> {
         let commands = &self.logs.commands;
         let (ballot, start) = commands.adopted;
@@ -123,10 +124,10 @@ impl Consensus {
         }
     }
 
-    /// The value that a committed, unexecuted slot gives to a read of `key` (protocol
-    /// §3.3): its last command on the key, if that is an answerable blind write. A command of
-    /// several keys counts as one on each key: to look through ten thousand of them for every
-    /// read would take longer than to wait for its execution.
+    /// Returns the value that a committed, unexecuted slot gives to a read of `key` (protocol
+    /// §3.3). It is that of the slot's last command on the key, if that command is an answerable
+    /// blind write. A command of several keys is treated as a write to every key: searching its ten
+    /// thousand keys for every read would take longer than waiting for its execution.
     pub fn value_at_commit(&self, slot: Slot, key: &[u8]) -> Option<Outcome> {
         let accepted = self.answerable(slot)?;
         let mut of_slot = accepted.value.commands().iter().enumerate().rev();
@@ -134,8 +135,9 @@ impl Consensus {
         written_at_commit(slot, index, accepted)
     }
 
-    /// The same for all keys of the slot of which `wanted` says that a read waits: each key with
-    /// its last command, if that may answer reads.
+    /// Returns the values that a committed, unexecuted slot gives to all its keys with waiting
+    /// reads, as [`Self::value_at_commit`] does for one key. `wanted` returns whether a read waits
+    /// for a key. Keys with a last command that may not answer reads are omitted.
     pub fn values_at_commit<'a>(
         &'a self,
         slot: Slot,
@@ -147,7 +149,8 @@ impl Consensus {
             of_slot.map(move |(index, proposed)| (accepted, index, &proposed.command))
         });
         let writes = commands.filter(|(.., command)| command.is_write());
-        // As above: what stands before a command of several keys may be hidden by it.
+        // Commands before a command of several keys are ignored, because that command may overwrite
+        // them.
         let last = writes.map_while(|(accepted, index, command)| {
             Some((accepted, index, command.op.as_ref()?.one_key()?))
         });
@@ -167,20 +170,22 @@ impl Consensus {
         commands.is_answerable(slot, accepted).then_some(accepted)
     }
 
-    /// Whether a checkpoint must be made before its time: one of the logs would run out of
-    /// its window. `requested`: what the newest holds.
+    /// Whether a checkpoint must be made before its time, because one of the logs would otherwise
+    /// reach the end of its window. `requested` is the last slot of each log in the newest
+    /// checkpoint.
     pub fn wants_checkpoint(&self, requested: PerLog<Slot>) -> bool {
         let wants = |log: LogId| self.logs[log].wants_checkpoint(requested[log]);
         LogId::ALL.into_iter().any(wants)
     }
 
-    /// A checkpoint up to these slots is durable. Returns whether a window was full.
+    /// Moves the windows, as a checkpoint up to these slots is durable. Returns whether a window
+    /// was full.
     pub fn move_windows(&mut self, slots: PerLog<Slot>) -> bool {
         let waited = PerLog::of(|log| self.logs[log].note_checkpoint(slots[log]));
         waited.commands || waited.configs
     }
 
-    /// The next slot to execute, with its value.
+    /// Returns the next slot to execute, with its value; `None` if no committed slot is left.
     pub fn next_to_execute(&self, log: LogId) -> Option<(Slot, Value)> {
         let paxos = &self.logs[log];
         if paxos.executed >= paxos.commit_point {
@@ -200,17 +205,18 @@ impl Consensus {
         Some((slot, value.clone()))
     }
 
-    /// Whether so much waits, for the disk or to be executed, that no more commands may be
-    /// accepted. What is committed behind a hole does not count: it waits for what fills the
-    /// hole. A leader stops before others do: they take what it has proposed.
+    /// Whether the backlog for the disk, or of committed slots to execute, is so large that no more
+    /// commands may be accepted. Slots that are committed behind a hole are not included, as they
+    /// wait for the entry that fills the hole. A leader stops before other replicas do: they still
+    /// accept what it has proposed.
     pub fn is_backlogged(&self, step: &Step<'_>) -> bool {
         let most = step.ctx.settings.to_execute_work_max;
         let most = if self.leads() { most } else { 2 * most };
         step.is_disk_behind() || self.logs.commands.to_execute_work() > most
     }
 
-    /// Whether so much waits that nothing more may be accepted in `log`. Configurations are few,
-    /// and commands may wait for them.
+    /// Whether the backlog is so large that nothing more may be accepted in `log`. Only the disk
+    /// limits configurations: they are few, and commands may wait for them.
     pub fn takes_nothing(&self, step: &Step<'_>, log: LogId) -> bool {
         match log {
             LogId::Configs => step.is_disk_behind(),
@@ -218,7 +224,7 @@ impl Consensus {
         }
     }
 
-    /// A slot was executed. Calls `unmarked` with each key that it wrote.
+    /// Notes that a slot was executed. Calls `unmarked` with each key that it wrote.
     pub fn note_executed(
         &mut self,
         log: LogId,
@@ -238,9 +244,9 @@ impl Consensus {
         self.marks.unmark(slot, value, unmarked);
     }
 
-    /// Returns the slot up to which a holder must have executed (hazards 5, 7 and 30): it covers
-    /// everything accepted here, entries on their way to disk included, and is never less than what
-    /// is executed.
+    /// Returns the slot up to which a holder must have executed (hazards 5, 7 and 30). It includes
+    /// every slot accepted here, even with an entry on its way to disk, and is never below the last
+    /// executed slot.
     pub fn barrier(&self) -> Slot {
         let commands = &self.logs.commands;
         if off(Rule::H07Pending) {
@@ -257,13 +263,14 @@ impl Consensus {
     }
 }
 
-/// Whether a command may change what is stored under `key`.
+/// Whether a command may change the value stored under `key`.
 fn may_write(command: &Command, key: &[u8]) -> bool {
     let one_key = command.op.as_ref().and_then(Op::one_key);
     command.is_write() && one_key.is_none_or(|one| one == key)
 }
 
-/// Returns what an infallible blind write leaves under its key; `None` for any other command.
+/// Returns the result of reading the key of an infallible blind write after that write; `None` for
+/// any other command.
 fn written_at_commit(slot: Slot, index: usize, accepted: &Accepted) -> Option<Outcome> {
     if !accepted.is_infallible(index) {
         return None;

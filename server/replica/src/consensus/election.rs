@@ -1,4 +1,4 @@
-//! Elections: Phase 1, once for every slot above the commit points, of both logs.
+//! Elections: one Phase 1 for all slots above the commit points of both logs.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Incarnation, ReplicaId, ReplicaSet, Slot};
@@ -44,25 +44,26 @@ fn unzip(pieces: Vec<Piece>) -> (Vec<ReportedEntry>, Vec<(LogId, Ballot, Slot)>)
     (entries, log_starts)
 }
 
-/// Progress of a candidate.
+/// Progress of a candidate towards leadership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ElectionProgress {
-    /// No candidate, or too few have promised.
+    /// This replica is no candidate, or too few replicas have promised.
     Waiting,
-    /// A majority has promised, and some of them know more to be committed (hazard 27): each such
-    /// replica, the log, and the slot up to which it knows more.
+    /// A majority has promised, and some of its replicas know more slots to be committed (hazard
+    /// 27). For each log that misses slots: the replica that knows most, the log, and that
+    /// replica's commit point.
     Behind(Vec<(ReplicaId, LogId, Slot)>),
-    /// Everything that a majority knows to be committed is here: nothing will be
-    /// proposed at or below that.
+    /// Every slot that a majority knows to be committed is committed here, so nothing will be
+    /// proposed in those slots.
     Elected,
 }
 
-/// Findings of Phase 1.
+/// Results of Phase 1.
 #[derive(Debug)]
 pub struct Recovery {
-    /// Time from which the replicated clock goes on, in ms.
+    /// Time from which the replicated clock continues, in ms.
     pub log_time_ms: u64,
-    /// Values to propose again above the commit points.
+    /// Values to propose again in each log, for the slots above its commit point.
     pub values: PerLog<Vec<Value>>,
 }
 
@@ -72,8 +73,9 @@ fn is_elected(step: &Step<'_>, candidate: &CandidateState) -> bool {
     step.ctx.members.is_quorum(promised)
 }
 
-/// Where a ballot's own log starts: at its opening no-op, which follows what it has
-/// recovered. A no-op among that may be the opening one of another (hazard 29).
+/// Returns the slot at which a ballot's own log starts, which is that of its opening no-op. It
+/// follows the recovered values. A no-op among the recovered values may be the opening one of
+/// another ballot (hazard 29).
 fn log_start(commit_point: Slot, recovered: &[Value]) -> Slot {
     let noop = recovered.iter().position(|value| *value == Value::Noop);
     let taken = noop.filter(|_| off(Rule::H29LogStart));
@@ -81,7 +83,8 @@ fn log_start(commit_point: Slot, recovered: &[Value]) -> Slot {
 }
 
 impl Consensus {
-    /// Refuses a ballot below the promised one, and says so. Returns whether it did.
+    /// Refuses a ballot below the promised one, and answers that it does. Returns whether it was
+    /// refused.
     pub fn rejects(&self, step: &mut Step<'_>, from: ReplicaId, ballot: Ballot) -> bool {
         if ballot >= self.promised {
             return false;
@@ -91,7 +94,7 @@ impl Consensus {
         true
     }
 
-    /// Promises to accept nothing below `ballot`. Returns whether that is new.
+    /// Promises to accept nothing below `ballot`. Returns whether the promise is new.
     pub fn promise(&mut self, step: &mut Step<'_>, ballot: Ballot) -> bool {
         self.round_seen = self.round_seen.max(ballot.round);
         let new = ballot > self.promised;
@@ -102,7 +105,7 @@ impl Consensus {
         new
     }
 
-    /// Takes the leader of `ballot` for the leader. Returns whether that is new.
+    /// Follows the leader of `ballot`. Returns whether this leader is new.
     pub fn follow(&mut self, step: &mut Step<'_>, ballot: Ballot) -> bool {
         assert_eq!(
             ballot, self.promised,
@@ -119,7 +122,7 @@ impl Consensus {
         new
     }
 
-    /// Follows again: a higher ballot was heard of, or this replica cannot lead.
+    /// Becomes a follower again, because a higher ballot was received or this replica cannot lead.
     pub fn step_down(&mut self, step: &mut Step<'_>) {
         self.note_step_down();
         self.role = Role::Follower;
@@ -130,8 +133,8 @@ impl Consensus {
         self.reset_election(step);
     }
 
-    /// Asks to lead, under a ballot above every one seen and above every one of an
-    /// earlier run, once its own promise is durable.
+    /// Begins a campaign, under a ballot above every ballot that was seen and above those of
+    /// earlier runs. Promises are requested once its own promise is durable.
     pub fn campaign(&mut self, step: &mut Step<'_>) {
         assert!(
             self.is_follower(),
@@ -139,7 +142,7 @@ impl Consensus {
         );
         let round = self.round_seen.max(self.promised.round) + 1;
         if round > NUMBER_MAX && !off(Rule::H81Leaps) {
-            return; // no decoder would take the ballot, and no restart its own disk
+            return; // No decoder would accept the ballot, and a restart could not read its own disk.
         }
         let ballot = Ballot {
             round,
@@ -154,8 +157,8 @@ impl Consensus {
         step.announce(Event::Campaigning(ballot));
     }
 
-    /// Asks the replicas that have not promised and from which no promise arrives. Returns whether
-    /// this replica is still the candidate of `ballot`.
+    /// Requests promises of the replicas that have not promised and of which no promise is
+    /// arriving. Returns whether this replica is still the candidate of `ballot`.
     pub fn send_prepare(&mut self, step: &mut Step<'_>, ballot: Ballot) -> bool {
         let commits = PerLog::of(|log| self.logs[log].commit_point);
         let Role::Candidate(candidate) = &mut self.role else {
@@ -174,7 +177,7 @@ impl Consensus {
         true
     }
 
-    /// The ballot under which promises were asked for too long ago.
+    /// Returns the ballot of this candidate if it last requested promises too long ago.
     pub fn overdue_candidate(&self, step: &Step<'_>) -> Option<Ballot> {
         let Role::Candidate(candidate) = &self.role else {
             return None;
@@ -184,9 +187,10 @@ impl Consensus {
         (step.now.since(requested) >= timeout).then_some(candidate.ballot)
     }
 
-    /// The promise of `ballot` is durable: reports what is accepted above the commit
-    /// points, this replica's and the candidate's. Below its own the candidate fetches
-    /// what is committed, so nothing there is needed.
+    /// Answers a Prepare, as the promise of `ballot` is durable. The answer reports the entries
+    /// accepted above the commit points of both this replica and the candidate. Below this
+    /// replica's commit point the candidate fetches the committed entries, so none of them is
+    /// reported.
     pub fn answer_prepare(
         &mut self,
         step: &mut Step<'_>,
@@ -216,8 +220,9 @@ impl Consensus {
         }
     }
 
-    /// Where ballots began, and what is accepted above both commit points, split into
-    /// messages; one at least: a promise that tells nothing is one, too.
+    /// Returns the starts of ballots, and the entries accepted above both commit points, split into
+    /// parts for one message each. There is at least one part, because a promise that reports
+    /// nothing is still a promise.
     fn promise_pieces(&self, commits: PerLog<Slot>) -> SmallVec<[Vec<Piece>; 1]> {
         let entries = LogId::ALL.into_iter().flat_map(|log| {
             let paxos = &self.logs[log];
@@ -240,8 +245,9 @@ impl Consensus {
         })
     }
 
-    /// Takes a part of a promise. Returns whether it was one, and new. Those that come late say
-    /// that their senders follow this leader; what else they say may be queued behind.
+    /// Takes a part of a promise. Returns whether it is a new part of a promise to this candidate.
+    /// Parts that arrive after the election show that their senders follow this leader, even if
+    /// other messages of theirs are queued behind.
     pub fn take_promise(
         &mut self,
         step: &mut Step<'_>,
@@ -259,7 +265,7 @@ impl Consensus {
         }
     }
 
-    /// Returns whether this candidate may lead, or what it lacks.
+    /// Returns whether this candidate may lead, or the entries that it lacks.
     pub fn election_progress(&self, step: &Step<'_>) -> ElectionProgress {
         let Role::Candidate(candidate) = &self.role else {
             return ElectionProgress::Waiting;
@@ -278,10 +284,11 @@ impl Consensus {
         ElectionProgress::Behind(behind)
     }
 
-    /// Returns what an elected candidate would propose again; `None` if its window has no free
-    /// space for that and an opening no-op behind it. There is free space once a checkpoint covers
-    /// everything committed here: each entry was accepted within a window above the commit point of
-    /// the replica that reported it. `executed_ms` is the replicated clock of what is executed.
+    /// Returns the values that an elected candidate would propose again; `None` if its window has
+    /// no free space for them and for an opening no-op behind them. There is free space once a
+    /// checkpoint covers every slot committed here: each entry was accepted within a window above
+    /// the commit point of the replica that reported it. `executed_ms` is the replicated clock of
+    /// the last executed command, in ms.
     ///
     /// # Panics
     /// If this replica is no candidate.
@@ -303,7 +310,8 @@ impl Consensus {
         })
     }
 
-    /// The replicated clock never falls: it goes on from the highest in any entry that lives on.
+    /// Returns the replicated clock of the recovered entries, in ms. This clock never goes back, so
+    /// it continues from the highest value in any entry that survives.
     fn recovered_log_time_ms(&self, candidate: &CandidateState) -> u64 {
         let own = self.logs.commands.unexecuted();
         let own = own.filter_map(|(_, cell)| cell.accepted.as_ref());
@@ -323,7 +331,7 @@ impl Consensus {
     /// Begins to lead, and returns the ballot.
     ///
     /// # Panics
-    /// If this replica is no candidate, or not elected.
+    /// If this replica is no candidate, or is not elected.
     pub fn become_leader(&mut self, step: &Step<'_>, log_time_ms: u64) -> Ballot {
         let Role::Candidate(candidate) = &self.role else {
             panic!("only a candidate is elected");
@@ -345,8 +353,8 @@ impl Consensus {
         ballot
     }
 
-    /// Begins this leader's ballot in `log`, after what it has recovered. Returns the
-    /// slot of its opening no-op.
+    /// Begins this leader's ballot in `log`, behind the recovered values. Returns the slot of its
+    /// opening no-op.
     pub fn begin_ballot(&mut self, step: &mut Step<'_>, log: LogId, recovered: &[Value]) -> Slot {
         let paxos = &mut self.logs[log];
         let start = log_start(paxos.commit_point, recovered);
@@ -364,17 +372,18 @@ impl Consensus {
         start
     }
 
-    /// The highest round seen anywhere.
+    /// Returns the highest round seen anywhere.
     pub fn round_seen(&self) -> u64 {
         self.round_seen.max(self.promised.round)
     }
 
-    /// A message was refused because its numbers jump out of range; it reported this round.
+    /// Notes the round in a message that was refused because its numbers jump out of range.
     pub fn note_refused_round(&mut self, round: u64) {
         self.round_seen = nearer(self.round_seen, round);
     }
 
-    /// A peer has promised a higher ballot. Returns whether this replica must step down.
+    /// Notes the ballot that a peer has promised, if it is higher. Returns whether this replica
+    /// must step down.
     pub fn is_rejected_by(&mut self, promised: Ballot) -> bool {
         self.round_seen = self.round_seen.max(promised.round);
         match &self.role {

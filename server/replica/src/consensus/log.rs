@@ -1,4 +1,4 @@
-//! One log of slots: what is accepted, committed and executed here.
+//! One log: the slots that are accepted, committed and executed here.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,45 +10,46 @@ use super::ranges::Ranges;
 use crate::message::{LogId, LogNews, ReportedEntry, Value};
 use crate::parts::NEWS_RANGES_MAX;
 
-/// Executed entries kept in memory for followers behind: slots, and bytes.
+/// Maximum number of executed slots, and of their bytes, that are kept in memory for followers that
+/// lag.
 const KEEP_SLOTS: usize = 8192;
 const KEEP_BYTES: usize = 16 << 20;
 
-/// One log. Invariant: `executed <= commit_point`; every cell at or below
-/// `commit_point` and above `executed` is committed and has a value.
+/// State of one log. Invariant: `executed <= commit_point`, and every cell above `executed` and up
+/// to `commit_point` is committed and has a value.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Log {
-    /// Unexecuted.
+    /// Cells of unexecuted slots.
     open: BTreeMap<Slot, Box<Cell>>,
-    /// Executed, without holes; the last is `executed`.
+    /// Cells of the newest executed slots, without holes. The last one is the cell of `executed`.
     kept: VecDeque<Box<Cell>>,
     kept_bytes: usize,
-    /// Every slot up to here is committed here.
+    /// Slot up to which every slot is committed here.
     pub(super) commit_point: Slot,
-    /// Units of the slots that are to be executed: those above `executed`, up to
+    /// Units of executing the committed slots that are not executed: those above `executed`, up to
     /// `commit_point`.
     to_execute_work: usize,
-    /// Slots committed above the commit point.
+    /// Committed slots above the commit point.
     pub(super) above: Ranges,
-    /// Every slot up to here is executed.
+    /// Slot up to which every slot is executed.
     pub(super) executed: Slot,
-    /// Up to here the executed state is in a durable checkpoint.
+    /// Slot up to which the executed state is in a durable checkpoint.
     checkpointed: Slot,
-    /// See [`Log::end`].
+    /// Number of slots in the window; see [`Log::end`].
     window: u64,
-    /// The highest accepted slot, counting those on their way to disk.
+    /// Highest accepted slot, including slots with an entry on its way to disk.
     pub(super) highest: Slot,
-    /// Where ballots began.
+    /// Slot at which each ballot began.
     pub(super) log_starts: BTreeMap<Ballot, Slot>,
-    /// The adopted ballot, where it began, and its leader's commit point as heard.
+    /// Adopted ballot, and the slot at which it began.
     pub(super) adopted: (Ballot, Slot),
-    /// See `adopted`.
+    /// Commit point of the leader of the adopted ballot, as last heard.
     pub(super) heard_commit: Slot,
 }
 
 impl Log {
-    /// Returns a log with the slots up to `executed` executed, durable and no longer in memory, and
-    /// with a window of `window` slots.
+    /// Returns a log with a window of `window` slots. The slots up to `executed` are executed and
+    /// durable, and no longer in memory.
     pub fn restored(executed: Slot, window: u64) -> Log {
         Log {
             executed,
@@ -60,37 +61,37 @@ impl Log {
         }
     }
 
-    /// Every slot up to here is executed.
+    /// Slot up to which every slot is executed.
     pub fn executed(&self) -> Slot {
         self.executed
     }
 
-    /// Every slot up to here is committed here.
+    /// Slot up to which every slot is committed here.
     pub fn commit_point(&self) -> Slot {
         self.commit_point
     }
 
-    /// Number of slots committed above the commit point.
+    /// Returns the number of slots above the commit point that are committed.
     pub fn committed_above(&self) -> u64 {
         self.above.len()
     }
 
-    /// The highest accepted slot, counting those on their way to disk.
+    /// Highest accepted slot, including slots with an entry on its way to disk.
     pub fn highest(&self) -> Slot {
         self.highest
     }
 
-    /// Where the adopted ballot began: its opening no-op.
+    /// Returns the slot at which the adopted ballot began, which is that of its opening no-op.
     pub fn start(&self) -> Slot {
         self.adopted.1
     }
 
-    /// Whether its leader knows more to be committed than is known here.
+    /// Whether the leader knows more slots to be committed than this replica does.
     pub fn misses_commits(&self) -> bool {
         self.heard_commit > self.commit_point
     }
 
-    /// The cell of `slot`, if there is one.
+    /// Returns the cell of `slot`, if there is one.
     pub fn get(&self, slot: Slot) -> Option<&Cell> {
         if slot > self.executed {
             return self.open.get(&slot).map(Box::as_ref);
@@ -98,7 +99,7 @@ impl Log {
         self.kept.get(self.place(slot)?).map(Box::as_ref)
     }
 
-    /// The cell of `slot`, if there is one.
+    /// Returns the cell of `slot`, if there is one.
     pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Cell> {
         if slot > self.executed {
             return self.open.get_mut(&slot).map(Box::as_mut);
@@ -107,10 +108,10 @@ impl Log {
         self.kept.get_mut(place).map(Box::as_mut)
     }
 
-    /// The last slot of the window, in which this replica accepts. The window begins at
-    /// the durable checkpoint, not at what is executed: a restart comes back with the
-    /// checkpoint, and must keep every entry that was accepted above it (hazard 78). So
-    /// what it reads is bounded too, and a peer cannot make the log of another grow
+    /// Returns the last slot of the window in which this replica accepts. The window begins at the
+    /// durable checkpoint, not at the last executed slot: a restart continues from the checkpoint,
+    /// and must keep every entry that was accepted above it (hazard 78). So the entries that a
+    /// restart reads are bounded, too, and a peer cannot make the log of another replica grow
     /// without end.
     pub fn end(&self) -> Slot {
         Slot(self.window_start().0.saturating_add(self.window))
@@ -124,26 +125,27 @@ impl Log {
         }
     }
 
-    /// Whether `value` may be accepted in `slot`, as far as the window goes.
+    /// Whether the window permits to accept `value` in `slot`.
     pub fn has_room(&self, slot: Slot, value: &Value) -> bool {
         is_within(self.window_start(), self.window, slot, value)
     }
 
-    /// Returns whether a leader may propose something new in `slot` (hazard 79). A leader leaves
-    /// half of the window to replicas with a checkpoint older than its own.
+    /// Returns whether a leader may propose a new value in `slot` (hazard 79). A leader leaves half
+    /// of the window to replicas with a checkpoint older than its own.
     pub fn may_propose(&self, slot: Slot) -> bool {
         let last = self.window_start().0.saturating_add(self.window / 2);
         slot.0 <= last || off(Rule::H79Room)
     }
 
-    /// Whether so much was executed since the checkpoint that was `requested` for last that
-    /// the next must not wait for its time: half of what a leader may use.
+    /// Whether the next checkpoint must not wait for its time: half of the slots that a leader may
+    /// use were executed since the last one. `requested` is the slot up to which the last
+    /// checkpoint was requested.
     pub fn wants_checkpoint(&self, requested: Slot) -> bool {
         self.executed.0 - requested.0 >= self.window / 4 && !off(Rule::H78Durable)
     }
 
-    /// A checkpoint up to `slot` is durable. Returns whether the window was full: everything
-    /// in it was committed.
+    /// Notes that a checkpoint up to `slot` is durable. Returns whether the window was full: every
+    /// slot in it was committed.
     pub fn note_checkpoint(&mut self, slot: Slot) -> bool {
         assert!(
             self.checkpointed <= slot && slot <= self.executed,
@@ -154,29 +156,31 @@ impl Log {
         waited
     }
 
-    /// Number of slots of the window that are used.
+    /// Returns the number of slots of the window that are used.
     pub fn used(&self) -> u64 {
         self.highest.0 - self.checkpointed.0
     }
 
-    /// The cell of an unexecuted slot, made if need be; `None` outside the window.
+    /// Returns the cell of an unexecuted slot, which is made if there is none; `None` outside the
+    /// window.
     pub fn cell(&mut self, slot: Slot) -> Option<&mut Cell> {
         let within = slot > self.executed && self.has_room(slot, &Value::Noop);
         within.then(|| self.restored_cell(slot))
     }
 
-    /// The cell of an unexecuted slot that was accepted before a restart.
+    /// Returns the cell of an unexecuted slot that was accepted before a restart. It is made if
+    /// there is none.
     pub fn restored_cell(&mut self, slot: Slot) -> &mut Cell {
         assert!(slot > self.executed, "slot {slot:?} is executed");
         self.open.entry(slot).or_default().as_mut()
     }
 
-    /// Where an executed slot is among the kept, unless it is forgotten.
+    /// Returns the index of an executed slot in `kept`; `None` if it is below the kept slots.
     fn place(&self, slot: Slot) -> Option<usize> {
         Some(slot.0.checked_sub(self.first_kept().0)? as usize)
     }
 
-    /// Cells from `first` on, rising.
+    /// Returns the cells from slot `first` on, in rising order.
     pub fn from(&self, first: Slot) -> impl Iterator<Item = (Slot, &Cell)> {
         let kept = self.first_kept().0;
         let skipped = first.0.saturating_sub(kept).min(self.kept.len() as u64);
@@ -188,14 +192,15 @@ impl Log {
             .map(|(slot, cell)| (slot, cell.as_ref()))
     }
 
-    /// Unexecuted cells, rising.
+    /// Returns the cells of unexecuted slots, in rising order.
     pub fn unexecuted(&self) -> impl Iterator<Item = (Slot, &Cell)> {
         self.open.iter().map(|(slot, cell)| (*slot, cell.as_ref()))
     }
 
-    /// Adds to `found` the slots of `first..=last`, not known to be committed, that
-    /// were accepted at `ballot`; returns whether there are any others. Looks at
-    /// entries, not at slots: a follower behind may miss a million.
+    /// Adds to `found` the slots of `first..=last` that were accepted under `ballot` and are not
+    /// known to be committed. Returns whether the range has other slots that are not known to be
+    /// committed. It iterates over entries instead of slots, because a follower that lags may miss
+    /// a million slots.
     pub fn accepted_at(
         &self,
         ballot: Ballot,
@@ -216,7 +221,7 @@ impl Log {
         missing > (found.len() - before) as u64
     }
 
-    /// Accepted, uncommitted slots, rising.
+    /// Returns the accepted entries that are not committed, in rising order of slots.
     pub fn uncommitted(&self) -> impl DoubleEndedIterator<Item = (Slot, &Accepted)> {
         let gaps = self.above.gaps(self.commit_point.next(), Slot(u64::MAX));
         let cells = gaps
@@ -230,7 +235,7 @@ impl Log {
         slot <= self.commit_point || self.above.contains(slot)
     }
 
-    /// Remembers that `slot` is committed. Returns whether that is new.
+    /// Notes that `slot` is committed. Returns whether that was unknown before.
     pub fn commit(&mut self, slot: Slot) -> bool {
         if self.is_committed(slot) {
             return false;
@@ -249,15 +254,16 @@ impl Log {
         true
     }
 
-    /// Units of the slots that can be executed and are not, as [`crate::cost`] counts them.
+    /// Returns the units of executing the committed slots that are not executed, as [`crate::cost`]
+    /// counts them.
     pub fn to_execute_work(&self) -> usize {
         self.to_execute_work
     }
 
-    /// Forgets where ballots began that can kill no entry any more: once the
-    /// opening no-op of a later one is committed, that one kills whatever they
-    /// would above it, and below it every slot is decided. Returns the first
-    /// ballot kept, if any was forgotten.
+    /// Forgets the starts of ballots that can kill no entry any more. Once the opening no-op of a
+    /// later ballot is committed, that ballot kills every entry above it that an earlier ballot
+    /// would. Below it every slot is decided. Returns the lowest ballot with a start that is kept,
+    /// if any start was forgotten.
     pub fn forget_log_starts(&mut self) -> Option<Ballot> {
         if self.log_starts.len() < 2 {
             return None;
@@ -274,7 +280,7 @@ impl Log {
         self.get(slot)?.accepted.as_ref()
     }
 
-    /// Every accepted entry from `first` on, as Phase 1 reports it.
+    /// Returns every accepted entry from slot `first` on, as Phase 1 reports it.
     pub fn report(&self, log: LogId, first: Slot) -> impl Iterator<Item = ReportedEntry> + '_ {
         self.from(first).filter_map(move |(slot, cell)| {
             let accepted = cell.accepted.as_ref()?;
@@ -288,7 +294,7 @@ impl Log {
         })
     }
 
-    /// Follows a ballot that began at `start`. The leader's commits are heard of again.
+    /// Adopts a ballot that began at `start`. The commits of its leader are still to be received.
     pub fn begin_ballot(&mut self, ballot: Ballot, start: Slot) {
         assert!(
             ballot > self.adopted.0,
@@ -299,30 +305,31 @@ impl Log {
         self.log_starts.insert(ballot, start);
     }
 
-    /// Whether its leader knows more to be committed than is executed here.
+    /// Whether the leader knows more slots to be committed than are executed here.
     pub fn lags(&self) -> bool {
         self.executed < self.heard_commit
     }
 
-    /// Whether blind writes in this committed slot may be answered at commit
-    /// (protocol §1), those that are *infallible*.
+    /// Whether the *infallible* blind writes in this committed slot may be answered at commit
+    /// (protocol §1).
     pub fn is_answerable(&self, slot: Slot, accepted: &Accepted) -> bool {
         let (ballot, start) = self.adopted;
         accepted.ballot == ballot
             && slot > start
-            // `last_multi` knows only its own ballot: all before it must be committed (hazard 38).
+            // `last_multi` refers only to its own ballot: everything before that must be committed
+            // (hazard 38).
             && (self.all_committed_to(start, ballot) || off(Rule::H38LogStart))
-            // No multi-key command before it may still be open (hazard 34).
+            // No multi-key command before the slot may still be uncommitted (hazard 34).
             && (self.all_committed_to(accepted.last_multi, ballot) || off(Rule::H34LastMulti))
     }
 
-    /// Whether everything up to `slot` is committed, as far as this replica or
-    /// the leader of `ballot` knows.
+    /// Whether everything up to `slot` is committed, according to this replica or to the leader of
+    /// `ballot`.
     fn all_committed_to(&self, slot: Slot, ballot: Ballot) -> bool {
         slot <= self.commit_point || (self.adopted.0 == ballot && slot <= self.heard_commit)
     }
 
-    /// Takes note of the highest accepted slot after entries were dropped.
+    /// Recomputes the highest accepted slot after entries were dropped.
     pub fn recount_highest(&mut self) {
         let mut cells = self.open.iter().rev();
         let top = cells.find(|(_, cell)| cell.accepted.is_some());
@@ -334,8 +341,8 @@ impl Log {
         );
     }
 
-    /// Drops accepted, uncommitted entries of ballots below `ballot` above
-    /// `start`; returns them.
+    /// Drops the accepted, uncommitted entries above `start` that belong to ballots below `ballot`.
+    /// Returns the dropped entries.
     pub fn drop_dead(&mut self, ballot: Ballot, start: Slot) -> Vec<(Slot, Value)> {
         let from = Slot(start.max(self.executed).0.saturating_add(1));
         let mut dead = Vec::new();
@@ -345,7 +352,7 @@ impl Log {
                 .as_ref()
                 .is_some_and(|accepted| accepted.ballot < ballot)
             {
-                // §1: above log_start(b) nothing of a lower ballot was or can be chosen.
+                // §1: above log_start(b) no entry of a lower ballot was or can be chosen.
                 assert!(
                     !cell.committed,
                     "slot {slot:?} is committed and dead at {ballot:?}"
@@ -359,7 +366,8 @@ impl Log {
         dead
     }
 
-    /// Moves past the executed `slot`, keeping what followers behind may still ask for.
+    /// Notes that `slot` was executed. Its cell stays in memory for a while, for followers that
+    /// lag.
     pub fn advance_executed(&mut self, slot: Slot) {
         assert_eq!(slot, self.executed.next(), "execution is in slot order");
         assert!(
@@ -384,12 +392,12 @@ impl Log {
         self.kept.push_back(cell);
     }
 
-    /// The first executed slot still in memory, or else the first unexecuted one.
+    /// Returns the first executed slot that is still in memory, or else the first unexecuted slot.
     pub fn first_kept(&self) -> Slot {
         Slot(self.executed.0 + 1 - self.kept.len() as u64)
     }
 
-    /// Returns what a leader reports of its commits.
+    /// Returns a leader's report of the commits in this log.
     pub fn news(&self) -> LogNews {
         LogNews {
             commit_point: self.commit_point,
@@ -399,7 +407,7 @@ impl Log {
     }
 
     /// # Panics
-    /// If what this log holds contradicts itself.
+    /// If the state of this log contradicts itself.
     pub fn check(&self) {
         assert!(
             self.executed <= self.commit_point,
@@ -443,7 +451,7 @@ impl Log {
 }
 
 /// Returns whether a replica may accept `value` in `slot`, if its window begins above `start` and
-/// has `window` slots. Behind the window's end there is one slot more, for the opening no-op of a
+/// has `window` slots. One slot behind the window's end is reserved for the opening no-op of a
 /// leader that finds the window full.
 pub fn is_within(start: Slot, window: u64, slot: Slot, value: &Value) -> bool {
     let reserve = u64::from(*value == Value::Noop);
@@ -492,7 +500,7 @@ mod tests {
         cell.committed = true;
     }
 
-    /// Everything up to `executed` is executed, and two slots beyond it are accepted.
+    /// Returns a log with every slot up to `executed` executed, and two accepted slots beyond that.
     fn log(executed: u64) -> Log {
         let mut log = Log::restored(Slot::ZERO, 1 << 20);
         for slot in 1..=executed {
@@ -565,9 +573,10 @@ mod tests {
         assert!(Log::restored(Slot(7), 4).get(Slot(7)).is_none());
     }
 
-    /// The adopted ballot is 3 and began at slot 5. Columns: what is special, at which
-    /// round the slot was accepted, the slot, its `last_multi`, the commit point here and
-    /// as its leader says, and whether its infallible blind writes may be answered at commit.
+    /// The adopted ballot has round 3 and began at slot 5. The columns of a case are: its name, the
+    /// round at which the slot was accepted, the slot, its `last_multi`, the commit point here, the
+    /// commit point heard from the leader, and whether the slot's infallible blind writes may be
+    /// answered at commit.
     #[test]
     fn a_committed_slot_is_answerable_only_if_nothing_before_it_can_change_the_answer() {
         type Case = (&'static str, u64, u64, u64, u64, u64, bool);

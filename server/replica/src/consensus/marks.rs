@@ -1,5 +1,5 @@
-//! Marks: under each key, the accepted, not yet executed slots that write it.
-//! A read waits for them; they are set before an acceptance is acknowledged.
+//! Marks: for each key, the accepted slots that write it and are not executed yet. A read waits for
+//! them. They are set before an acceptance is acknowledged.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -10,16 +10,17 @@ use smallvec::SmallVec;
 
 use crate::message::Value;
 
-/// Slots marked, by key.
+/// Marked slots of each key.
 #[derive(Clone, Debug, Default)]
 pub struct Marks(HashMap<Key, Slots, SeededState>);
 
-/// The slots marked on a key, rising. There may be a hundred thousand, if much is left to
-/// execute, and the first is executed next: it is removed without moving the others.
+/// Slots marked on one key, in rising order. There may be a hundred thousand if much is left to
+/// execute. The first one is executed next, so it is removed without moving the others.
 #[derive(Clone, Debug, Default)]
 struct Slots {
     all: SmallVec<[Slot; 2]>,
-    /// Number of the first slots that are marked no more. Fewer than half of all.
+    /// Number of slots at the beginning of `all` that are no longer marked. They are fewer than
+    /// half of all.
     gone: usize,
 }
 
@@ -45,7 +46,7 @@ impl Slots {
         self.all.insert(self.gone + at, slot);
     }
 
-    /// Returns whether it was marked.
+    /// Removes a slot, and returns whether it was marked.
     fn remove(&mut self, slot: Slot) -> bool {
         let Ok(at) = self.marked().binary_search(&slot) else {
             return false;
@@ -79,7 +80,7 @@ impl Marks {
         }
     }
 
-    /// Takes the marks of `slot` away again; calls `unmarked` for each key.
+    /// Removes the marks of `slot`. Calls `unmarked` with each key that had one.
     pub fn unmark(&mut self, slot: Slot, value: &Value, mut unmarked: impl FnMut(&Key)) {
         for proposed in value.commands().iter().filter(|p| p.command.is_write()) {
             for key in proposed.command.keys() {
@@ -96,12 +97,12 @@ impl Marks {
         }
     }
 
-    /// The slots marked on `key`, rising.
+    /// Returns the slots marked on `key`, in rising order.
     pub fn on(&self, key: &[u8]) -> &[Slot] {
         self.0.get(key).map_or(&[], Slots::marked)
     }
 
-    /// Every mark.
+    /// Returns every mark: its key and its slot.
     pub fn all(&self) -> impl Iterator<Item = (&Key, Slot)> {
         let marks = self.0.iter();
         marks.flat_map(|(key, slots)| slots.marked().iter().map(move |slot| (key, *slot)))
@@ -117,7 +118,7 @@ impl Marks {
         self.0.is_empty()
     }
 
-    /// Whether any key in `from..to` is marked (`to` empty: no end).
+    /// Whether any key in `from..to` is marked. If `to` is empty, the range has no end.
     pub fn any_within(&self, from: &[u8], to: &[u8]) -> bool {
         let within = |key: &Key| key.as_ref() >= from && (to.is_empty() || key.as_ref() < to);
         self.0.keys().any(within)
@@ -128,7 +129,8 @@ impl Marks {
 mod tests {
     use super::*;
 
-    /// Against a plain list, with every order of six slots that come and go.
+    /// Compares `Slots` with a plain list, for every sequence of six slots that are added or
+    /// removed.
     #[test]
     fn slots_are_those_of_a_plain_list() {
         for case in 0..6u64.pow(6) {

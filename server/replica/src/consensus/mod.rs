@@ -1,12 +1,12 @@
-//! Multi-Paxos: ballots, roles, both logs, votes and commits. It says what happened and leaves to
-//! its caller what follows from it. It changes nothing outside: it is handed the sessions to
-//! determine which writes are *infallible*, and the tags that votes carry.
+//! Multi-Paxos: ballots, roles, both logs, votes and commits. It returns what happened, and its
+//! caller decides what follows. It changes no state of other parts. The caller passes in the
+//! sessions, which determine the writes that are *infallible*, and the tags that votes carry.
 //!
-//! `pre_vote` comes before a campaign, `candidate` and `recover` are Phase 1, `acceptor`
-//! and `proposer` Phase 2. `votes` is the commit rule, `transfer` transfers leadership, and
+//! `pre_vote` comes before a campaign. `candidate` and `recover` are Phase 1, `acceptor` and
+//! `proposer` Phase 2. `votes` is the commit rule, `transfer` transfers leadership, and
 //! `preference` decides when the preferred leader may lead again. `commits` tracks commits,
-//! `catchup` fetches what was missed, and `lead` is what a leader keeps. A slot is *chosen* when
-//! the votes say so, and *committed* here when that is known here.
+//! `catchup` fetches missed entries, and `lead` is the state of a leader. A slot is *chosen* when
+//! the votes commit it, and *committed* here when this replica knows that.
 
 mod acceptor;
 mod candidate;
@@ -66,32 +66,33 @@ enum Role {
 #[derive(Clone, Debug)]
 pub(super) struct Consensus {
     role: Role,
-    /// Nothing is accepted below this ballot.
+    /// Highest ballot that this replica has promised: it accepts nothing below that.
     promised: Ballot,
-    /// The highest round seen anywhere.
+    /// Highest round seen in any message or promise.
     round_seen: u64,
-    /// Ballot of the leader that was last heard of; its round is 0 if no replica leads.
+    /// Ballot of the leader that was last heard; its round is 0 if no leader is known.
     leader: Ballot,
-    /// State of pre-votes: when a leader, or a replica about to lead, was last heard of, and
-    /// whether this replica may campaign.
+    /// State of pre-votes: when a leader, or a replica about to lead, was last heard, and whether
+    /// this replica may campaign.
     pre_vote: PreVoteState,
-    /// Time since which that replica leads, and the replica that should lead next.
+    /// Time since which the leader leads, and the replica that should lead next.
     succession: Succession,
     /// Observations of the preferred leader.
     preference: Preference,
     logs: PerLog<Log>,
-    /// The open slots that write a key.
+    /// Unexecuted slots that write each key.
     marks: Marks,
     votes_due: Vec<Vote>,
     fetching: PerLog<Option<FetchRequest>>,
-    /// Numbers this run's answers in Phase 1.
+    /// Number of this run's last answer in Phase 1.
     last_answer: u64,
-    /// For election timeouts.
+    /// Random numbers for election timeouts.
     rng: Pcg64Mcg,
 }
 
 impl std::hash::Hash for Consensus {
-    /// Random delays decide only when an election begins: not before the horizon.
+    /// Omits random delays: they only decide when an election begins, which is not before the
+    /// horizon.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.role, self.promised, self.round_seen, self.leader).hash(state);
         (&self.logs, &self.marks, &self.votes_due).hash(state);
@@ -101,8 +102,8 @@ impl std::hash::Hash for Consensus {
 }
 
 impl Consensus {
-    /// Restores what an earlier run made durable, or begins with nothing. Marks are rebuilt from
-    /// all accepted, unexecuted slots before anything is read (hazard 30).
+    /// Restores the durable state of an earlier run, or begins with an empty state. Marks are
+    /// rebuilt from all accepted, unexecuted slots before any key is read (hazard 30).
     pub(super) fn restore(
         now: Time,
         recovered: &RecoveredState,
@@ -127,12 +128,13 @@ impl Consensus {
         }
     }
 
-    /// Returns the leader, as far as this replica knows.
+    /// Returns the leader, as far as this replica knows; `None` if it knows none.
     pub(super) fn leader(&self) -> Option<ReplicaId> {
         (self.leader.round > 0).then_some(self.leader.replica)
     }
 
-    /// For how long the present leader has led, as far as this replica knows.
+    /// Returns how long the present leader has led, as far as this replica knows; zero if it knows
+    /// no leader.
     pub(super) fn led_for(&self, now: Time) -> Duration {
         match self.leader() {
             Some(_) => now.since(self.succession.led_since),
@@ -140,7 +142,7 @@ impl Consensus {
         }
     }
 
-    /// The leadership, if this replica is the leader.
+    /// Returns the state of the leadership; `None` if this replica does not lead.
     pub(super) fn leadership(&self) -> Option<&Leadership> {
         match &self.role {
             Role::Leader(leadership) => Some(leadership),
@@ -167,7 +169,7 @@ impl Consensus {
         matches!(self.role, Role::Candidate(_))
     }
 
-    /// The lowest ballot that is accepted here.
+    /// Returns the lowest ballot under which this replica accepts.
     pub(super) fn promised(&self) -> Ballot {
         self.promised
     }
@@ -194,7 +196,7 @@ impl Consensus {
     }
 
     /// Sets the first election timer. The preferred replica campaigns soon, unless grants that it
-    /// has forgotten may be alive (`waits`). The others give it a head start.
+    /// has forgotten may still be valid (`waits`). The other replicas give it a head start.
     pub(super) fn first_election(&mut self, step: &mut Step<'_>, waits: bool) {
         let base = step.ctx.settings.timing.election_timeout;
         let head_start = match step.ctx.settings.elections.preferred {
@@ -206,14 +208,14 @@ impl Consensus {
         step.set_timer(Timer::Election, step.now + head_start + jitter);
     }
 
-    /// Whether every log's proposals are committed.
+    /// Whether all proposals in both logs are committed.
     fn is_drained(&self, leadership: &Leadership) -> bool {
         let drained = |log: LogId| leadership.next[log] == self.logs[log].commit_point.next();
         LogId::ALL.into_iter().all(drained)
     }
 
     /// # Panics
-    /// If what this part holds contradicts itself.
+    /// If the state of this part contradicts itself.
     pub(super) fn check(&self) {
         for log in LogId::ALL {
             self.logs[log].check();

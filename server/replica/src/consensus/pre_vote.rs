@@ -1,16 +1,17 @@
-//! Pre-vote: before a campaign a replica asks the others whether it may lead, while nothing is at
-//! stake yet.
+//! Pre-vote: before a campaign, a replica asks the others whether it may lead. At this point no
+//! round has been raised.
 //!
 //! After its election timeout a replica asks the others whether they would promise its next ballot.
-//! It campaigns once a majority would. A replica agrees unless it has heard of a leader lately. So
-//! a replica that was cut off, hears nothing, or has just started does not raise its round above
+//! It campaigns once a majority would. A replica agrees unless it has heard a leader lately. So a
+//! replica that was cut off, hears no other, or has just started does not raise its round above
 //! that of a healthy leader.
 //!
-//! No safety rule rests on this: a replica that asks no other, or believes a false answer, starts
-//! an election that was not needed. So nothing here is durable.
+//! Safety does not depend on pre-votes: a replica that skips them, or believes a false answer, only
+//! starts an election that was not needed. So their state is not durable.
 //!
-//! The replica that serves the sites best asks first: the others wait longer by their rank
-//! (`ReplicaContext::rank`), and once more when they agree with one that asks before them.
+//! The replica that serves the sites best asks first. The others wait longer by their rank
+//! (`ReplicaContext::rank`), and once more after they have agreed to the pre-vote of another
+//! replica.
 
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -24,48 +25,52 @@ use crate::sanity::NUMBER_MAX;
 use crate::step::Step;
 use crate::timers::Timer;
 
-/// Maximum wait of a candidate to which promises still arrive, as a multiple of its wait for the
-/// first one. The candidate then abandons its campaign: others may be reached faster.
+/// Maximum wait of a candidate while promises still arrive, as a multiple of its wait for the first
+/// promise. After it the candidate abandons its campaign, because the replicas may be able to reach
+/// another candidate faster.
 const PROMISES_TIMEOUTS: u32 = 60;
-/// The same for a candidate that fetches entries. Others have the entries, and might lead at once.
+/// Maximum wait of a candidate that fetches entries, as a multiple of its wait for the first
+/// promise. Others already have the entries, and might lead immediately.
 const FETCHES_TIMEOUTS: u32 = 10;
 
-/// Pre-vote of this replica: it asks all others whether they would promise this ballot.
+/// Open pre-vote of this replica: all others are asked whether they would promise `ballot`.
 #[derive(Clone, Debug)]
 struct OpenPreVote {
     ballot: Ballot,
-    /// The first time that it was asked, and when.
+    /// Number of the first question for this ballot; `asked_at` is the time at which it was asked.
     first: u64,
     asked_at: Time,
     agreed: ReplicaSet,
 }
 
 impl OpenPreVote {
-    /// Whether answers to it count. Not when they are old: this replica may have stood still
-    /// meanwhile, and another lead.
+    /// Whether answers to this pre-vote are still valid. Old answers are not: this replica may have
+    /// been paused since, and another may lead.
     fn is_fresh(&self, step: &Step<'_>) -> bool {
         step.now.since(self.asked_at) < step.ctx.majority_timeout()
     }
 }
 
-/// State of this replica's pre-votes, with the time at which it last heard of a leader.
+/// State of this replica's pre-votes, with the time at which it last heard a leader.
 #[derive(Clone, Debug)]
 pub(super) struct PreVoteState {
-    /// When a leader was last heard of, or one about to lead. A run that begins on a used
-    /// disk has not had the time to hear of a leader that there may be.
+    /// Time at which a leader, or a replica about to lead, was last heard. A run that begins on a
+    /// used disk begins with the current time, because it has not had the time to hear a leader
+    /// that may exist.
     heard: Option<Time>,
-    /// The question that is open.
+    /// The open pre-vote, if there is one.
     open: Option<OpenPreVote>,
-    /// Questions asked in this run.
+    /// Number of questions asked in this run.
     asks: u64,
-    /// The election timer has waited for the replicas that rank before this one.
+    /// Whether the election timer has already waited for the replicas that rank before this one.
     waited: bool,
-    /// It has waited for one that asked before, in this silence.
+    /// Whether the election timer has already waited, in this silence of the leader, for a replica
+    /// that asked first.
     yielded: bool,
 }
 
 impl Hash for PreVoteState {
-    /// When a leader was heard decides nothing before the horizon.
+    /// Omits the time at which a leader was heard: it decides nothing before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let open = self.open.as_ref();
         open.map(|open| (open.ballot, open.first, open.agreed))
@@ -85,7 +90,7 @@ impl PreVoteState {
         }
     }
 
-    /// Panics if the open question is not as it must be.
+    /// Panics if the open pre-vote contradicts the other fields.
     pub(super) fn check(&self) {
         if let Some(open) = &self.open {
             assert!(
@@ -101,7 +106,8 @@ impl PreVoteState {
 }
 
 impl Consensus {
-    /// A leader was heard of, or a candidate that this replica has promised: waits again.
+    /// Notes that a leader was heard, or a candidate that this replica has promised. The election
+    /// timer starts again.
     pub(in super::super) fn heard_leader(&mut self, step: &mut Step<'_>) {
         self.pre_vote.heard = Some(step.now);
         self.pre_vote.yielded = false;
@@ -109,13 +115,14 @@ impl Consensus {
         self.reset_election(step);
     }
 
-    /// Whether a leader was heard of so lately that it would be heard now.
+    /// Whether a leader was heard so lately that it should still be reachable.
     pub(super) fn hears_leader(&self, step: &Step<'_>) -> bool {
         let lately = |heard: Time| step.now.since(heard) < step.ctx.transfer_timeout();
         self.pre_vote.heard.is_some_and(lately)
     }
 
-    /// The leader has lost what it knew, so it leads no more: no replica waits for it.
+    /// Notes that `leader` has restarted. If it was the leader, it no longer is, so no replica
+    /// waits for it.
     pub(in super::super) fn leader_restarted(&mut self, step: &mut Step<'_>, leader: ReplicaId) {
         if self.leader() == Some(leader) && self.is_follower() {
             self.pre_vote.heard = None;
@@ -125,32 +132,33 @@ impl Consensus {
         }
     }
 
-    /// Waits for a leader again.
+    /// Starts the election timer again, to wait for a leader.
     pub(in super::super) fn reset_election(&mut self, step: &mut Step<'_>) {
         self.pre_vote.waited = false;
         let timeout = step.ctx.settings.timing.election_timeout + self.jitter(step);
         step.set_timer(Timer::Election, step.now + timeout);
     }
 
-    /// Waits for a majority's promises.
+    /// Sets the election timer to wait for the promises of a majority.
     pub(super) fn await_promises(&mut self, step: &mut Step<'_>) {
         let timeout = step.ctx.majority_timeout() + self.jitter(step);
         step.set_timer(Timer::Election, step.now + timeout);
     }
 
-    /// A new part of a promise has come to this candidate. Large promises take longer than an
-    /// election timeout.
+    /// Extends the wait of this candidate, as a new part of a promise has arrived. Large promises
+    /// take longer than an election timeout.
     pub(in super::super) fn promise_progressed(&mut self, step: &mut Step<'_>) {
         self.candidate_progressed(step, PROMISES_TIMEOUTS);
     }
 
-    /// Entries have come that this candidate fetches.
+    /// Extends the wait of this candidate, as entries that it fetches have arrived.
     pub(in super::super) fn fetch_progressed(&mut self, step: &mut Step<'_>) {
         self.candidate_progressed(step, FETCHES_TIMEOUTS);
     }
 
-    /// Part of what this candidate waits for has arrived: it waits on, for at most so many
-    /// `timeouts` in all. The replicas that have promised wait with it.
+    /// Extends the wait of this candidate, as something that it waits for has arrived. The whole
+    /// campaign lasts at most `timeouts` majority timeouts. The replicas that have promised are
+    /// notified, so that they wait as well.
     fn candidate_progressed(&mut self, step: &mut Step<'_>, timeouts: u32) {
         let (timeout, jitter) = (step.ctx.majority_timeout(), self.jitter(step));
         let Role::Candidate(candidate) = &mut self.role else {
@@ -168,22 +176,22 @@ impl Consensus {
         step.set_timer(Timer::Election, end.min(step.now + timeout + jitter));
     }
 
-    /// Whether this candidate has waited for much longer than for a first answer. If it is
-    /// not elected all the same, it is another's turn.
+    /// Whether this candidate has waited for much longer than for a first answer. If it is still
+    /// not elected then, it is another replica's turn.
     pub(in super::super) fn has_waited_long(&self, step: &Step<'_>) -> bool {
         let long = step.ctx.majority_timeout() * 2;
         matches!(&self.role, Role::Candidate(it) if step.now.since(it.since) >= long)
     }
 
-    /// A short random span, so that two do not ask at the same moment.
+    /// Returns a short random span, so that two replicas do not ask at the same moment.
     fn jitter(&mut self, step: &Step<'_>) -> Duration {
         let most = step.ctx.settings.timing.election_timeout / 16;
         most.mul_f64(self.rng.random::<f64>())
     }
 
-    /// The election timeout has passed. Returns whether this replica should ask now: not
-    /// before those that would serve the sites better had their turn. `fit`: it could lead
-    /// as well as any.
+    /// Handles the end of the election timeout. Returns whether this replica should ask now: it
+    /// should not before the replicas that would serve the sites better had their turn. `fit` is
+    /// true if it could lead as well as any other.
     pub(in super::super) fn is_its_turn(&mut self, step: &mut Step<'_>, fit: bool) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout;
         let (silent, preferred) = (self.promised.replica, self.preferred(step));
@@ -194,7 +202,7 @@ impl Consensus {
             step.set_timer(Timer::Election, step.now + wait);
             return false;
         }
-        // Where no replica has ever led, others may be about to join.
+        // If no replica has ever led, others may be about to join.
         let again = match self.promised {
             Ballot::ZERO => timeout / 16,
             _ => timeout / 4,
@@ -204,7 +212,7 @@ impl Consensus {
         true
     }
 
-    /// Asks the others whether they would promise a ballot above every one seen.
+    /// Asks the others whether they would promise a ballot above every ballot that was seen.
     pub(in super::super) fn start_pre_vote(&mut self, step: &mut Step<'_>) {
         assert!(
             self.is_follower(),
@@ -220,7 +228,7 @@ impl Consensus {
         };
         self.pre_vote.asks += 1;
         let ask = self.pre_vote.asks;
-        // Asked again, answers to the first time count.
+        // If the same ballot is asked for again, answers to the first question are still valid.
         let open = self.pre_vote.open.take();
         let open = open.filter(|open| open.ballot == ballot && open.is_fresh(step));
         self.pre_vote.open = open.or_else(|| {
@@ -234,9 +242,10 @@ impl Consensus {
         step.broadcast(&Message::PreVote { ballot, ask });
     }
 
-    /// Whether this replica would promise a ballot of `from`: it has heard of no leader for
-    /// about an election timeout, or only of `from` itself. Leaders are heard at different
-    /// times, so it waits a little less than it would before it asks itself.
+    /// Whether this replica would promise a ballot of `from`. It would if it has heard no leader
+    /// for about an election timeout, or only `from` itself. Replicas hear a leader at different
+    /// times, so this silence is a little shorter than the one after which this replica asks
+    /// itself.
     pub(in super::super) fn would_promise(&self, step: &Step<'_>, from: ReplicaId) -> bool {
         let timeout = step.ctx.settings.timing.election_timeout * 7 / 8;
         let silent = |heard: Time| step.now.since(heard) >= timeout;
@@ -244,9 +253,9 @@ impl Consensus {
         !self.leads() && (alone || self.promised.replica == from)
     }
 
-    /// This replica would promise what another asked for: it lets that one campaign first. It does
-    /// so once per silence: a replica that asks and hears no answers would otherwise stop all
-    /// others.
+    /// Lets another replica campaign first, as this one would promise its ballot. It does so once
+    /// in each silence of the leader. Otherwise a replica that asks and hears no answers would stop
+    /// all others.
     pub(in super::super) fn give_way(&mut self, step: &mut Step<'_>) {
         if !std::mem::replace(&mut self.pre_vote.yielded, true) {
             let span = step.ctx.settings.timing.election_timeout / 2 + self.jitter(step);
@@ -254,8 +263,8 @@ impl Consensus {
         }
     }
 
-    /// Another would promise. Returns whether a majority would, and this replica is to
-    /// campaign.
+    /// Notes that `from` would promise `ballot`. Returns whether a majority would, so that this
+    /// replica is to campaign.
     pub(in super::super) fn take_agreement(
         &mut self,
         step: &Step<'_>,
@@ -274,12 +283,13 @@ impl Consensus {
         fresh && step.ctx.members.is_quorum(open.agreed)
     }
 
-    /// Nothing is asked any more.
+    /// Ends the open pre-vote.
     pub(in super::super) fn end_pre_vote(&mut self) {
         self.pre_vote.open = None;
     }
 
-    /// Whether the ballot that is asked for is too low, for `promised` was.
+    /// Whether the ballot of the open pre-vote is too low, because another replica has promised
+    /// `promised`.
     pub(in super::super) fn asks_below(&self, promised: Ballot) -> bool {
         let open = self.pre_vote.open.as_ref();
         open.is_some_and(|open| open.ballot < promised)

@@ -1,12 +1,14 @@
-//! Time at which the preferred leader may lead again: not at once, if it lost leadership soon after
-//! it took it (see [`FlapBackoff`]). A change of leadership holds every write up.
+//! Time at which the preferred leader may lead again. If it lost leadership soon after it took it,
+//! it may not do so immediately (see [`FlapBackoff`]), because a change of leadership delays every
+//! write.
 //!
-//! The leader decides. Every replica counts what it sees, so the count outlives restarts of the
-//! preferred one and changes of the leader. A planned change is no loss: the preferred leader ends
-//! as it was told, or an operator moves leadership. Only the two replicas between which leadership
-//! moves are sure to know that. The others count a loss if the old leader was silent before.
+//! The leader decides whether the preferred one may lead. Every replica counts the losses of
+//! leadership that it observes, so the count survives restarts of the preferred leader and changes
+//! of the leader. A planned change is no loss: the preferred leader ends as it was told, or an
+//! operator moves leadership. Only the two replicas between which leadership moves are sure to know
+//! that a change was planned. The others count a loss only if the old leader was silent before.
 //!
-//! Safety does not rest on this. Nothing here is durable.
+//! Safety does not depend on this count, so none of this state is durable.
 
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -22,23 +24,24 @@ use crate::step::Step;
 #[derive(Clone, Debug)]
 pub(super) struct Preference {
     backoff: FlapBackoff,
-    /// Ballot under which the preferred leader leads, and the time at which it was last heard of as
+    /// Ballot under which the preferred leader leads, and the time at which it was last heard as
     /// the leader; `None` if it does not lead.
     led: Option<(Ballot, Time)>,
-    /// Ballot of its that ends as planned. It may lead on under a later one.
+    /// Ballot under which the preferred leader ends its leadership as planned. It may continue to
+    /// lead under a later one.
     planned: Option<Ballot>,
 }
 
 impl Hash for Preference {
-    /// Leaves out when it led and since when it is healthy: neither decides anything before the
-    /// horizon.
+    /// Omits the times at which the preferred leader led and since which it is healthy: neither
+    /// decides anything before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let led = self.led.map(|(ballot, _)| ballot);
         (self.backoff.wait(), led.is_some(), self.planned == led).hash(state);
     }
 }
 
-/// Time between the beginning of the clock and `at`.
+/// Returns the time between the beginning of the clock and `at`.
 fn since_epoch(at: Time) -> Duration {
     at.since(Time::ZERO)
 }
@@ -52,15 +55,16 @@ impl Preference {
         }
     }
 
-    /// The preferred replica leads.
+    /// Notes that the preferred replica leads under `ballot`.
     fn leads(&mut self, now: Time, ballot: Ballot) {
         if self.led.replace((ballot, now)).is_none() {
             self.backoff.chosen(since_epoch(now));
         }
     }
 
-    /// Another leads. If the preferred one led before, and that was not planned, it has `lost`
-    /// leadership.
+    /// Notes that another replica leads. If the preferred one led before, this is a loss of
+    /// leadership, unless it was planned. `lost` returns whether the end is a loss, given the time
+    /// at which the preferred leader was last heard as the leader.
     fn another_leads(&mut self, now: Time, lost: impl Fn(Time) -> bool) {
         let Some((ballot, led)) = self.led.take() else {
             return;
@@ -74,20 +78,21 @@ impl Preference {
 }
 
 impl Consensus {
-    /// The preferred leader, if it has been healthy for as long as its losses of leadership
-    /// demand.
+    /// Returns the preferred leader, if it has been healthy for as long as its losses of leadership
+    /// require.
     pub(super) fn preferred(&self, step: &Step<'_>) -> Option<ReplicaId> {
         let may_return = self.preference.backoff.may_return(since_epoch(step.now));
         let preferred = step.ctx.settings.elections.preferred;
         preferred.filter(|_| may_return)
     }
 
-    /// Returns the unbroken health that the preferred leader needs to lead again.
+    /// Returns how long the preferred leader must be healthy without interruption before it may
+    /// lead again.
     pub fn preferred_wait(&self) -> Duration {
         self.preference.backoff.wait()
     }
 
-    /// The leader of `ballot` leads, as far as this replica knows.
+    /// Notes that the leader of `ballot` leads, as far as this replica knows.
     pub(super) fn note_leader(&mut self, step: &Step<'_>, ballot: Ballot) {
         let Some(preferred) = step.ctx.settings.elections.preferred else {
             return;
@@ -101,12 +106,12 @@ impl Consensus {
         self.preference.another_leads(step.now, lost);
     }
 
-    /// The leadership that ends now, or is about to, ends as planned.
+    /// Notes that the end of the present leadership, now or soon, is planned.
     pub fn plan_end(&mut self) {
         self.preference.planned = self.preference.led.map(|(ballot, _)| ballot);
     }
 
-    /// This leader steps down: notes whether an operator moves leadership elsewhere.
+    /// Notes, as this leader steps down, whether an operator moves leadership to another replica.
     pub(super) fn note_step_down(&mut self) {
         if let Role::Leader(leadership) = &self.role
             && leadership.transfer.is_by_operator()
@@ -115,7 +120,7 @@ impl Consensus {
         }
     }
 
-    /// A peer is heard again that was silent for long, or has started again: then it has
+    /// Handles a peer that is heard again after a long silence or a restart. After a restart it has
     /// forgotten that it led.
     pub fn peer_interrupted(&mut self, step: &Step<'_>, peer: ReplicaId, contact: PeerContact) {
         if step.ctx.settings.elections.preferred != Some(peer) {
@@ -130,7 +135,8 @@ impl Consensus {
         }
     }
 
-    /// A peer has answered this leader, be it the preferred one after a silence.
+    /// Notes that a peer has answered this leader. If the peer is the preferred leader and was
+    /// silent for long, its health was interrupted.
     pub(super) fn follower_answered(&mut self, step: &Step<'_>, from: ReplicaId) {
         let Some(leadership) = self.leadership_mut() else {
             return;
@@ -143,14 +149,15 @@ impl Consensus {
         }
     }
 
-    /// A peer says that it is about to end.
+    /// Handles the message of a peer that it is about to end.
     pub fn peer_leaves(&mut self, step: &Step<'_>, peer: ReplicaId) {
         if step.ctx.settings.elections.preferred == Some(peer) {
             self.plan_end();
         }
     }
 
-    /// A transfer to the preferred replica has failed: it is not repeated at once.
+    /// Notes that a transfer to the preferred replica has failed, so that it is not repeated
+    /// immediately.
     pub(super) fn transfer_failed(&mut self, now: Time) {
         self.preference.backoff.chosen(since_epoch(now));
         self.preference.backoff.failed(since_epoch(now));

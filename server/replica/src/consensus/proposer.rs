@@ -18,27 +18,29 @@ use crate::per_log::PerLog;
 use crate::persist::Continuation;
 use crate::step::Step;
 
-/// Maximum number of Accepts that are sent again at once.
+/// Maximum number of Accepts that are sent again in one step.
 const RETRANSMIT_MAX: usize = 256;
-/// Maximum round-trip time to a nearby replica: it is on the leader's site, or as good as.
+/// Maximum round-trip time to a nearby replica. Such a replica is on the leader's site, or close
+/// enough to be treated as if it were.
 const NEARBY_RTT_MAX: Duration = Duration::from_millis(5);
-/// Time within which a replica must have answered if others' commands are to wait for it, and
-/// within which it must have voted where its vote holds a slot up.
+/// Time within which a replica must have answered if commands that do not need its vote are to wait
+/// for it. If its vote holds up a slot, it must have voted within this time.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(20);
-/// Number of uncommitted slots that are searched for replicas that block them: so many of the
-/// oldest, and as many of the newest.
+/// Number of oldest uncommitted slots that are searched for replicas that block them. The same
+/// number of newest slots is searched, too.
 const STUCK_MAX: usize = 64;
 
 impl Consensus {
-    /// Whether the leader has this command already: it is answered by its execution.
+    /// Whether the leader has queued or proposed this command already. If so, its execution answers
+    /// it.
     pub fn has_queued(&self, proposed: &Proposal) -> bool {
         let leadership = self.leadership();
         leadership.is_some_and(|leadership| leadership.in_flight.knows(proposed))
     }
 
-    /// Returns the nearby replicas: other commands may wait for their votes, too (§3.9). They are
-    /// on the leader's site and answer at present, so no vote of a holder comes later for it. On
-    /// one site this makes one batch of what would be many.
+    /// Returns the nearby replicas (§3.9). Other commands may wait for their votes, too: they are
+    /// on the leader's site and answer at present, so waiting for them delays no commit. On one
+    /// site this makes one batch of commands that would otherwise be many.
     fn nearby(&self, leadership: &Leadership, step: &Step<'_>) -> ReplicaSet {
         let is_near = |replica| {
             step.ctx
@@ -46,7 +48,7 @@ impl Consensus {
                 .is_some_and(|rtt| rtt <= NEARBY_RTT_MAX)
         };
         let touched = leadership.heard_of(step.now, ANSWERS_WITHIN);
-        // A disk that hangs does not keep its replica from answering probes.
+        // A replica with a hanging disk still answers probes.
         let late = self.blockers(step.now, ANSWERS_WITHIN);
         let others = touched.minus(late).iter();
         others
@@ -55,7 +57,7 @@ impl Consensus {
             .collect()
     }
 
-    /// Returns all replicas, if this one leads and they are nearby.
+    /// Returns all replicas, if this one leads and all others are nearby; `None` otherwise.
     pub fn all_nearby(&self, step: &Step<'_>) -> Option<ReplicaSet> {
         let nearby = self.nearby(self.leadership()?, step);
         let all = step.ctx.others().all(|replica| nearby.contains(replica));
@@ -69,8 +71,8 @@ impl Consensus {
         }
     }
 
-    /// Takes commands that were queued while all replicas were nearby, once these no longer are.
-    /// The commands are to be [queued again](Self::queue_again) by their classes, or they would
+    /// Takes the commands that were queued while all replicas were nearby, if some no longer are.
+    /// These commands must be [queued again](Self::queue_again) by their classes, or they would
     /// wait for a replica that no longer answers.
     pub fn take_unclassed(&mut self, step: &Step<'_>) -> VecDeque<Proposal> {
         let waits = |leadership: &Leadership| leadership.queue.has_unclassed();
@@ -88,9 +90,9 @@ impl Consensus {
         }
     }
 
-    /// The next batch, if anything is queued and the slots in flight allow it. Slots
-    /// are bounded by how many are uncommitted, so a blocked one stops nobody.
-    /// `cost` says how much of a slot a command takes.
+    /// Returns the next batch; `None` if no command is queued or too many slots are in flight. The
+    /// number of uncommitted slots is bounded, not their range, so one blocked slot does not stop
+    /// the others. `cost` returns the share of a slot that a command takes.
     pub fn next_batch(
         &mut self,
         step: &Step<'_>,
@@ -113,7 +115,7 @@ impl Consensus {
         }
         let next = leadership.next.commands;
         if !self.logs.commands.may_propose(next) {
-            return None; // until a checkpoint moves the window
+            return None; // A checkpoint must move the window first.
         }
         let nearby = self.nearby(self.leadership()?, step);
         let leadership = self.leadership_mut()?;
@@ -125,7 +127,7 @@ impl Consensus {
         Some(leadership.next_batch(class, nearby, limits, step.now))
     }
 
-    /// Puts a value into the next slot of a log.
+    /// Proposes a value in the next slot of a log.
     pub fn propose(
         &mut self,
         step: &mut Step<'_>,
@@ -148,8 +150,8 @@ impl Consensus {
         assert!(replaced.is_empty(), "a fresh slot replaces no value");
     }
 
-    /// Puts an entry into the next slot of a log, over whatever is there. Returns the
-    /// keys of another value that it replaces.
+    /// Proposes an entry in the next slot of a log. It replaces an entry that the slot may hold.
+    /// Returns the keys of a different value that it replaces.
     pub fn propose_next(&mut self, step: &mut Step<'_>, log: LogId, entry: SlotEntry) -> Vec<Key> {
         let Some(leadership) = self.leadership_mut() else {
             return Vec::new();
@@ -167,8 +169,8 @@ impl Consensus {
         replaced
     }
 
-    /// Remembers commands that are committed here and not executed yet: as long as they are
-    /// not, executed sessions do not show that a copy of one is refused (hazard 31).
+    /// Notes the commands that are committed here and not executed yet. Until they are executed,
+    /// the executed sessions do not show that a copy of such a command will be refused (hazard 31).
     pub fn note_unexecuted(&mut self) {
         if off(Rule::H31Unexecuted) {
             return;
@@ -184,15 +186,15 @@ impl Consensus {
         }
     }
 
-    /// Remembers commands that were in the log before this replica led.
+    /// Notes commands that were in the log before this replica led.
     pub fn note_in_flight(&mut self, value: &Value) {
         if let Some(leadership) = self.leadership_mut() {
             leadership.note_recovered(value);
         }
     }
 
-    /// The leader's own acceptances are durable: the Accept that says so is its vote.
-    /// `proposals` are those of its ballot.
+    /// Sends the Accepts for the leader's own acceptances that are durable: each Accept is also the
+    /// leader's vote. `proposals` are those of its ballot.
     pub fn send_accepts(
         &mut self,
         step: &mut Step<'_>,
@@ -246,9 +248,9 @@ impl Consensus {
         })
     }
 
-    /// Sends Accepts again to replicas with a missing vote, and to replicas that demand in every
-    /// vote a replica that has not accepted: the grant behind the demand may have lapsed, and the
-    /// vote that said so been lost.
+    /// Sends Accepts again to replicas with a missing vote. It also sends them to replicas with
+    /// votes that all demand a replica that has not accepted: the grant behind that demand may have
+    /// lapsed, and the vote that said so may have been lost.
     pub fn retransmit_accepts(&mut self, step: &mut Step<'_>, tags: &Tags<'_>) {
         let Some(ballot) = self.leadership().map(|leadership| leadership.ballot) else {
             return;
@@ -289,8 +291,8 @@ impl Consensus {
         }
     }
 
-    /// Says that this leader lives, and what is committed. Numbered: the answers
-    /// confirm reads, and suspect the silent.
+    /// Sends a numbered heartbeat with the committed slots. Its answers confirm reads, and replicas
+    /// that do not answer are suspected.
     pub fn send_probe(&mut self, step: &mut Step<'_>) {
         if let Some(leadership) = self.leadership_mut() {
             leadership.probe += 1;
@@ -299,7 +301,7 @@ impl Consensus {
         }
     }
 
-    /// News of commits that no Accept carried leaves at once.
+    /// Sends news of commits immediately, if no Accept carried it.
     pub fn send_news(&mut self, step: &mut Step<'_>) {
         let leadership = self.leadership();
         if leadership.is_some_and(|leadership| leadership.news_due) {
@@ -320,7 +322,8 @@ impl Consensus {
         }
     }
 
-    /// A peer has answered a probe. Returns whether it was one of this leadership's.
+    /// Notes that a peer has answered a probe. Returns whether the probe belongs to this
+    /// leadership.
     pub fn probe_answered(
         &mut self,
         step: &Step<'_>,
@@ -337,9 +340,9 @@ impl Consensus {
         true
     }
 
-    /// Returns whether a majority, this leader included, has not answered it in time
-    /// (`ReplicaContext::majority_timeout`). Either it is not heard or it does not hear: nothing that it proposes is
-    /// committed, and replicas that still hear it would wait for it.
+    /// Returns whether this leader has too few answers within `ReplicaContext::majority_timeout`
+    /// for a majority, itself included. Either it is not heard, or it does not hear. In both cases
+    /// none of its proposals is committed, and replicas that still hear it would wait for it.
     pub fn is_out_of_touch(&self, step: &Step<'_>) -> bool {
         let timeout = step.ctx.majority_timeout();
         self.leadership().is_some_and(|leadership| {
@@ -349,7 +352,8 @@ impl Consensus {
         })
     }
 
-    /// The newest probe sent, and the newest that a majority has answered.
+    /// Returns the newest probe that was sent, and the newest that a majority has answered; `None`
+    /// if this replica does not lead.
     pub fn probes(&self, step: &Step<'_>) -> Option<(u64, u64)> {
         let leadership = self.leadership()?;
         let majority = step.ctx.members.majority();
@@ -357,8 +361,8 @@ impl Consensus {
         Some((leadership.probe, confirmed))
     }
 
-    /// Returns the replicas that have blocked a slot for `grace` because their acceptance is
-    /// missing (§3.7, hazard 36).
+    /// Returns the replicas that have blocked a slot for `grace` by a missing acceptance (§3.7,
+    /// hazard 36).
     pub fn blockers(&self, now: Time, grace: Duration) -> ReplicaSet {
         let Some(leadership) = self.leadership() else {
             return ReplicaSet::EMPTY;
@@ -373,18 +377,19 @@ impl Consensus {
             .filter(is_stuck)
             .peekable();
         if first.peek().is_none() {
-            // Those above were proposed later.
+            // Slots above were proposed later.
             return ReplicaSet::EMPTY;
         }
-        // Many may wait for one replica, and those behind them for another.
+        // The oldest slots may all wait for one replica, and later slots for another.
         let last = commands.uncommitted().rev();
         let last = last.filter(is_stuck).take(STUCK_MAX);
         let cells = first.chain(last).filter_map(|(slot, _)| commands.get(slot));
         cells.fold(ReplicaSet::EMPTY, |all, c| all.union(c.votes.missing()))
     }
 
-    /// Returns whether a configuration may be proposed: none is open, nor the opening no-op, the
-    /// window has free space, and this leader transfers leadership to no replica.
+    /// Returns whether a configuration may be proposed. No earlier configuration may be open, nor
+    /// the opening no-op; the window must have free space; and no transfer of leadership may be
+    /// active.
     pub fn may_configure(&self, leadership: &Leadership) -> bool {
         let (next, configs) = (leadership.next.configs, &self.logs.configs);
         !leadership.transfer.is_active()
@@ -392,7 +397,7 @@ impl Consensus {
             && configs.may_propose(next)
     }
 
-    /// Whether this leader has executed every configuration that others proposed before.
+    /// Whether this leader has executed every configuration that earlier leaders proposed.
     pub fn knows_configs(&self) -> bool {
         let configs = &self.logs.configs;
         configs.executed >= configs.start()

@@ -1,10 +1,10 @@
-//! A set of slots as ranges: a blocked slot leaves thousands committed above
-//! it, and they are a handful of ranges.
+//! A set of slots, stored as ranges. Thousands of slots may be committed above a blocked slot, but
+//! they form only a few ranges.
 
 use leasehold_leases::Slot;
 use smallvec::SmallVec;
 
-/// Disjoint, non-adjacent ranges (first, last), rising.
+/// Disjoint, non-adjacent ranges in rising order: (first slot, last slot).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ranges(Vec<(Slot, Slot)>);
 
@@ -15,7 +15,7 @@ impl Ranges {
         after > 0 && slot <= self.0[after - 1].1
     }
 
-    /// Adds `slot`.
+    /// Adds `slot` to the set.
     pub fn insert(&mut self, slot: Slot) {
         let at = self.0.partition_point(|(first, _)| *first <= slot);
         if at > 0 && slot <= self.0[at - 1].1 {
@@ -43,7 +43,7 @@ impl Ranges {
         })
     }
 
-    /// The parts of `first..=last` that are not in the set, rising.
+    /// Returns the parts of `first..=last` that are not in the set, in rising order.
     pub fn gaps(&self, first: Slot, last: Slot) -> SmallVec<[(Slot, Slot); 2]> {
         let mut gaps = SmallVec::new();
         let mut next = first;
@@ -71,7 +71,7 @@ impl Ranges {
             .sum()
     }
 
-    /// The lowest slot of the set.
+    /// Returns the lowest slot of the set; `None` if it is empty.
     pub fn lowest(&self) -> Option<Slot> {
         self.0.first().map(|(first, _)| *first)
     }
@@ -87,7 +87,7 @@ impl Ranges {
         );
     }
 
-    /// The first ranges, at most so many.
+    /// Returns the first ranges, up to `most`.
     pub fn first(&self, most: usize) -> Vec<(Slot, Slot)> {
         self.0[..self.0.len().min(most)].to_vec()
     }

@@ -6,17 +6,18 @@ use leasehold_leases::{Ballot, Slot};
 
 use crate::message::{ReportedEntry, Value};
 
-/// The values to propose above `commit_point`, from the entries that a majority has
-/// reported (the candidate included), and where ballots began (`starts`): in each slot
-/// the value of the highest ballot, no-ops in holes, up to the highest slot reported.
+/// Returns the values to propose above `commit_point`, one for each slot up to the highest slot
+/// reported. `reported` is the entries that a majority has reported, the candidate included, and
+/// `starts` the slots at which ballots began. A slot has the value of its highest ballot, and a
+/// hole has a no-op.
 ///
-/// An entry is dead if a later ballot began below it: that ballot saw a majority
-/// without it, whatever a replica that slept through it reports. Entries at or below
-/// the commit point are decided.
+/// An entry is dead if a later ballot began below it. That ballot saw a majority without the entry,
+/// even if a replica that missed the ballot still reports it. Entries at or below the commit point
+/// are decided.
 ///
-/// The slot behind `end`, the last of the window, is taken by the opening no-op of an
-/// earlier leader, if by anything. It becomes this one's own: the value is the same, and
-/// nothing lies above it. Else a row of leaders without a commit would use up any reserve.
+/// The slot behind `end`, the last slot of the window, can only hold the opening no-op of an
+/// earlier leader. The new leader uses it for its own opening no-op: the value is the same, and
+/// nothing lies above it. Otherwise a series of leaders without a commit would use up any reserve.
 pub fn recover_log(
     commit_point: Slot,
     end: Slot,
@@ -69,7 +70,7 @@ mod tests {
         }
     }
 
-    /// A value that is told apart by its letter; `-` is a no-op.
+    /// Returns a value that is identified by its letter; `-` is a no-op.
     fn value(letter: &str) -> Value {
         if letter == "-" {
             return Value::Noop;
@@ -84,7 +85,7 @@ mod tests {
         Slot(text.parse().expect("a slot"))
     }
 
-    /// `1@3=a`: in slot 1, at round 3, value a.
+    /// Parses an entry: `1@3=a` is value a, accepted in slot 1 at round 3.
     fn entry(text: &str) -> ReportedEntry {
         let (at, letter) = text.split_once('=').expect("slot@round=value");
         let (at, round) = at.split_once('@').expect("slot@round=value");
@@ -116,7 +117,7 @@ mod tests {
             let starts: Vec<_> = starts.collect();
             let entries: Vec<_> = entries.split_whitespace().map(entry).collect();
             let expected: Vec<_> = expected.split_whitespace().map(value).collect();
-            // The order in which replicas answer decides nothing.
+            // The order in which replicas answer has no effect.
             for reported in [entries.clone(), entries.into_iter().rev().collect()] {
                 let found =
                     recover_log(slot(commit_point), slot(end), &starts, reported.into_iter());

@@ -1,4 +1,4 @@
-//! The logs at a start, the first or after a crash: from what is durable.
+//! State of the logs at a start, for the first time or after a crash, from the durable state.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Slot, Time};
@@ -11,9 +11,9 @@ use crate::action::RecoveredState;
 use crate::message::{LogId, ReportedEntry};
 use crate::per_log::PerLog;
 
-/// Both logs, with windows of so many slots: the accepted entries above what is executed, all of
-/// them, however far above, for others may count on each (hazard 78). What was committed is learnt
-/// again.
+/// Returns both logs, with windows of `window` slots. They hold all accepted entries above the last
+/// executed slot, even those far above it, because other replicas may rely on each (hazard 78).
+/// Commits are learned again.
 pub(super) fn logs(recovered: &RecoveredState, window: u64) -> PerLog<Log> {
     let executed = PerLog {
         commands: recovered.state.executed,
@@ -22,7 +22,7 @@ pub(super) fn logs(recovered: &RecoveredState, window: u64) -> PerLog<Log> {
     PerLog::of(|log| restore(recovered, log, Log::restored(executed[log], window)))
 }
 
-/// The marks of all accepted, unexecuted slots (hazard 30).
+/// Returns the marks of all accepted, unexecuted slots (hazard 30).
 pub(super) fn marks(commands: &Log) -> Marks {
     let mut marks = Marks::default();
     for (slot, cell) in commands.unexecuted() {

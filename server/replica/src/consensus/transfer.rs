@@ -11,18 +11,18 @@ use super::lead::TransferProgress;
 use crate::message::{LogId, Message};
 use crate::step::Step;
 
-/// Maximum number of transfer targets that a leaving leader waits for, one after another.
+/// Maximum number of transfer targets that a leader tries, one after another, before it ends.
 const TRANSFER_TARGETS_MAX: usize = 2;
 
-/// Time since which a replica leads, and what is known of the replica that should lead next.
+/// Time since which a replica leads, and knowledge about the replica that should lead next.
 #[derive(Clone, Debug)]
 pub(super) struct Succession {
-    /// Time at which this replica began to take the leader that it follows for the leader.
+    /// Time at which this replica began to follow the present leader.
     pub(super) led_since: Time,
     /// Ballot of the leader that transfers leadership to this replica, and whether an operator
-    /// wants that.
+    /// wants the transfer; `None` without such a notice.
     transfer_notice: Option<(Ballot, bool)>,
-    /// An operator moved leadership to this replica, and no other replica has led since.
+    /// Whether an operator moved leadership to this replica and no other replica has led since.
     pub(super) transferred_here: bool,
 }
 
@@ -37,17 +37,17 @@ impl Succession {
 }
 
 impl Hash for Succession {
-    /// The time since which a replica leads decides nothing before the horizon.
+    /// Omits the time since which a replica leads: it decides nothing before the horizon.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.transfer_notice, self.transferred_here).hash(state);
     }
 }
 
 impl Consensus {
-    /// Begins a transfer to `to` because an operator wants it to lead, from now on and whichever
+    /// Begins a transfer to `to` because an operator wants it to lead from now on, even if another
     /// replica is preferred. Leadership is not transferred to a replica that does not answer. A
-    /// replica that does not say that it would lead well has until `deadline` to say so. Meanwhile
-    /// this leader leads on: otherwise writes would wait in vain.
+    /// replica that does not report that it would lead well has until `deadline` to do so. Before
+    /// that this leader continues to lead, as writes would otherwise wait for no purpose.
     pub fn begin_operator_transfer(&mut self, step: &mut Step<'_>, to: ReplicaId, deadline: Time) {
         let Some(leadership) = self.leadership_mut() else {
             return;
@@ -72,17 +72,17 @@ impl Consensus {
         Some(leadership.in_touch(now, timeout))
     }
 
-    /// This replica is to end: a transfer target is chosen again.
+    /// Ends a transfer, as this replica is to end. A transfer target is then chosen again.
     pub fn end_transfer(&mut self) {
         if let Some(leadership) = self.leadership_mut() {
             leadership.transfer.end();
         }
     }
 
-    /// While this leader leaves: begins to transfer leadership, to another replica if the first has
-    /// not taken over within `timeout`. Only replicas that have answered lately and say that they are
-    /// fit are chosen. Returns whether to resign instead: no replica is left, or what was proposed
-    /// does not commit.
+    /// Continues the transfer of a leader that is about to end. It begins a transfer, and a second
+    /// one to another replica if the first has not taken over within `timeout`. Only replicas that
+    /// have answered lately and report that they are fit are chosen. Returns whether to resign
+    /// instead, because no such replica is left or the proposals do not commit.
     pub fn transfer_before_leaving(&mut self, step: &Step<'_>, timeout: Duration) -> bool {
         let majority_timeout = step.ctx.majority_timeout();
         let Some(leadership) = self.leadership_mut() else {
@@ -117,13 +117,13 @@ impl Consensus {
         leadership.is_some_and(|leadership| leadership.transfer.has_notified(replica))
     }
 
-    /// Returns the replicas that did not take over while this leader leaves.
+    /// Returns the replicas that did not take over from this leader, which is about to end.
     pub fn failed_targets(&self) -> ReplicaSet {
         let leadership = self.leadership();
         leadership.map_or(ReplicaSet::EMPTY, |l| l.transfer.failed())
     }
 
-    /// Notes whether an operator wants this replica to lead, which is about to campaign.
+    /// Notes, as this replica is about to campaign, whether an operator wants it to lead.
     pub fn note_transferred_here(&mut self, by_operator: bool) {
         assert!(self.is_follower(), "leadership is moved to a follower");
         self.succession.transferred_here = by_operator;
@@ -132,9 +132,9 @@ impl Consensus {
         }
     }
 
-    /// The preferred replica asks this leader to transfer leadership. The leader does so unless an
-    /// operator wants it to lead, the other has lost leadership too lately, or the other may not
-    /// hear it.
+    /// Handles the request of the preferred replica to transfer leadership to it. The leader does
+    /// so unless an operator wants this leader to lead, the preferred replica has lost leadership
+    /// too recently, or it may not hear this leader.
     pub fn on_transfer_request(&mut self, step: &Step<'_>, from: ReplicaId, deadline: Time) {
         let preferred = self.preferred(step) == Some(from);
         let stays = self.succession.transferred_here;
@@ -150,7 +150,7 @@ impl Consensus {
         }
     }
 
-    /// Begins the transfer that an operator wants, and transfers leadership once everything
+    /// Begins the transfer that an operator wants, and notifies the transfer target once everything
     /// proposed is committed.
     pub fn continue_transfer(&mut self, step: &mut Step<'_>) {
         let Some(leadership) = self.leadership_mut() else {
@@ -191,8 +191,9 @@ impl Consensus {
         }
     }
 
-    /// Whether everything is here that this replica knows to be committed, and not much of it is
-    /// left to execute: what is answered after execution would wait for that if it led.
+    /// Whether this replica has every slot that it knows to be committed, and few of them are left
+    /// to execute. If it led otherwise, requests that are answered after execution would wait for
+    /// these slots.
     pub fn is_caught_up(&self, step: &Step<'_>) -> bool {
         let left = self.logs.commands.to_execute_work();
         left <= step.ctx.settings.behind_work()
@@ -201,7 +202,7 @@ impl Consensus {
                 .all(|log| !self.logs[log].misses_commits())
     }
 
-    /// The preferred replica asks for leadership, while it hears the leader.
+    /// Requests leadership, if this replica is the preferred one and hears the leader.
     pub fn seek_leadership(&self, step: &mut Step<'_>) {
         let leader = self.leader().filter(|leader| *leader != step.me());
         if let Some(leader) = leader
@@ -214,15 +215,15 @@ impl Consensus {
         }
     }
 
-    /// The leader of `ballot` transfers leadership to this replica.
+    /// Notes that the leader of `ballot` transfers leadership to this replica.
     pub fn note_transfer(&mut self, from: ReplicaId, ballot: Ballot, by_operator: bool) {
         if from == ballot.replica {
             self.succession.transfer_notice = Some((ballot, by_operator));
         }
     }
 
-    /// Takes the note that the leader followed here transfers leadership to this replica: whether
-    /// an operator wants that; `None` if it does not.
+    /// Takes the notice that the followed leader transfers leadership to this replica. Returns
+    /// whether an operator wants the transfer; `None` if there is no such notice.
     pub fn take_transfer_notice(&mut self) -> Option<bool> {
         let (ballot, by_operator) = self.succession.transfer_notice.take()?;
         (ballot == self.leader && self.is_follower()).then_some(by_operator)

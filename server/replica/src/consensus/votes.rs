@@ -1,4 +1,4 @@
-//! The commit rule: one pure function, used by the leader and by every origin.
+//! The commit rule: a pure function that the leader and every origin use.
 
 use std::hash::{Hash, Hasher};
 
@@ -6,17 +6,18 @@ use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, Membership, ReplicaId, ReplicaSet};
 use smallvec::SmallVec;
 
-/// The acceptances of one slot that are known here, at one ballot.
+/// Acceptances of one slot under one ballot that are known here.
 #[derive(Clone, Debug, Default)]
 pub struct Votes {
     ballot: Ballot,
     accepted: ReplicaSet,
-    /// Per acceptor one tag or more, none of which includes another of its own.
+    /// Tags of each acceptor. There may be several, but no tag of an acceptor includes another one
+    /// of it.
     tags: SmallVec<[(ReplicaId, ReplicaSet); 5]>,
 }
 
 impl Hash for Votes {
-    /// Tags are a set: the order in which they came decides nothing.
+    /// Hashes tags as a set: the order in which they arrived has no effect.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.accepted).hash(state);
         leasehold_leases::fingerprint::unordered(&self.tags, state);
@@ -24,23 +25,24 @@ impl Hash for Votes {
 }
 
 impl Votes {
-    /// The ballot they are at.
+    /// Returns the ballot of these acceptances.
     pub fn ballot(&self) -> Ballot {
         self.ballot
     }
 
-    /// The tags known of one acceptor.
+    /// Returns the known tags of one acceptor.
     pub fn tags_of(&self, replica: ReplicaId) -> impl Iterator<Item = ReplicaSet> + '_ {
         let tags = self.tags.iter().filter(move |(who, _)| *who == replica);
         tags.map(|(_, tag)| *tag)
     }
 
-    /// Acceptors with a tag that is satisfied.
+    /// Returns the acceptors with a satisfied tag.
     pub fn satisfied(&self) -> ReplicaSet {
         satisfied(self.accepted, &self.tags)
     }
 
-    /// Everyone that some acceptor demands to be notified and that has not accepted.
+    /// Returns the replicas that have not accepted and that some acceptor without a satisfied tag
+    /// demands.
     pub fn missing(&self) -> ReplicaSet {
         let satisfied = self.satisfied();
         let open = self
@@ -51,11 +53,12 @@ impl Votes {
         demanded.minus(self.accepted)
     }
 
-    /// Counts an acceptance of `replica` at `ballot`. `here` is the ballot of the value that
-    /// is accepted here: votes at that one count, whatever else was heard, for only with its
-    /// value can a ballot commit. Else votes at a lower ballot are superseded. Dropping
-    /// votes is safe: the leader asks for them again. Of several tags of one acceptor any
-    /// may be used, so all are kept but those that demand more than another.
+    /// Counts an acceptance of `replica` under `ballot`. `here` is the ballot of the value that is
+    /// accepted here. Votes under `here` are always counted, even if votes under another ballot
+    /// were received, because a ballot can only commit together with its value. Otherwise votes
+    /// under a lower ballot are superseded. Dropping votes is safe: the leader requests them again.
+    /// If an acceptor has several tags, any of them may be used. So all are kept, except those that
+    /// demand more than another.
     pub fn add(&mut self, replica: ReplicaId, ballot: Ballot, tag: ReplicaSet, here: Ballot) {
         if ballot < self.ballot && ballot != here {
             return;
@@ -85,10 +88,10 @@ impl Votes {
     }
 }
 
-/// The rule: with A the replicas that accepted at one ballot, the slot is committed iff a majority
-/// M exists that is a subset of A and in which the tag of each replica is a subset of A (§3.2,
-/// condition 2: an acceptance counts only when every replica that it demands has been notified).
-/// The members of A with a satisfied tag are the largest such M.
+/// Returns whether a slot is committed. Let A be the replicas that accepted under one ballot. The
+/// slot is committed iff there is a majority M that is a subset of A, and in which the tag of each
+/// replica is a subset of A (§3.2, condition 2: an acceptance is valid only once every replica that
+/// it demands has accepted). The largest such M is the set of members of A with a satisfied tag.
 pub fn committed(
     members: Membership,
     accepted: ReplicaSet,
@@ -134,15 +137,15 @@ mod tests {
 
     #[test]
     fn an_acceptance_waits_for_everyone_it_demands() {
-        // Holder 4 has not accepted, and acceptor 2 has promised it.
+        // Holder 4 has not accepted, and acceptor 2 has made a promise to it.
         let list: &[(u8, &[u8])] = &[(0, &[]), (1, &[]), (2, &[4])];
         assert!(!votes(list).is_committed(Membership::fixed(5)));
         assert_eq!(votes(list).missing(), ReplicaSet::one(ReplicaId(4)));
-        // A third acceptor without that promise makes a majority without it.
+        // A third acceptor without such a promise completes a majority without acceptor 2.
         assert!(
             votes(&[(0, &[]), (1, &[]), (2, &[4]), (3, &[])]).is_committed(Membership::fixed(5))
         );
-        // So does the holder itself.
+        // An acceptance of the holder itself satisfies the tag of acceptor 2.
         assert!(
             votes(&[(0, &[]), (1, &[]), (2, &[4]), (4, &[])]).is_committed(Membership::fixed(5))
         );
@@ -194,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_new_tag_of_the_same_size_is_as_good_as_the_old() {
-        // Holder 4 is dead and its grant has lapsed; 3 holds the key now.
+        // Holder 4 is dead and its grant has lapsed. Replica 3 holds the key now.
         let mut v = votes(&[(0, &[]), (2, &[4]), (3, &[])]);
         assert!(!v.is_committed(Membership::fixed(5)));
         let mut blocked = votes(&[(0, &[4]), (2, &[4]), (3, &[4])]);

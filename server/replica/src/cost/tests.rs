@@ -43,7 +43,8 @@ fn a_scan_costs_what_it_may_find_before_and_what_it_found_after() {
     assert!(before > 100 * after, "{before} {after}");
 }
 
-/// Otherwise a slot would hold more reads than one of what they stand for.
+/// A placeholder costs as much as its read. Otherwise a slot would have capacity for more
+/// placeholders than for the reads that they stand for.
 #[test]
 fn a_scan_in_the_place_of_a_read_costs_as_much() {
     let keys = |bytes: usize| (0..500).map(|_| vec![b'k'; bytes].into()).collect();
@@ -97,7 +98,7 @@ fn a_status_costs_what_it_describes() {
     assert_eq!(of_body(&moved).units(), STATUS);
 }
 
-/// A peer's message brings as much work as the commands in it, however short it is.
+/// A peer's message causes as much work as the commands in it, even if the message is short.
 #[test]
 fn messages_of_peers_cost_what_their_commands_do() {
     let command = multi_put(1000);

@@ -1,5 +1,5 @@
-//! Phase 2 at an acceptor: a leader's Accept becomes an entry, a vote and, with
-//! others, a commit.
+//! Phase 2 at an acceptor: a leader's Accept becomes an entry and a vote and, together with other
+//! votes, a commit.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{Ballot, ReplicaId, ReplicaSet, Slot};
@@ -27,11 +27,11 @@ impl Parts {
             .adopt(step, ballot, log, accept.news.log_start);
         self.look_again(step, dropped);
         if step.is_disk_behind() {
-            // Its leader sends it again, or it is fetched once it is committed.
+            // The leader sends the Accept again, or the entry is fetched once it is committed.
             step.metrics.refused_backlog += 1;
         } else if slot <= self.consensus.log(log).executed() {
-            // An executed slot holds the chosen value: a new leader that proposes it
-            // again still needs the votes, and their tags.
+            // An executed slot holds the chosen value. But a new leader that proposes the value
+            // again still needs the votes and their tags.
             let tag = self.leasing.tags(step.now).of(&accept.value);
             let executed = (tag, origins(&accept.value));
             vote_once_durable(step, log, slot, ballot, Some(executed));
@@ -45,14 +45,15 @@ impl Parts {
         self.try_commit(step, log, slot);
     }
 
-    /// Accepts an unexecuted slot. If it is accepted at this ballot already, it is only
-    /// acknowledged again, once all earlier records are durable.
+    /// Accepts an entry in an unexecuted slot. If the slot holds an entry of this ballot already,
+    /// the acceptance is only acknowledged again, once all earlier records are durable.
     fn accept(&mut self, step: &mut Step<'_>, accept: &Accept) {
         let Accept {
             ballot, log, slot, ..
         } = *accept;
         if !self.consensus.log(log).has_room(slot, &accept.value) {
-            // Its leader sends it again; by then a checkpoint may have moved the window.
+            // The leader sends the Accept again. A checkpoint may have moved the window before
+            // that.
             step.metrics.refused_beyond_window += 1;
             return;
         }
@@ -62,7 +63,7 @@ impl Parts {
         vote_once_durable(step, log, slot, ballot, None);
     }
 
-    /// Puts a value into a slot and on its way to disk.
+    /// Puts a value into a slot and records it for the disk.
     pub(super) fn store(
         &mut self,
         step: &mut Step<'_>,
@@ -75,7 +76,8 @@ impl Parts {
         self.look_again(step, replaced);
     }
 
-    /// For the mutant that votes with the tag of before (hazard 7).
+    /// Returns the tag at the time of acceptance, for the mutant that votes with it (hazard 7);
+    /// `None` otherwise.
     pub(super) fn early_tag(&self, step: &Step<'_>, value: &Value) -> Option<ReplicaSet> {
         off(Rule::H07Pending).then(|| self.leasing.tags(step.now).of(value))
     }
@@ -90,7 +92,7 @@ impl Parts {
         self.commit(step, accepted.log, &chosen);
     }
 
-    /// Acknowledges what became durable.
+    /// Sends votes on acceptances that became durable.
     pub(super) fn send_votes(&mut self, step: &mut Step<'_>) {
         if !self.consensus.owes_votes() {
             return;
@@ -102,7 +104,7 @@ impl Parts {
         }
     }
 
-    /// A leader lives, and says what is committed.
+    /// Handles a leader's heartbeat, which reports committed slots.
     pub(super) fn on_heartbeat(
         &mut self,
         step: &mut Step<'_>,

@@ -1,4 +1,4 @@
-//! Handles the arrival of entries that this replica missed.
+//! Steps that fetch entries that this replica missed and handle their arrival.
 
 use leasehold_leases::{ReplicaId, Slot};
 
@@ -9,7 +9,7 @@ use crate::per_log::PerLog;
 use crate::step::Step;
 
 impl Parts {
-    /// Takes entries that their sender knows to be committed.
+    /// Takes fetched entries, which their sender knows to be committed.
     pub(super) fn on_fetched(
         &mut self,
         step: &mut Step<'_>,
@@ -18,14 +18,14 @@ impl Parts {
         entries: Vec<(Slot, Value)>,
     ) {
         if !self.consensus.has_requested(from, log) {
-            return; // forged, or an honest answer that comes too late: neither is needed
+            return; // The answer is forged, or it is an honest one that comes too late.
         }
         if self.consensus.takes_nothing(step, log) {
             step.metrics.refused_backlog += 1;
             self.consensus.fetch_refused(log);
             return;
         }
-        // An answer that brings nothing is no reason to ask for more at once.
+        // An empty answer is no reason to request more immediately.
         let progress = !entries.is_empty();
         let mut news = false;
         for (slot, value) in entries {
@@ -33,9 +33,9 @@ impl Parts {
                 step.metrics.refused_backlog += 1;
                 break;
             }
-            // Storing it at the promised ballot is safe: the value is chosen, so any later
-            // Phase 1 finds the same one. And it was chosen at that ballot or below, for
-            // this run had heard of the ballot when it asked.
+            // Storing the entry under the promised ballot is safe: the value is chosen, so any
+            // later Phase 1 finds the same one. It was chosen under that ballot or a lower one,
+            // because this run knew the ballot when it requested the entry.
             let paxos = self.consensus.log(log);
             if paxos.is_committed(slot) {
                 continue;
@@ -63,8 +63,8 @@ impl Parts {
         }
     }
 
-    /// A checkpoint is durable, and windows move: a candidate or a follower that waited for
-    /// room goes on. A leader does so by itself, at the end of the group.
+    /// Moves the windows, as a checkpoint is durable. A candidate or a follower that waited for
+    /// space in its window continues. A leader continues by itself at the end of the group.
     pub(super) fn move_windows(&mut self, step: &mut Step<'_>, slots: PerLog<Slot>) {
         let waited = self.consensus.move_windows(slots);
         if self.consensus.is_candidate() {
@@ -74,7 +74,7 @@ impl Parts {
         }
     }
 
-    /// Asks for what is missing still.
+    /// Requests the entries that are still missing.
     pub(super) fn fetch_due(&mut self, step: &mut Step<'_>) {
         if self.consensus.is_candidate() {
             self.try_lead(step)

@@ -1,4 +1,4 @@
-//! Requests of this replica's clients.
+//! Steps that handle requests of this replica's clients.
 
 use leasehold_wire::command::Op;
 use leasehold_wire::{Command, Path};
@@ -10,7 +10,7 @@ use crate::origin::{ReadRequest, Writes, read_many};
 use crate::step::Step;
 use crate::unavailable::too_many_session_opens;
 
-/// Marks that the scans of a group of inputs look at: some 2 ms.
+/// Maximum number of marks that the scans of a group of inputs look at: this takes about 2 ms.
 const MARKS_LOOKED_AT: usize = 1 << 16;
 
 impl Parts {
@@ -38,8 +38,9 @@ impl Parts {
         }
     }
 
-    /// A scan looks at every mark, and there may be very many. So those of a group of inputs look
-    /// at some; the others go through the log.
+    /// Returns whether a command may look at marks. A scan looks at every mark, and there may be
+    /// very many. So the scans of one group of inputs look at a limited number of marks, and
+    /// further scans go through the log.
     fn may_look_at_marks(&mut self, command: &Command) -> bool {
         match command.as_read() {
             Some(leasehold_wire::ReadOp::Scan(_)) => {}
@@ -65,8 +66,7 @@ impl Parts {
         }
     }
 
-    /// Whether a write may leave for the log. One that waits here already is not
-    /// refused.
+    /// Whether a write may be sent to the log. A write that already waits here is not refused.
     fn may_send(&mut self, step: &Step<'_>, command: &Command) -> bool {
         let client = command.client;
         self.machine.sessions().knows(client)
@@ -74,7 +74,7 @@ impl Parts {
             || self.session_opens.may_open(step.now, client)
     }
 
-    /// The clock had passed the end of the permit when the answer was ready.
+    /// Repeats a read, as the clock had passed the end of its permit when the answer was ready.
     pub fn on_fence_missed(&mut self, step: &mut Step<'_>, from: ReadFrom, again: FencedRead) {
         step.metrics.fallback_fence += 1;
         match (again, from) {
@@ -89,7 +89,7 @@ impl Parts {
         }
     }
 
-    /// Drops what disconnected clients have asked, but for what may be in the log.
+    /// Drops the requests of disconnected clients, except those that may be in the log.
     pub(super) fn forget_disconnected(&mut self, step: &mut Step<'_>) {
         if let Some(disconnected) = self.disconnected.take() {
             self.reads.forget(step, &disconnected);
@@ -98,8 +98,8 @@ impl Parts {
         }
     }
 
-    /// Sends what clients asked since the last group to the leader. Without one it is
-    /// sent again once one is heard of.
+    /// Sends the commands that clients sent since the last group of inputs to the leader. If no
+    /// leader is known, they are sent again once a leader is heard.
     pub(super) fn send_forwards(&mut self, step: &mut Step<'_>) {
         let machine = &self.machine;
         let work = |command: &Command| machine.merge_work(command);

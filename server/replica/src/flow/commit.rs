@@ -1,5 +1,5 @@
-//! From a commit to its answers: what is committed is answered if that is safe,
-//! executed in slot order, and what waited for it is released.
+//! From a commit to its answers. A committed slot is answered early if that is safe, and executed
+//! in slot order. Then the requests that waited for it are released.
 
 use std::time::Duration;
 
@@ -15,35 +15,36 @@ use crate::step::Step;
 use crate::timers::Timer;
 use crate::unavailable::client_disconnected;
 
-/// About how long a unit of [`cost::merging`] takes where replicas share the memory of
-/// one machine. A replica that has a machine for itself takes half of that, and its merges half of their
-/// part.
+/// Approximate time of a unit of [`cost::merging`] if replicas share the memory of one machine. On
+/// a machine of its own a replica takes half of that, and its merges take half of their share.
 const WORK_TIME: Duration = Duration::from_nanos(20);
-/// Merges into records have one part in so many of the time: a write waits at each replica that
-/// it passes.
+/// Divisor of the time: merges into records have this fraction of it. The share is small because a
+/// write waits at each replica that it passes.
 const MERGING_SHARE: u32 = 4;
 
-/// A group of inputs executes one of so many bytes that are left, if that is more than it would.
+/// Divisor of the work that is left: a group of inputs executes this fraction of it, if that is
+/// more than the normal maximum.
 const EXECUTED_SHARE: usize = 8;
-/// But never more than so many times what it would.
+/// Maximum work of a group of inputs, as a multiple of the normal maximum.
 const EXECUTED_FACTOR: usize = 16;
 
-/// Between the parts of a checkpoint the disk rests so many times as long as one took.
+/// Rest of the disk between the parts of a checkpoint, as a multiple of the time that the last part
+/// took.
 const STAGING_REST: u32 = 2;
-/// But no longer than this.
+/// Maximum rest of the disk between the parts of a checkpoint.
 const STAGING_REST_MAX: Duration = Duration::from_millis(30);
 
-/// Limits on execution: how much is executed in one batch of inputs, and when merges go on.
+/// Limits on execution: the work of one group of inputs, and the time at which merges continue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct ExecutionBudget {
-    /// Work that this batch of inputs has executed, without merging.
+    /// Work that this group of inputs has executed, without merging, in units of [`cost`].
     work: usize,
-    /// When merges will have had no more than their part of the time.
+    /// Time at which the merges so far will have used no more than their share of the time.
     merged_until: Time,
 }
 
 impl ExecutionBudget {
-    /// State with which the next batch of inputs begins.
+    /// Returns the state at the beginning of the next group of inputs.
     pub(super) fn next_group(self) -> ExecutionBudget {
         ExecutionBudget { work: 0, ..self }
     }
@@ -53,23 +54,23 @@ impl ExecutionBudget {
         self.merged_until = self.merged_until.max(now) + merging;
     }
 
-    /// When to go on, if that is not now. Merges may be ahead of their part by `ahead`, which is
-    /// what one group executes. So much else is executed that what is `left` does not grow for
-    /// ever.
+    /// Returns the time at which to continue execution; `None` if it may continue now. Merges may
+    /// be ahead of their share by `ahead`, which is the merging that one group executes. The limit
+    /// on other work rises with the work that is `left`, so that this does not grow forever.
     fn later(&self, now: Time, work_max: usize, ahead: Duration, left: usize) -> Option<Time> {
         let merge_from = self.merged_until - ahead;
         if merge_from > now {
             return Some(merge_from);
         }
         let most = (left / EXECUTED_SHARE).clamp(work_max, work_max * EXECUTED_FACTOR);
-        let next = now + Duration::from_nanos(1); // all of a group shares one moment
+        let next = now + Duration::from_nanos(1); // all inputs of a group share one `now`
         (self.work >= most).then_some(next)
     }
 }
 
-/// The time of which so much work of merges is their part. With the part that the others take, a
-/// replica that is behind would never catch up with them: there merges have the whole time, and
-/// half of it if it is half as far behind.
+/// Returns the time in which merges of `work` units use up their share of the time. A replica that
+/// is behind would never catch up if other work kept its normal share. So merges have the whole
+/// time if more than `behind` is `left`, and half of it if more than half of `behind` is.
 fn merging_time(work: usize, left: usize, behind: usize) -> Duration {
     let work = u32::try_from(work).unwrap_or(u32::MAX);
     let share = match left {
@@ -81,14 +82,14 @@ fn merging_time(work: usize, left: usize, behind: usize) -> Duration {
 }
 
 impl Parts {
-    /// Applies the commit rule to a slot that was accepted or voted for.
+    /// Applies the commit rule to a slot that was accepted or voted on.
     pub(super) fn try_commit(&mut self, step: &mut Step<'_>, log: LogId, slot: Slot) {
         if self.consensus.is_chosen(step, log, slot) {
             self.commit(step, log, &[slot]);
         }
     }
 
-    /// The values accepted in `slots` are the chosen ones.
+    /// Commits `slots`: the values accepted in them are the chosen ones.
     pub(super) fn commit(&mut self, step: &mut Step<'_>, log: LogId, slots: &[Slot]) {
         if slots.is_empty() {
             return;
@@ -108,21 +109,23 @@ impl Parts {
         self.hasten_checkpoint(step);
     }
 
-    /// Brings a checkpoint forward if too much has changed, or a log would run out.
+    /// Makes a checkpoint due now if too much has changed, or if a log would otherwise reach the
+    /// end of its window.
     fn hasten_checkpoint(&self, step: &mut Step<'_>) {
         if self.wants_checkpoint() {
             step.timers.set_earlier(Timer::Checkpoint, step.now);
         }
     }
 
-    /// Whether the next checkpoint should not wait for its time.
+    /// Whether the next checkpoint should be made before its time.
     fn wants_checkpoint(&self) -> bool {
         let checkpointed = self.machine.checkpointed();
         self.consensus.wants_checkpoint(checkpointed) || self.machine.wants_checkpoint()
     }
 
-    /// Writes down what was executed since the last checkpoint, unless too much waits for
-    /// the disk already, or the last one is not written down yet: the next one holds it too.
+    /// Makes a checkpoint of the changes since the last one. It makes none if too much already
+    /// waits for the disk, or if the last one is still being written: the next one then holds these
+    /// changes, too.
     pub(super) fn checkpoint(&mut self, step: &mut Step<'_>) {
         if !step.persister.may_checkpoint() || self.machine.is_staging() {
             return;
@@ -131,14 +134,14 @@ impl Parts {
         self.machine.checkpoint(step, executed, config);
     }
 
-    /// Up to where commands and configurations are executed.
+    /// Returns the last executed slot of commands and the last executed configuration.
     fn reached(&self) -> (Slot, ConfigId) {
         let executed = self.consensus.commands().executed();
         (executed, self.leasing.configs().newest())
     }
 
-    /// The values of a checkpoint that were handed over at `since` are durable. The disk rests
-    /// before the next part, the shorter the more urgent the checkpoint is.
+    /// Handles that the values of a checkpoint that were handed over at `since` are durable. The
+    /// disk rests before the next part. The more urgent the checkpoint is, the shorter the rest.
     pub(super) fn values_staged(&mut self, step: &mut Step<'_>, since: Time) {
         let checkpointed = self.machine.checkpointed();
         let urgency = if self.consensus.wants_checkpoint(checkpointed) {
@@ -150,7 +153,8 @@ impl Parts {
         step.set_timer(Timer::Stage, step.now + rest.mul_f64(1.0 - urgency));
     }
 
-    /// Writes the next values of a checkpoint ahead, or the checkpoint.
+    /// Writes the next values of a checkpoint in advance, or the checkpoint itself once none are
+    /// left.
     pub(super) fn stage(&mut self, step: &mut Step<'_>) {
         let (executed, config) = self.reached();
         self.machine.go_on_staging(step, executed, config);
@@ -181,7 +185,8 @@ impl Parts {
         }
     }
 
-    /// Answers what can be answered at commit; the rest waits for its execution.
+    /// Answers the committed commands that can be answered at commit. The others are answered by
+    /// their execution.
     fn answer_committed(&mut self, step: &mut Step<'_>) {
         while let Some(slot) = self.writes.first_unanswered() {
             assert!(
@@ -194,7 +199,7 @@ impl Parts {
                     let (reads, view) = self.reads();
                     reads.release_by_commit(step, view, slot);
                 }
-                // There may be thousands behind it.
+                // There may be thousands of slots behind this one.
                 EarlyAnswer::Later => return,
                 EarlyAnswer::Never => {}
             }
@@ -202,8 +207,8 @@ impl Parts {
         }
     }
 
-    /// Executes what is committed, as much as a group of inputs may; the next goes on. If too
-    /// much is left, nothing more is accepted (`Consensus::is_backlogged`).
+    /// Executes committed commands, as many as one group of inputs may; the next group continues.
+    /// If too much is left, nothing more is accepted (`Consensus::is_backlogged`).
     fn execute_commands(&mut self, step: &mut Step<'_>) {
         while let Some((slot, value)) = self.consensus.next_to_execute(LogId::Commands) {
             let settings = &step.ctx.settings;
@@ -237,8 +242,8 @@ impl Parts {
     }
 
     /// Executes a command. Returns its outcome and its cost; `None` if it is a read that no client
-    /// asked here. Reads change nothing, so a client that asks for many of them lets one replica
-    /// work, and not all.
+    /// of this replica waits for. Reads change nothing, so only the replica of the client executes
+    /// them, and a client with many reads does not load the others.
     fn execute(
         &mut self,
         me: ReplicaId,
@@ -259,8 +264,8 @@ impl Parts {
         Some((outcome, done))
     }
 
-    /// Goes on with what an earlier group of inputs left to execute. Returns whether more can be
-    /// fetched again.
+    /// Continues the execution that an earlier group of inputs left. Returns whether entries can be
+    /// fetched again that could not be before.
     pub(super) fn execute_more(&mut self, step: &mut Step<'_>) -> bool {
         let was_backlogged = self.consensus.is_backlogged(step);
         self.execute_commands(step);
@@ -268,8 +273,8 @@ impl Parts {
         was_backlogged && !self.consensus.is_backlogged(step)
     }
 
-    /// Counts clients here with a committed command that needs its execution and so waits for a
-    /// slot before it.
+    /// Counts committed commands of this replica's clients that wait for the execution of an
+    /// earlier slot.
     fn count_blocked(&self, step: &mut Step<'_>, slots: &[Slot]) {
         let commands = self.consensus.commands();
         for slot in slots.iter().filter(|slot| commands.executed() < **slot) {

@@ -12,12 +12,12 @@ use crate::step::Step;
 use crate::timers::Timer;
 
 impl Parts {
-    /// The leader has been silent for too long: asks whether to campaign, when it is this
-    /// replica's turn.
+    /// Handles a leader that was silent for too long: starts a pre-vote if it is this replica's
+    /// turn.
     pub(super) fn seek_election(&mut self, step: &mut Step<'_>) {
         if !self.consensus.is_follower() {
             let anothers_turn = self.consensus.has_waited_long(step);
-            self.step_down(step); // a candidate that was not elected starts over
+            self.step_down(step); // A candidate that was not elected starts again.
             if anothers_turn {
                 return;
             }
@@ -30,7 +30,8 @@ impl Parts {
         self.start_pre_vote(step);
     }
 
-    /// Asks whether the others would promise, and campaigns once a majority would.
+    /// Starts a pre-vote; this replica campaigns once a majority would promise. Without pre-votes
+    /// it campaigns immediately.
     fn start_pre_vote(&mut self, step: &mut Step<'_>) {
         if !step.ctx.settings.elections.pre_vote || step.ctx.others().next().is_none() {
             return self.campaign(step);
@@ -38,8 +39,9 @@ impl Parts {
         self.consensus.start_pre_vote(step);
     }
 
-    /// Whether this replica would lead as well as any: it takes part, its disk takes writes,
-    /// its votes name nobody without need, and it has what it knows to be committed.
+    /// Whether this replica would lead as well as any other. It takes part and does not end, its
+    /// disk takes writes, its clock is trusted, its votes demand no replica without need, and it
+    /// has the slots that it knows to be committed.
     pub(super) fn is_fit(&self, step: &Step<'_>) -> bool {
         let waits = self.leasing.in_restart_wait(step.now);
         let stays = self.joining.has_joined() && !self.leasing.is_leaving();
@@ -47,7 +49,7 @@ impl Parts {
         stays && step.ctx.writable && step.ctx.clock_trusted && !waits
     }
 
-    /// A peer asks whether this replica would promise its ballot.
+    /// Handles a peer's question whether this replica would promise its ballot.
     pub(super) fn on_pre_vote(
         &mut self,
         step: &mut Step<'_>,
@@ -59,7 +61,8 @@ impl Parts {
         if ballot.replica != from {
             step.metrics.refused_messages += 1;
         } else if ballot == promised {
-            // The candidate that has this promise says that others' arrive.
+            // The candidate that has this replica's promise reports that promises of others are
+            // arriving.
             self.consensus.heard_leader(step);
         } else if ballot < promised {
             step.send(from, Message::Rejected { promised });
@@ -71,7 +74,7 @@ impl Parts {
         }
     }
 
-    /// A peer would promise this replica's ballot.
+    /// Handles the answer of a peer that would promise this replica's ballot.
     pub(super) fn on_pre_voted(
         &mut self,
         step: &mut Step<'_>,
@@ -84,8 +87,8 @@ impl Parts {
         }
     }
 
-    /// Asks to lead, unless this replica could not keep its promise, or nobody would
-    /// hear it.
+    /// Campaigns, unless this replica is to end, could not keep its promise, or would probably not
+    /// be heard.
     pub(super) fn campaign(&mut self, step: &mut Step<'_>) {
         if !step.ctx.may_campaign(step.now) || self.leasing.is_leaving() {
             return;
@@ -96,7 +99,8 @@ impl Parts {
         self.consensus.campaign(step);
     }
 
-    /// This candidate's own promise is durable, or others have not answered.
+    /// Requests promises, because this candidate's own promise is durable or others have not
+    /// answered.
     pub(super) fn ask_for_promises(&mut self, step: &mut Step<'_>, ballot: Ballot) {
         if self.consensus.send_prepare(step, ballot) {
             self.try_lead(step);
@@ -144,12 +148,12 @@ impl Parts {
         }
     }
 
-    /// A peer has promised a higher ballot than this replica's, and will never accept this one. A
-    /// leader asks for a higher ballot of its own at once: the replicas that follow it agree, and
-    /// the peer, which a lost election had left behind, follows again. If another replica leads
-    /// meanwhile, no majority agrees, and this replica follows. The leader does not ask if the
-    /// ballot is that of the transfer target: its promise may become durable only after the ballot
-    /// was heard of.
+    /// Handles a peer that has promised a higher ballot than this replica's, and so will never
+    /// accept under this one. A leader then immediately asks for a higher ballot of its own. The
+    /// replicas that follow it agree, and the peer, which had raised its ballot in a lost election,
+    /// follows again. If another replica has become the leader, no majority agrees, and this
+    /// replica follows. The leader does not ask if the higher ballot is that of its transfer
+    /// target: the target's promise may become durable only after this replica received the ballot.
     pub(super) fn on_rejected(&mut self, step: &mut Step<'_>, promised: Ballot) {
         let mut asks_again = self.consensus.asks_below(promised);
         let leads_on = self.consensus.leads() && !self.consensus.transfers_to(promised.replica);
@@ -163,8 +167,8 @@ impl Parts {
         }
     }
 
-    /// Leads once a majority has promised and everything that it knows to be committed
-    /// is here (hazard 27).
+    /// Begins to lead once a majority has promised and every slot that it knows to be committed is
+    /// committed here (hazard 27).
     pub(super) fn try_lead(&mut self, step: &mut Step<'_>) {
         match self.consensus.election_progress(step) {
             ElectionProgress::Waiting => {}
@@ -179,7 +183,7 @@ impl Parts {
 
     fn lead(&mut self, step: &mut Step<'_>) {
         let Some(recovery) = self.consensus.recover(self.machine.log_time_ms()) else {
-            // Once it is durable this candidate tries again.
+            // Once the checkpoint is durable, this candidate tries again.
             return self.checkpoint(step);
         };
         let ballot = self.consensus.become_leader(step, recovery.log_time_ms);
@@ -196,8 +200,8 @@ impl Parts {
         self.ask_new_leader(step);
     }
 
-    /// Proposes again what was recovered of a log, then the opening no-op: its slot is
-    /// where this ballot's own log starts.
+    /// Proposes the recovered values of a log again, and then the opening no-op. The slot of the
+    /// no-op is where this ballot's own log starts.
     fn open_log(&mut self, step: &mut Step<'_>, log: LogId, ballot: Ballot, values: Vec<Value>) {
         let first = self.consensus.log(log).commit_point().next();
         let start = self.consensus.begin_ballot(step, log, &values);
@@ -212,9 +216,9 @@ impl Parts {
         self.propose_recovered(step, log, ballot, Value::Noop);
     }
 
-    /// Campaigns, if the leader that is followed has transferred leadership to this replica. Nobody is
-    /// asked first: the leader wants it. Done once a group of steps: a replica that stood
-    /// still may find, behind an old transfer, that somebody else leads by now.
+    /// Campaigns, if the followed leader has transferred leadership to this replica. There is no
+    /// pre-vote, because the leader wants it. This is done once in each group of steps: a replica
+    /// that was paused may find, behind an old transfer message, that another replica leads by now.
     pub(super) fn take_over(&mut self, step: &mut Step<'_>) {
         let Some(by_operator) = self.consensus.take_transfer_notice() else {
             return;
@@ -226,8 +230,8 @@ impl Parts {
         }
     }
 
-    /// An operator wants `to` to lead: the leader transfers leadership, and anybody else tells the
-    /// leader.
+    /// Handles the request of an operator that `to` should lead. The leader transfers leadership,
+    /// and any other replica passes the request on to the leader.
     pub(super) fn transfer_leadership(&mut self, step: &mut Step<'_>, to: ReplicaId) {
         if !step.ctx.members.is_member(to) {
             step.metrics.refused_messages += 1;
@@ -239,8 +243,8 @@ impl Parts {
         }
     }
 
-    /// The preferred leader asks for leadership, but never while grants it has forgotten may still
-    /// be alive.
+    /// Requests leadership if this replica is the preferred leader, but never while grants that it
+    /// has forgotten may still be valid.
     pub(super) fn seek_leadership(&mut self, step: &mut Step<'_>) {
         if self.is_fit(step) {
             self.consensus.seek_leadership(step);

@@ -1,4 +1,4 @@
-//! Leases: promises, suspicion, and the configurations that a leader proposes.
+//! Steps about leases: promises, suspicion, and the configurations that a leader proposes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::message::{DemandReport, LogId, Message, Value};
 use crate::step::Step;
 use crate::timers::Timer;
 
-/// Delay before a leader looks again whether it may propose a configuration.
+/// Delay before a leader checks again whether it may propose a configuration.
 const CONFIGURE_AGAIN: Duration = Duration::from_millis(50);
 
-/// Delay before a leader looks at further keys.
+/// Delay before a leader looks at further keys in demand.
 const LOOK_ON: Duration = Duration::from_millis(5);
 
 impl Parts {
-    /// Promises what is due, and lets what has expired lapse.
+    /// Makes the promises that are due, and ends those that have expired.
     pub(super) fn poll_leases(&mut self, step: &mut Step<'_>) {
         let barrier = self.consensus.barrier();
         let executed = self.consensus.commands().executed();
@@ -42,15 +42,14 @@ impl Parts {
         }
         if let LeaseMessage::Leave { .. } = message {
             self.consensus.peer_leaves(step, from);
-            // Its promises were given back: reads that waited under them look again.
+            // The promises of this peer have ended: reads that waited under them look again.
             let (reads, view) = self.reads();
             reads.look_again_all(step, view);
         }
     }
 
-    /// The storage takes no writes any more, or takes them again. A replica that cannot
-    /// persist gives its leases back and its leadership up (hazard 36): it would only
-    /// block writes.
+    /// Handles a change of whether the storage takes writes. A replica that cannot persist would
+    /// only block writes, so it gives back its leases and its leadership (hazard 36).
     pub fn on_writable(&mut self, step: &mut Step<'_>) {
         self.hold_if_fit(step);
         let gives_up = counts_blockers() && !step.ctx.writable;
@@ -59,9 +58,9 @@ impl Parts {
         }
     }
 
-    /// A replica with a clock that is not to be believed (hazard 80) gives its leases back, for it
-    /// cannot know when they end, and promises nothing. It may lead: no rule of ballots rests on
-    /// time.
+    /// Handles a change of whether the clock is trusted. A replica with an untrusted clock (hazard
+    /// 80) gives its leases back, because it cannot know when they end, and makes no promises. It
+    /// may lead, because no rule about ballots depends on time.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
         let trusted = step.ctx.clock_trusted;
         self.leasing.on_clock_trusted(step);
@@ -70,8 +69,8 @@ impl Parts {
         self.hold_if_fit(step);
     }
 
-    /// Takes promises, or gives all back. A holder that cannot persist blocks writes. A holder with
-    /// a wrong clock does not know when its leases end.
+    /// Accepts promises again, or gives all back. A holder that cannot persist blocks writes, and a
+    /// holder with a wrong clock does not know when its leases end.
     fn hold_if_fit(&mut self, step: &mut Step<'_>) {
         let durable = step.ctx.writable || !counts_blockers();
         if durable && step.ctx.clock_trusted {
@@ -82,7 +81,7 @@ impl Parts {
         reads.look_again_all(step, view);
     }
 
-    /// Handles a request of the operator to the leader.
+    /// Handles a request of the operator that the leader is to carry out.
     pub fn on_operator(&mut self, step: &mut Step<'_>, operator: OperatorRequest) {
         match operator {
             OperatorRequest::Transfer(to) => self.transfer_leadership(step, to),
@@ -90,8 +89,8 @@ impl Parts {
         }
     }
 
-    /// An operator wants leases to change: the leader sees to it, and anybody else tells the
-    /// leader.
+    /// Handles a change of leases that an operator wants. The leader carries it out, and any other
+    /// replica passes it on to the leader.
     pub(super) fn set_leases(
         &mut self,
         step: &mut Step<'_>,
@@ -110,7 +109,8 @@ impl Parts {
         }
     }
 
-    /// A leader's heartbeat; it also notices what has been blocked for too long.
+    /// Sends a leader's heartbeat. It also suspects replicas that have blocked a slot for too long,
+    /// and resigns if too few replicas answer.
     pub(super) fn lead_on(&mut self, step: &mut Step<'_>) {
         if !self.consensus.leads() {
             return step.timers.stop(Timer::Heartbeat);
@@ -128,7 +128,8 @@ impl Parts {
         self.suspect_blockers(step, grace);
     }
 
-    /// This leader is to end: another takes over, and is heard of before this one goes.
+    /// Transfers leadership, as this leader is to end. This replica waits for some time to hear its
+    /// successor before it ends.
     pub(super) fn transfer_before_leaving(&mut self, step: &mut Step<'_>) {
         if step.ctx.others().next().is_none() {
             return;
@@ -140,8 +141,8 @@ impl Parts {
         }
     }
 
-    /// This leader cannot commit any more, or ends. It may still be heard, so it says so: the
-    /// replica that should lead next need not wait for its silence.
+    /// Resigns, as this leader cannot commit any more or is to end. It may still be heard. So it
+    /// notifies the replica that should lead next, which then need not wait for its silence.
     fn resign(&mut self, step: &mut Step<'_>) {
         let ballot = self.consensus.promised();
         let failed = self.consensus.failed_targets();
@@ -173,8 +174,8 @@ impl Parts {
         }
     }
 
-    /// Proposes the next configuration, if it should differ from the newest: one at a
-    /// time, and none before the opening no-op is committed.
+    /// Proposes the next configuration, if it should differ from the newest one. Only one is
+    /// proposed at a time, and none before the opening no-op is committed.
     pub(super) fn reconfigure(&mut self, step: &mut Step<'_>) {
         let Some(leadership) = self.consensus.leadership() else {
             return step.timers.stop(Timer::Reconfigure);
@@ -196,7 +197,8 @@ impl Parts {
         step.set_timer(Timer::Reconfigure, again);
     }
 
-    /// Has a majority confirm that this replica leads still, if requests were found in force.
+    /// If requests were found to be in force, sends a probe, so that a majority confirms that this
+    /// replica still leads.
     fn probe_for_requests(&mut self, step: &mut Step<'_>) {
         let newest = self.consensus.probes(step).map(|(newest, _)| newest);
         if newest.is_some_and(|newest| self.leasing.await_probe(newest + 1)) {
@@ -205,14 +207,15 @@ impl Parts {
         }
     }
 
-    /// A majority may have confirmed that this replica led when it found requests in force.
+    /// Answers the requests that were found to be in force, if a majority has confirmed since that
+    /// this replica led.
     pub(super) fn answer_confirmed_requests(&mut self, step: &mut Step<'_>) {
         if let Some((_, confirmed)) = self.consensus.probes(step) {
             self.leasing.answer_confirmed(step, confirmed);
         }
     }
 
-    /// Tells the leader what clients here read and write.
+    /// Reports the reads and writes of this replica's clients to the leader.
     pub(super) fn report_demand(&mut self, step: &mut Step<'_>) {
         let leader = self.consensus.leader();
         if self.leasing.report_demand(step, leader) {
@@ -220,7 +223,7 @@ impl Parts {
         }
     }
 
-    /// A peer reports its demand, if this replica leads.
+    /// Handles a peer's report of demand, if this replica leads.
     pub(super) fn on_demand(
         &mut self,
         step: &mut Step<'_>,
@@ -232,20 +235,22 @@ impl Parts {
         }
     }
 
-    /// Clients have turned to other keys: holders are chosen more often for a while.
+    /// Hastens the choice of holders for a while, as clients now use other keys.
     pub(super) fn hurry(&mut self, step: &mut Step<'_>) {
         let soon = self.leasing.hurry(step);
         step.timers.set_earlier(Timer::Reconfigure, soon);
     }
 }
 
-/// H36: a replica that cannot persist gives its leases back, and a replica that blocks a slot is
-/// suspected. Otherwise it would acknowledge every promise, and block every write.
+/// Whether rule H36 is on: a replica that cannot persist gives its leases back, and a replica that
+/// blocks a slot is suspected. Otherwise such a replica would acknowledge every promise, and block
+/// every write.
 fn counts_blockers() -> bool {
     !off(Rule::H36Blockers)
 }
 
-/// Whether distances may be judged: all measured, or waited long enough for.
+/// Whether the distances between replicas are known: all round trips are measured, or they were
+/// waited for long enough.
 fn round_trips_known(step: &Step<'_>, since: Time) -> bool {
     let timeout = step.ctx.settings.timing.election_timeout * 2;
     let known = step.ctx.others().all(|peer| step.ctx.rtt(peer).is_some());

@@ -1,11 +1,13 @@
-//! A planned end: nobody is to wait for this replica while it is away.
+//! A planned end of the process: no other replica should have to wait for this one while it is
+//! away.
 
 use super::Parts;
 use crate::action::Event;
 use crate::step::Step;
 
 impl Parts {
-    /// The process is to end: transfers leadership, gives leases back and recalls promises.
+    /// Prepares the end of the process: transfers leadership, gives leases back and recalls
+    /// promises.
     pub(super) fn leave(&mut self, step: &mut Step<'_>) {
         self.leasing.leave(step);
         let (reads, view) = self.reads();
@@ -16,12 +18,13 @@ impl Parts {
         }
     }
 
-    /// Says once that this replica has left.
+    /// Announces once that this replica has left, when no other replica waits for it any more.
     pub(super) fn leave_on(&mut self, step: &mut Step<'_>) {
         if self.left || !self.leasing.is_leaving() {
             return;
         }
-        // A replica that has not joined has promised nothing in this life, and knows of no other.
+        // A replica that has not joined has made no promise in this life, and knows of no earlier
+        // life.
         let joined = self.joining.has_joined();
         if joined {
             self.leasing.record_leaving(step);
@@ -29,7 +32,8 @@ impl Parts {
         let alone = step.ctx.others().next().is_none();
         let unsettled = match self.consensus.leader() {
             Some(leader) => leader == step.me() && !alone,
-            // A replica that leaves while another campaigns could keep it from what it still lacks.
+            // If this replica ended while another campaigns, the candidate might not get entries
+            // that it still lacks.
             None => step.now < self.awaits_successor_until,
         };
         if !joined || !unsettled && self.leasing.has_left(step) {

@@ -1,11 +1,11 @@
-//! Flows: the steps that an event triggers from part to part. Parts own their state and know
-//! nothing of each other's; a flow asks one part what happened and notifies the next. The order of
-//! the steps is found here.
+//! Flows: the steps from part to part that an event triggers. Parts own their state and know
+//! nothing of each other's state. A flow asks one part what happened and notifies the next, so the
+//! order of the steps is defined here.
 //!
-//! Each file calls only files that stand before it in this list: `follow` (the leader to follow),
-//! `commit` (commits, execution, answers), `accept` (Phase 2), `propose` (values that a leader puts
-//! into the log), `elect` (Phase 1), `catchup`, `clients`, `leases`, `leave` (a planned end),
-//! `peers` (one message), `upkeep` (what is due).
+//! Each file calls only files that come before it in this list: `follow` (the leader to follow),
+//! `commit` (commits, execution, answers), `accept` (Phase 2), `propose` (values that a leader
+//! proposes), `elect` (Phase 1), `catchup`, `clients`, `leases`, `leave` (a planned end), `peers`
+//! (one message), `upkeep` (work that is due).
 
 mod accept;
 mod catchup;
@@ -41,20 +41,20 @@ pub(super) struct Parts {
     pub(super) session_opens: SessionOpenLimiter,
     pub(super) writes: Writes,
     pub(super) reads: Reads,
-    /// Disconnected clients: their reads are to be dropped.
+    /// Disconnected clients with requests that are still to be dropped.
     pub(super) disconnected: DisconnectedClients,
-    /// Until when a leader that leaves waits to hear of its successor.
+    /// Time until which a leader that is about to end waits to hear its successor.
     pub(super) awaits_successor_until: Time,
-    /// Limits on execution.
+    /// Limits on execution in groups of inputs.
     pub(super) execution: ExecutionBudget,
-    /// Marks that scans of this group of inputs have looked at.
+    /// Number of marks that scans of this group of inputs have looked at.
     pub(super) marks_looked_at: usize,
-    /// That this replica has left was said.
+    /// Whether this replica has announced that it has left.
     pub(super) left: bool,
 }
 
 impl Parts {
-    /// Reads, and what they look at.
+    /// Returns the reads, and the state that they look at.
     fn reads(&mut self) -> (&mut Reads, View<'_>) {
         let view = View {
             consensus: &self.consensus,
@@ -64,7 +64,7 @@ impl Parts {
         (&mut self.reads, view)
     }
 
-    /// State that reads look at.
+    /// Returns the state that reads look at.
     pub(super) fn view(&self) -> View<'_> {
         View {
             consensus: &self.consensus,
@@ -73,7 +73,7 @@ impl Parts {
         }
     }
 
-    /// The slots that reads of these keys waited for were replaced or dropped.
+    /// Lets reads of `keys` look again, as slots that they waited for were replaced or dropped.
     fn look_again(&mut self, step: &mut Step<'_>, keys: Vec<Key>) {
         if !keys.is_empty() {
             let (reads, view) = self.reads();
@@ -82,10 +82,10 @@ impl Parts {
     }
 
     /// # Panics
-    /// If a part contradicts itself, or two contradict each other.
+    /// If a part contradicts itself, or two parts contradict each other.
     pub(super) fn check(&self) {
         if mutated() {
-            return; // rules are off: oracles are to notice what comes of it
+            return; // Some rules are off, and oracles are to notice the consequences.
         }
         self.consensus.check();
         self.machine.kv().check();

@@ -1,4 +1,4 @@
-//! One message of a peer, to the flow that it sets going.
+//! Dispatches each message of a peer to the flow that handles it.
 
 use super::Parts;
 use crate::action::Event;
@@ -7,8 +7,8 @@ use crate::message::{Envelope, Message};
 use crate::step::Step;
 
 impl Parts {
-    /// Takes a message of a peer. `current`: it is from the run of the peer that is known
-    /// here, and for this run.
+    /// Takes a message of a peer. `current` is true if the message is from the run of the peer that
+    /// is known here, and for this run.
     pub fn on_peer(&mut self, step: &mut Step<'_>, envelope: Envelope, current: bool) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         match envelope.message {
@@ -18,7 +18,7 @@ impl Parts {
             Message::Prepare { ballot, commits } if !self.joining.has_joined() => {
                 self.joining.postpone_prepare(from, ballot, commits)
             }
-            // A replica that takes no part yet helps others to join, and says that it is there.
+            // A replica that does not take part yet helps others to join, and answers pings.
             _ if !self.joining.has_joined() => {}
             Message::PreVote { ballot, ask } => self.on_pre_vote(step, from, ballot, ask),
             Message::Prepare { ballot, commits } => self.on_prepare(step, from, ballot, commits),
@@ -64,9 +64,9 @@ impl Parts {
         }
     }
 
-    /// Messages that mean something only between the present runs of both. What an
-    /// earlier run asked to be fetched may be of a ballot that it had heard of, and this
-    /// one has forgotten: it would be stored at a lower one.
+    /// Handles messages that are valid only between the present runs of both replicas. An entry
+    /// that an earlier run requested may belong to a ballot that this run does not know any more.
+    /// It would then be stored under a lower ballot.
     fn on_current(
         &mut self,
         step: &mut Step<'_>,
@@ -74,7 +74,7 @@ impl Parts {
         message: Message,
     ) {
         match message {
-            // An earlier run was to lead: its leader may have given that up long ago.
+            // If an earlier run was to lead, the leader may have abandoned the transfer long ago.
             Message::Transfer {
                 ballot,
                 by_operator,

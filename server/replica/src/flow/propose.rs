@@ -1,4 +1,4 @@
-//! Values that a leader puts into the log, and messages by which it keeps leading.
+//! Values that a leader proposes in the log, and messages that keep its leadership.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::persist::Continuation;
 use crate::step::Step;
 
 impl Parts {
-    /// Takes commands from their origin (this replica included). A replica that does not lead
-    /// ignores them: the origin asks the replica that leads.
+    /// Takes commands from their origin, which may be this replica. A replica that does not lead
+    /// ignores them, and the origin sends them again to the leader.
     pub(super) fn on_forward(
         &mut self,
         step: &mut Step<'_>,
@@ -48,9 +48,10 @@ impl Parts {
         }
     }
 
-    /// The class of each command: holders of its keys, or all replicas if they are nearby,
-    /// for then any batch will do, and no key is looked up. All are looked up in one go, so
-    /// that the processor waits for the memory of several at a time.
+    /// Returns the class of each command, which is the set of holders of its keys. If all replicas
+    /// are nearby, any batch is suitable for every command, so no key is looked up. Otherwise the
+    /// keys of all commands are looked up together, so that the processor waits for several memory
+    /// accesses at a time.
     fn classes(&self, step: &Step<'_>, commands: &[(RequestId, Command)]) -> Vec<CommandClass> {
         if let Some(all) = self.consensus.all_nearby(step) {
             return vec![CommandClass::AllNearby(all); commands.len()];
@@ -61,8 +62,8 @@ impl Parts {
         commands.iter().map(class).collect()
     }
 
-    /// Queues a command, unless it is queued or proposed already, or was executed: then
-    /// returns its result.
+    /// Queues a command, unless it is queued or proposed already. If it was executed before, it is
+    /// not queued, and its result is returned.
     fn take_command(
         &mut self,
         step: &mut Step<'_>,
@@ -75,7 +76,7 @@ impl Parts {
             return None;
         }
         if self.consensus.has_queued(&proposed) {
-            return None; // answered by its execution
+            return None; // Its execution will answer it.
         }
         if command.is_write()
             && let Some(outcome) = self.machine.result_of(command)
@@ -86,7 +87,7 @@ impl Parts {
         None
     }
 
-    /// Proposes what is queued, as far as the slots in flight allow.
+    /// Proposes queued commands in batches, up to the limit on slots in flight.
     pub(super) fn propose_batches(&mut self, step: &mut Step<'_>) {
         if !step.ctx.writable {
             return;
@@ -114,7 +115,7 @@ impl Parts {
         self.consensus.next_batch(step, &cost)
     }
 
-    /// Puts a value into the next slot of a log.
+    /// Proposes a value in the next slot of a log.
     pub(super) fn propose(&mut self, step: &mut Step<'_>, log: LogId, value: Value) {
         let early_tag = self.early_tag(step, &value);
         let sessions = self.machine.sessions();
@@ -122,8 +123,8 @@ impl Parts {
             .propose(step, log, value, early_tag, sessions);
     }
 
-    /// Puts into the next slot a value that Phase 1 found, over whatever is there. Its
-    /// commands are never *infallible*, so they are answered after execution.
+    /// Proposes in the next slot a value that Phase 1 recovered. It replaces an entry that the slot
+    /// may hold. Its commands are never *infallible*, so they are answered after execution.
     pub(super) fn propose_recovered(
         &mut self,
         step: &mut Step<'_>,
@@ -139,7 +140,8 @@ impl Parts {
         self.look_again(step, replaced);
     }
 
-    /// The leader's own acceptances are durable: the Accept that says so is its vote.
+    /// Sends the Accepts for the leader's own acceptances that are durable: each Accept is also the
+    /// leader's vote.
     pub(super) fn send_durable_proposals(
         &mut self,
         step: &mut Step<'_>,
@@ -165,7 +167,7 @@ impl Parts {
         }
     }
 
-    /// Sends Accepts again that were not answered as they must be.
+    /// Sends Accepts again that too few votes have answered.
     pub(super) fn retransmit_accepts(&mut self, step: &mut Step<'_>) {
         if self.consensus.leads() {
             let tags = self.leasing.tags(step.now);
@@ -173,13 +175,13 @@ impl Parts {
         }
     }
 
-    /// Says that this leader lives; the answers confirm its reads.
+    /// Sends a probe; its answers confirm the leader's reads.
     pub(super) fn send_probe(&mut self, step: &mut Step<'_>) {
         self.consensus.send_probe(step);
         self.reads.probe_sent();
     }
 
-    /// Reads came that a majority must confirm: it is probed now.
+    /// Sends a probe now if reads wait for the confirmation of a majority.
     pub(super) fn send_due_probe(&mut self, step: &mut Step<'_>) {
         if self.reads.is_probe_due() {
             self.send_probe(step);
@@ -188,7 +190,7 @@ impl Parts {
         }
     }
 
-    /// A peer has answered a probe, and reports which replicas it suspects.
+    /// Handles a peer's answer to a probe. It includes the replicas that the peer suspects.
     pub(super) fn on_heartbeat_ack(
         &mut self,
         step: &mut Step<'_>,

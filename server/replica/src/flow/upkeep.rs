@@ -1,4 +1,5 @@
-//! Work that is due, work that follows a durable write, and work done once a batch of inputs.
+//! Work that is due, work that follows a durable write, and work that is done once for each batch
+//! of inputs.
 
 use leasehold_leases::{Incarnation, ReplicaId, Time};
 
@@ -13,7 +14,7 @@ use crate::step::Step;
 use crate::timers::Timer;
 
 impl Parts {
-    /// Takes an input that is no message and does not change what this node is.
+    /// Takes an input that is no message and does not change the state of this node.
     pub fn on_input(&mut self, step: &mut Step<'_>, input: Input) {
         match input {
             Input::Client { from, command } => self.on_client(step, from, command),
@@ -30,7 +31,7 @@ impl Parts {
         }
     }
 
-    /// A later run of a peer was heard of.
+    /// Handles the first message of a later run of a peer.
     pub fn peer_restarted(
         &mut self,
         step: &mut Step<'_>,
@@ -47,7 +48,7 @@ impl Parts {
         self.consensus.peer_interrupted(step, from, contact);
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub fn tick(&mut self, step: &mut Step<'_>) {
         let now = step.now;
         if now < step.timers.next() {
@@ -91,7 +92,7 @@ impl Parts {
         }
     }
 
-    /// Measures round trips, and says how well this replica would lead.
+    /// Sends pings, which measure round trips and report how well this replica would lead.
     fn ping(&mut self, step: &mut Step<'_>) {
         let cost_ms = step.ctx.cost_ms().filter(|_| self.is_fit(step));
         step.broadcast(&Message::Ping {
@@ -108,7 +109,7 @@ impl Parts {
         }
     }
 
-    /// Asks again for what was not answered.
+    /// Repeats requests that were not answered.
     fn retransmit(&mut self, step: &mut Step<'_>) {
         self.joining.retransmit(step);
         self.leasing.say_leave(step);
@@ -122,7 +123,7 @@ impl Parts {
         reads.retry(step, view);
     }
 
-    /// Everything up to a persist is durable: what waited for it is done.
+    /// Does the work that waited for the persist `sequence`, as everything up to it is durable.
     pub fn on_persisted(&mut self, step: &mut Step<'_>, sequence: Sequence) {
         let continuations: Continuations = step.persister.done(sequence);
         self.send_durable_proposals(step, &continuations);
@@ -151,8 +152,9 @@ impl Parts {
         }
     }
 
-    /// That this replica has joined is durable: it takes part from here on. A Phase 1 that
-    /// came meanwhile is answered. A preferred leader campaigns, if its time had come.
+    /// Takes part from now on, as the record of this replica's joining is durable. A Phase 1 that
+    /// arrived before is answered. A preferred leader campaigns if its election timer has already
+    /// run out.
     fn take_part(&mut self, step: &mut Step<'_>) {
         let postponed = self.joining.take_part();
         step.announce(Event::Joined);
@@ -165,18 +167,18 @@ impl Parts {
             }
             None if !postponed.campaign => {}
             None if preferred => step.set_timer(Timer::Election, step.now),
-            // Replicas that joined together would campaign together.
+            // Without a new random delay, replicas that joined together would campaign together.
             None => self.first_election(step),
         }
     }
 
-    /// The first election of a run.
+    /// Sets the timer for the first election of a run.
     pub fn first_election(&mut self, step: &mut Step<'_>) {
         let waits = self.leasing.in_restart_wait(step.now);
         self.consensus.first_election(step, waits);
     }
 
-    /// Does what is done once a group of steps: sends votes, forwards and news of
+    /// Does the work that is done once for each group of steps: sends votes, forwards and news of
     /// commits, and proposes batches.
     pub fn flush(&mut self, step: &mut Step<'_>) {
         self.take_over(step);

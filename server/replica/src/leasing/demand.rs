@@ -1,4 +1,4 @@
-//! Reads and writes of clients: counted at their replica, reported to the leader (§3.4).
+//! Demand: reads and writes of clients, counted at their replica and reported to the leader (§3.4).
 
 use leasehold_leases::demand::{Demand, Tally};
 use leasehold_leases::latency::RoundTrips;
@@ -11,15 +11,15 @@ use crate::context::ReplicaContext;
 use crate::message::{DemandReport, Message};
 use crate::step::Step;
 
-/// Divisor: a replica takes one such part of the memory for demand for its own clients. The rest is
-/// for what a leader hears of all.
+/// Divisor of the memory for demand. A replica takes one such part for its own clients. The rest is
+/// for the reports that a leader receives from all replicas.
 const OWN_PART: usize = 4;
 
-/// Demand at this replica, and of all as far as it was reported here.
+/// Demand of this replica's clients, and that of all clients as reported to this replica.
 #[derive(Clone, Debug)]
 pub(super) struct DemandTracker {
     tally: Tally,
-    /// Demand at all origins; empty where this replica does not lead.
+    /// Demand at all origins; empty if this replica does not lead.
     pub(super) demand: Demand,
     pub(super) matrix: RttMatrix,
     bytes_max: usize,
@@ -41,7 +41,7 @@ impl DemandTracker {
         }
     }
 
-    /// A leadership begins, or ends: what was reported before is forgotten.
+    /// Drops earlier reports, because a leadership begins or ends.
     pub(super) fn forget_reports(&mut self, now: Time) {
         let bytes_max = self.bytes_max - self.bytes_max / OWN_PART;
         self.demand = Demand::new(now, self.n, bytes_max);
@@ -51,17 +51,17 @@ impl DemandTracker {
 /// Amount of remembered demand, and its memory and message size.
 #[derive(Clone, Copy, Debug)]
 pub struct DemandUse {
-    /// Keys that a leader knows the demand of.
+    /// Number of keys whose demand a leader knows.
     pub keys: usize,
-    /// Memory, in bytes, estimated.
+    /// Estimated memory, in bytes.
     pub bytes: usize,
     /// Size of the last report in its message, in bytes.
     pub reported_bytes: usize,
 }
 
 impl Leasing {
-    /// Counts what a client of this replica asks. Every strategy's demand is counted: a
-    /// later one will need it.
+    /// Counts the reads and writes of a client of this replica. They are counted under every
+    /// strategy, because a later one may need them.
     pub fn count_demand(&mut self, command: &Command) {
         let tally = &mut self.demand_tracker.tally;
         let write = command.is_write();
@@ -74,8 +74,8 @@ impl Leasing {
         }
     }
 
-    /// Tells the leader what clients of this replica asked since the last report, and how
-    /// far away the others are. Returns whether this is the leader, and its clients have
+    /// Reports to the leader the demand of this replica's clients since the last report, and the
+    /// measured round trips to the others. Returns true if this replica leads and its clients have
     /// turned to other keys.
     pub fn report_demand(&mut self, step: &mut Step<'_>, leader: Option<ReplicaId>) -> bool {
         let Some(leader) = leader else {
@@ -97,26 +97,26 @@ impl Leasing {
         false
     }
 
-    /// The key with the most operations, as far as they were reported here: to the leader.
+    /// Key with the most operations among those reported to this leader.
     pub fn hottest(&self) -> Option<Key> {
         let hottest = self.demand_tracker.demand.hottest();
         hottest.map(Key::copy_from_slice)
     }
 
-    /// A peer reports its demand to this leader. Returns whether its clients have turned to
-    /// other keys.
+    /// Takes a peer's report of its demand to this leader. Returns whether the peer's clients have
+    /// turned to other keys.
     pub fn on_demand(&mut self, now: Time, from: ReplicaId, reported: &DemandReport) -> bool {
         let DemandReport { report, rtts_us } = reported;
         self.demand_tracker.matrix.note(from, rtts_us);
         self.demand_tracker.demand.report(now, from, report)
     }
 
-    /// The demand of all, as far as it was reported here: to the leader.
+    /// Demand of all clients as reported to this leader.
     pub fn demand(&self) -> &Demand {
         &self.demand_tracker.demand
     }
 
-    /// Round trips between all replicas, as far as they were reported here.
+    /// Returns the round trips between all replicas as reported here.
     pub fn round_trips(&self, ctx: &ReplicaContext) -> RoundTrips {
         self.demand_tracker.matrix.round_trips(ctx)
     }

@@ -1,4 +1,4 @@
-//! Rules for durations that an operator may set, and reasons why others are refused.
+//! Rules for the durations that an operator may set, and reasons for refusing others.
 
 use std::time::Duration;
 
@@ -6,14 +6,15 @@ use leasehold_leases::LeaseParams;
 
 use crate::lease_set::Durations;
 
-/// Why these durations may not be put in force, if so: the reason, and what would do.
+/// Returns the reason why these durations may not be put in force, if there is one, with values
+/// that would be accepted. `distance` is the longest measured round trip.
 pub(super) fn unfit(params: &LeaseParams, distance: Duration, force: bool) -> Option<String> {
     refuse_absurd(params)
         .or_else(|| refuse_durations(params, distance))
         .or_else(|| refuse_long(params, force))
 }
 
-/// Refuses durations that nobody can mean: no peer would believe them.
+/// Refuses durations that no operator can intend: no peer would believe them.
 fn refuse_absurd(params: &LeaseParams) -> Option<String> {
     let spans = [
         ("t_lease_ms", params.t_lease),
@@ -37,7 +38,7 @@ fn refuse_absurd(params: &LeaseParams) -> Option<String> {
     })
 }
 
-/// Refuses durations that contradict each other, or that the distances do not permit.
+/// Refuses durations that contradict each other, or that are too short for the round trips.
 fn refuse_durations(params: &LeaseParams, distance: Duration) -> Option<String> {
     let longest = format!("{:.1} ms, the longest measured round trip", ms(distance));
     if params.t_guard < distance {
@@ -67,7 +68,7 @@ fn refuse_durations(params: &LeaseParams, distance: Duration) -> Option<String> 
             ms(params.renew)
         ));
     }
-    // Last: it names no value.
+    // This check comes last because its error names no value.
     let error = params.check().err()?;
     Some(format!("durations: {error}"))
 }
@@ -99,7 +100,8 @@ fn ms(span: Duration) -> f64 {
 mod tests {
     use super::*;
 
-    /// (t_lease, t_guard, renewal, grace) in ms, at 100.2 ms: what the refusal names.
+    /// Each case has the durations (t_lease, t_guard, renew, t_grace) in ms, and the parts of the
+    /// refusal. The longest round trip is 100.2 ms.
     #[test]
     fn durations_shorter_than_the_distances_permit_are_refused_with_what_would_do() {
         let distance = Duration::from_micros(100_200);

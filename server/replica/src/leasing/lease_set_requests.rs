@@ -1,5 +1,5 @@
-//! Admin requests of operators (§11): the leader checks one before it proposes it, and answers it
-//! once it is in force.
+//! Admin requests of operators that change leases (§11). The leader checks a request before it
+//! proposes it, and answers it once it is in force.
 
 use std::collections::VecDeque;
 
@@ -17,47 +17,47 @@ use crate::lease_set::{Durations, InForce, LeaseAnswer, LeaseSet, Refusal};
 use crate::message::Message;
 use crate::step::Step;
 
-/// Most requests that a leader keeps at a time.
+/// Maximum number of unanswered requests that a leader keeps.
 const REQUESTS_MAX: usize = 64;
 
-/// Answers that a leader remembers.
+/// Number of answers that a leader remembers.
 const ANSWERED_MAX: usize = 256;
 
-/// A request that is not answered yet.
+/// Request that is not answered yet.
 #[derive(Clone, Debug, Hash)]
 struct LeaseSetRequest {
-    /// Replica that passed the request on; `ask` is the request's number there.
+    /// Run of the replica that passed the request on; `ask` is the number of the request there.
     from: Requester,
     ask: u64,
     set: LeaseSet,
-    /// A configuration that brings it is proposed.
+    /// Whether a configuration with the change is proposed.
     proposed: bool,
 }
 
-/// Requests of operators.
+/// Requests of operators at the leader.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct LeaseSetRequests {
-    /// Those that are not answered yet, in the order in which they came.
+    /// Requests to be put in force, in the order in which they arrived.
     waiting: Vec<LeaseSetRequest>,
-    /// The outcome of all that wait, so that the next need not merge them again.
+    /// Leases after all waiting requests, kept so that the next request need not merge them again.
     merged: Option<MergedLeases>,
-    /// Those that change nothing that this leader knows.
+    /// Requests that change nothing in the leases that this leader knows.
     unconfirmed: Vec<UnconfirmedRequest>,
-    /// Those that were answered, the newest last.
+    /// Answered requests, the newest last.
     answered: VecDeque<AnsweredRequest>,
 }
 
-/// Leases after a configuration that brings what operators want.
+/// Leases after a configuration with the requested changes.
 #[derive(Clone, Debug, Hash)]
 struct MergedLeases {
-    /// The newest configuration when they were merged: it comes before them.
+    /// Newest configuration at the time of the merge, which precedes these leases.
     after: ConfigId,
     policies: RangeMap<Policy>,
     params: LeaseParams,
 }
 
-/// A request that was answered for good. Another copy of it may come late: it must not undo what
-/// was put in force since, nor bring what was refused.
+/// Request with a final answer. Another copy of it may arrive late. That copy must not undo later
+/// changes, nor put in force a request that was refused.
 #[derive(Clone, Debug, Hash)]
 struct AnsweredRequest {
     from: Requester,
@@ -66,14 +66,14 @@ struct AnsweredRequest {
     answer: LeaseAnswer,
 }
 
-/// A request that was in force when the leader looked. It is said only after a majority has
-/// answered a probe sent later: another leader may have changed it meanwhile.
+/// Request that was in force already when the leader looked. It is answered only after a majority
+/// has answered a probe sent later, since another leader may have changed the leases meanwhile.
 #[derive(Clone, Debug, Hash)]
 struct UnconfirmedRequest {
     request: LeaseSetRequest,
-    /// The newest configuration when the leader looked.
+    /// Newest configuration when the leader looked.
     config: ConfigId,
-    /// The probe to be answered; `None`: it is not sent yet.
+    /// Probe that a majority must answer; `None` if it is not sent yet.
     probe: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ impl LeaseSetRequests {
         self.waiting.len() + self.unconfirmed.len()
     }
 
-    /// Whether it is here already.
+    /// Whether an equal request from the same replica is unanswered here already.
     fn knows(&self, from: Requester, ask: u64, set: &LeaseSet) -> bool {
         let same = |request: &LeaseSetRequest| {
             request.from == from && request.ask == ask && request.set == *set
@@ -95,7 +95,7 @@ impl LeaseSetRequests {
         self.waiting.iter().chain(found).any(same)
     }
 
-    /// Returns the answer to an admin request, if it was answered.
+    /// Returns the answer to a request that was answered before.
     fn answer_to(&self, from: Requester, ask: u64, set: &LeaseSet) -> Option<LeaseAnswer> {
         let same = |it: &&AnsweredRequest| it.from == from && it.ask == ask && it.set == *set;
         self.answered.iter().find(same).map(|it| it.answer.clone())
@@ -108,22 +108,23 @@ impl LeaseSetRequests {
         self.answered.push_back(answered);
     }
 
-    /// The next configuration is proposed, with all of them in it.
+    /// Notes that a configuration with all waiting requests is proposed.
     pub(super) fn mark_proposed(&mut self) {
         self.waiting
             .iter_mut()
             .for_each(|request| request.proposed = true);
     }
 
-    /// Adds a request, unless it is here already: a replica that passes it on may repeat it.
-    /// `merged` is the outcome of all that wait and of this one. Returns whether it is new.
+    /// Adds a request, unless it is here already: the replica that passes it on may repeat it.
+    /// `merged` are the leases after all waiting requests and this one. Returns whether the request
+    /// is new.
     fn add(&mut self, request: LeaseSetRequest, merged: MergedLeases) -> bool {
         if self.knows(request.from, request.ask, &request.set) {
             return false;
         }
         let (from, ask) = (request.from.replica, request.ask);
         let same = |other: &LeaseSetRequest| other.from.replica == from && other.ask == ask;
-        // An earlier run of the replica that passes it on used the same number.
+        // A request with the same number is from an earlier run of the replica that passes it on.
         self.unconfirmed.retain(|found| !same(&found.request));
         match self.waiting.iter_mut().find(|other| same(other)) {
             Some(known) => {
@@ -144,9 +145,9 @@ impl LeaseSetRequests {
 }
 
 impl Leasing {
-    /// An operator wants something of this leader; `from` passes it on. Returns whether
-    /// the next configuration should bring it. Before the leader has executed what others
-    /// proposed (`has_begun`), it cannot tell what is in force.
+    /// Takes an operator's request, which replica `from` passes on to this leader. Returns whether
+    /// the next configuration should include it. `has_begun` tells whether the leader has executed
+    /// all that earlier leaders proposed: before that, it cannot tell what is in force.
     pub fn take_request(
         &mut self,
         step: &mut Step<'_>,
@@ -178,18 +179,18 @@ impl Leasing {
         };
         let fresh = self.leader_state.requests.add(request, merged);
         if fresh {
-            // The pass under way does not know of it. One that is only repeated must not
-            // begin it again: a pass may take longer than until the next repetition.
+            // The pass under way does not include the new request. A repeated request must not
+            // restart the pass, which may take longer than the time between two repetitions.
             self.leader_state.survey = None;
             self.leader_state.remaining = None;
         }
         fresh
     }
 
-    /// Merges a request with those that wait.
+    /// Merges a request with the waiting ones.
     ///
     /// # Errors
-    /// If the request is not taken.
+    /// If the request is refused.
     fn merge(
         &self,
         step: &Step<'_>,
@@ -205,7 +206,7 @@ impl Leasing {
         self.merge_if_fit(step.ctx, set).map_err(Refusal::Invalid)
     }
 
-    /// Why this could not be in any configuration, if so.
+    /// Returns the reason why no configuration could include this request, if there is one.
     fn invalid(&self, ctx: &ReplicaContext, set: &LeaseSet) -> Option<String> {
         let voters = ctx.members.voters();
         let unknown = |(_, spec): &(KeyRange, StrategySpec)| match spec {
@@ -218,7 +219,7 @@ impl Leasing {
         set.strategies.iter().any(unknown).then(holders)
     }
 
-    /// Why this cannot be judged or taken now, if so.
+    /// Returns the reason why this request cannot be checked or taken now, if there is one.
     fn busy(&self, step: &Step<'_>, set: &LeaseSet, has_begun: bool) -> Option<String> {
         let heard = step
             .ctx
@@ -240,10 +241,10 @@ impl Leasing {
         })
     }
 
-    /// Merges a request with what is in force once all that is under way is.
+    /// Merges a request with the leases that will be in force after all waiting requests.
     ///
     /// # Errors
-    /// If they do not go together: the reason, and what would do.
+    /// If the result is not valid. The error states the reason, and values that would be accepted.
     fn merge_if_fit(&self, ctx: &ReplicaContext, set: &LeaseSet) -> Result<MergedLeases, String> {
         let mut merged = self.waiting_merged();
         let mut change = ConfigChange::default();
@@ -265,7 +266,7 @@ impl Leasing {
         }
     }
 
-    /// The outcome of all that wait.
+    /// Returns the leases after all waiting requests.
     fn waiting_merged(&self) -> MergedLeases {
         let after = self.configs.newest();
         let known = self.leader_state.requests.merged.as_ref();
@@ -282,8 +283,8 @@ impl Leasing {
         }
     }
 
-    /// Adds to `change` and `params` what operators want. Returns what ranges will say then, and how
-    /// many requests, of the first, add nothing: they are in force already.
+    /// Adds all waiting requests to `change` and `params`. Returns the policies of all ranges after
+    /// that, and the number of requests at the front of the queue that are in force already.
     pub(super) fn add_requests(
         &self,
         change: &mut ConfigChange,
@@ -304,13 +305,14 @@ impl Leasing {
             already <= requests.len(),
             "a configuration in force was requested"
         );
-        // The last may take back what one before it adds: then nothing is proposed.
+        // A later request may undo an earlier one. If all of them together change nothing, nothing
+        // is proposed.
         let already = if nothing { requests.len() } else { already };
         (policies, already)
     }
 
-    /// Adds to `change` the strategies that are not in force in all of their range after it.
-    /// `policies` is what ranges say after `change`, before and afterwards.
+    /// Adds to `change` those strategies that are not in force in all of their range after it.
+    /// `policies` are the policies of all ranges after `change`, and are updated with it.
     fn add(
         &self,
         change: &mut ConfigChange,
@@ -324,7 +326,8 @@ impl Leasing {
                 continue;
             }
             change.ranges.push(RangeChange {
-                // A strategy that lists no keys clears all parts at once: they become one range.
+                // A strategy that lists no keys clears all parts of the range in one step, so they
+                // become one range.
                 clear: !spec.wants_demand() && within().count() > 1,
                 ..RangeChange::strategy(range.clone(), spec.clone())
             });
@@ -333,7 +336,7 @@ impl Leasing {
             .change_further(policies, &change.ranges[before..]);
     }
 
-    /// The first `already` requests are in force, if this leader still leads.
+    /// Notes that the first `already` requests are in force, provided that this leader still leads.
     pub(super) fn note_in_force(&mut self, already: usize) {
         let config = self.configs.newest();
         let requests = &mut self.leader_state.requests;
@@ -349,15 +352,16 @@ impl Leasing {
         requests.unconfirmed.extend(found);
     }
 
-    /// `probe` is the next to be sent. Returns whether requests wait for it.
+    /// Has new unconfirmed requests wait for `probe`, the next to be sent. Returns whether there
+    /// are any.
     pub fn await_probe(&mut self, probe: u64) -> bool {
         let found = self.leader_state.requests.unconfirmed.iter_mut();
         let fresh = found.filter(|found| found.probe.is_none());
         fresh.map(|found| found.probe = Some(probe)).count() > 0
     }
 
-    /// A majority has answered all probes up to `confirmed`: this leader led when it found
-    /// those requests in force that wait for them.
+    /// Answers the unconfirmed requests that wait for probes up to `confirmed`. A majority has
+    /// answered these probes, so this leader still led when it found those requests in force.
     pub fn answer_confirmed(&mut self, step: &mut Step<'_>, confirmed: u64) {
         let may_say =
             |found: &mut UnconfirmedRequest| found.probe.is_some_and(|probe| probe <= confirmed);
@@ -373,7 +377,8 @@ impl Leasing {
         }
     }
 
-    /// Configuration `config` is executed: what it brings is in force.
+    /// Answers the requests that the configuration `config`, which was just executed, has put in
+    /// force.
     pub fn answer_requests(&mut self, step: &mut Step<'_>, config: ConfigId) {
         assert_eq!(
             config,
@@ -391,8 +396,8 @@ impl Leasing {
         }
     }
 
-    /// Reports to the replica that passed a request on how it ended, and remembers the answer,
-    /// unless the request may be made again.
+    /// Reports the outcome of a request to the replica that passed it on. Remembers the answer,
+    /// unless the request may be repeated (`Busy`).
     fn answer(
         &mut self,
         step: &mut Step<'_>,
@@ -413,7 +418,7 @@ impl Leasing {
     }
 }
 
-/// The run of the replica that passes a request on.
+/// Returns the present run of the replica that passes a request on.
 fn requester(step: &Step<'_>, replica: ReplicaId) -> Requester {
     let incarnation = if replica == step.me() {
         step.ctx.incarnation

@@ -1,15 +1,14 @@
-//! A planned end (§3.7): this replica gives back what it holds and recalls what it has
-//! promised, so that no write waits for it while it is away, and it need not wait after
-//! its next start.
+//! Planned end of a replica (§3.7). The replica gives back its leases and recalls its promises. So
+//! no write waits for it while it is away, and it need not wait after its next start.
 //!
 //! # Why the next run need not wait
-//! The restart wait is for grants that a run has forgotten. A run that leaves promises
-//! nothing any more. Once every grant of its has ended, nobody believes a promise of any run
-//! of this replica: each holder has erased it and refuses its sequence (its Relinquish says
-//! so), or the grant has outlasted it. Nor is any left of earlier runs, once their restart
-//! wait is over. Only then is a wait of zero written down. The next run begins with that,
-//! and writes down a longer wait before it promises anything (hazard 23). If this run is
-//! killed before, the longer wait stands.
+//! The restart wait is for grants that a run has forgotten. A run that leaves makes no new
+//! promises. Once all its grants have ended, no replica believes a promise of any run of this
+//! replica. Either the holder has erased the promise and refuses its sequence, as its `Relinquish`
+//! says, or the promise expired before the grant ended. Promises of earlier runs have ended once
+//! their restart wait is over. Only then does the run record a wait of zero. The next run begins
+//! with that, and records a longer wait before it promises anything (hazard 23). If this run is
+//! killed earlier, the longer wait stays in force.
 
 use std::time::Duration;
 
@@ -25,17 +24,19 @@ use crate::step::Step;
 /// Progress of a replica that leaves.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct LeaveProgress {
-    /// The last sequence sent: nothing is promised, and nobody guarded, after it.
+    /// Last sequence sent. After it, the replica sends no promise and no guard.
     recalls: u64,
-    /// Replicas that have given back everything, and promise this replica nothing any more.
+    /// Replicas that have given back every promise of this replica, and promise it nothing any
+    /// more.
     acknowledged: ReplicaSet,
-    /// That nobody believes this replica is on its way to disk, or there.
+    /// Whether a restart wait of zero was recorded, because no replica believes this one. The
+    /// record may not be durable yet.
     recorded: bool,
     durable: bool,
 }
 
 impl LeaveProgress {
-    /// Panics if it is not as it must be. `last`: the last sequence of the grantor.
+    /// Panics if the progress contradicts itself. `last` is the last sequence of the grantor.
     pub(super) fn check(&self, last: u64) {
         assert!(
             self.recorded || !self.durable,
@@ -53,7 +54,7 @@ impl Leasing {
         self.leaving.is_some()
     }
 
-    /// Begins to leave: gives every lease back, and promises nothing any more.
+    /// Begins to leave: gives every lease back, and makes no new promises.
     pub fn leave(&mut self, step: &mut Step<'_>) {
         if self.leaving.is_none() {
             self.leaving = Some(LeaveProgress {
@@ -65,7 +66,7 @@ impl Leasing {
         }
     }
 
-    /// Notifies the replicas that have not answered.
+    /// Sends the recall to the replicas that have not acknowledged it.
     pub fn say_leave(&self, step: &mut Step<'_>) {
         let Some(leaving) = &self.leaving else {
             return;
@@ -80,7 +81,7 @@ impl Leasing {
         }
     }
 
-    /// A holder has given promises back.
+    /// Notes that a holder has given back the promises up to sequence `up_to`.
     pub(super) fn note_recalled(&mut self, from: ReplicaId, up_to: u64) {
         if let Some(leaving) = &mut self.leaving
             && up_to >= leaving.recalls
@@ -89,7 +90,7 @@ impl Leasing {
         }
     }
 
-    /// Writes down that the next run need not wait, once nobody believes this replica.
+    /// Records that the next run need not wait, once no replica believes a promise of this one.
     pub fn record_leaving(&mut self, step: &mut Step<'_>) {
         let believed = self.grantor.may_be_believed(step.now) && !off(Rule::H83Leave);
         let Some(leaving) = &mut self.leaving else {
@@ -103,8 +104,8 @@ impl Leasing {
         }
     }
 
-    /// The clock that said when grants ended is not to be believed (hazard 80): the next run
-    /// waits as if this one had been killed.
+    /// Undoes the record of a wait of zero, because the clock that timed the end of grants is not
+    /// trusted any more (hazard 80). The next run waits as if this one had been killed.
     pub(super) fn take_back_leaving(&mut self, step: &mut Step<'_>) {
         let wait = self.restart_wait.requested;
         if let Some(leaving) = &mut self.leaving
@@ -121,9 +122,10 @@ impl Leasing {
         }
     }
 
-    /// Whether no replica waits for this one any more, nor will after its next start. Where it had
-    /// just started, its old wait stands, and it does not wait for that. Nor does it wait for the
-    /// answer of a silent replica: a promise to that one has to lapse.
+    /// Whether no replica waits for this one any more, nor will after its next start. A replica
+    /// that is still in the wait after its own start does not wait for the end of that: the old
+    /// wait stays on disk. It does not wait for the answer of a silent replica either, because
+    /// promises to that replica have to lapse.
     pub fn has_left(&self, step: &Step<'_>) -> bool {
         self.leaving.as_ref().is_some_and(|leaving| {
             let waits =

@@ -1,6 +1,7 @@
-//! Joins the lease engine to the replica. It answers two questions: which replicas must a vote
-//! name, and may this key be read, until when? It also says which configuration a leader should
-//! propose. It knows nothing of ballots, and of clients only which keys they ask for.
+//! Connects the lease engine to the replica. It answers two questions: which replicas must a vote
+//! name, and may a key be read here, and until when? It also decides which configuration a leader
+//! should propose. It knows nothing of ballots, and nothing of clients except the keys that they
+//! request.
 
 mod demand;
 mod durations;
@@ -36,24 +37,24 @@ use demand::DemandTracker;
 use leave::LeaveProgress;
 use reconfigure::LeaderState;
 
-/// Configurations that are kept although nothing is promised under them: for peers that
-/// have not executed as far, and are promised under what they know.
+/// Number of old configurations that are kept although no promise is in force under them. Peers
+/// that have executed fewer configurations are promised under the newest that they know.
 const CONFIGS_KEPT: u64 = 3;
 
-/// A holder that has not answered for so many renewals is promised nothing until it does.
+/// Number of renewals without an answer after which a holder is promised nothing until it answers.
 const QUIET_RENEWALS: u32 = 2;
 
-/// Delay before further listed keys are looked at, of those that may be forgotten.
+/// Delay between two steps of the search for listed keys that may be forgotten.
 const SWEEP_ON: Duration = Duration::from_millis(5);
 
-/// Waiting for the grants that an earlier run has forgotten (§3.7).
+/// Wait for the grants that an earlier run made and has forgotten (§3.7).
 #[derive(Clone, Copy, Debug, Hash)]
 struct RestartWait {
-    /// They may be alive until then.
+    /// Time until which forgotten grants may be alive.
     until: Time,
-    /// The longest wait that was asked to be made durable.
+    /// Longest restart wait that was recorded, to be made durable.
     requested: Duration,
-    /// That it is over has been said.
+    /// Whether the end of the wait was announced.
     announced: bool,
 }
 
@@ -61,10 +62,11 @@ struct RestartWait {
 #[derive(Clone, Debug)]
 pub(super) struct Leasing {
     configs: Configs,
-    /// Whether any configuration was ever put in force; replicated, as it follows from
-    /// the log.
+    /// Whether any configuration was ever put in force. The value is the same on all replicas at
+    /// the same slot, since it follows from the log.
     configured: bool,
-    /// Since when this replica's configuration log lags the leader's.
+    /// Time since which this replica's configuration log lags behind the leader's; `None` if it
+    /// does not.
     lags_since: Option<Time>,
     grantor: Grantor,
     holder: Holder,
@@ -75,8 +77,8 @@ pub(super) struct Leasing {
 }
 
 impl std::hash::Hash for Leasing {
-    /// Demand decides what is proposed, and since when a log lags decides what is
-    /// promised, but neither before the horizon.
+    /// Omits demand, which decides what is proposed, and `lags_since`, which decides what is
+    /// promised. Both have an effect only after the horizon of `Replica::fingerprint`.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.configs, self.configured, &self.grantor, &self.holder).hash(state);
         (self.restart_wait, &self.leader_state, &self.leaving).hash(state);
@@ -84,7 +86,8 @@ impl std::hash::Hash for Leasing {
 }
 
 impl Leasing {
-    /// Restores what an earlier run made durable, or nothing: it has forgotten its grants.
+    /// Restores the configurations and the restart wait that an earlier run made durable, if there
+    /// was one. The grants of that run are forgotten.
     ///
     /// # Panics
     /// If the configuration log on disk has a hole.
@@ -110,7 +113,7 @@ impl Leasing {
         leasing
     }
 
-    /// Configurations are executed again, up to where they were.
+    /// Executes the configurations again that the earlier run had executed.
     fn execute_again(&mut self, recovered: &RecoveredState) {
         let executed = recovered.state.config;
         let of_log =
@@ -127,7 +130,7 @@ impl Leasing {
         );
     }
 
-    /// A slot of the configuration log is executed. Returns how many keys it changed.
+    /// Executes a slot of the configuration log. Returns the number of keys that it changed.
     pub(super) fn execute(&mut self, id: ConfigId, value: &Value) -> usize {
         let none = ConfigChange::default();
         let change = match value {
@@ -144,7 +147,7 @@ impl Leasing {
         change.keys.iter().map(|(_, keys)| keys.len()).sum()
     }
 
-    /// The configurations known here.
+    /// Configurations that this replica has executed.
     pub(super) fn configs(&self) -> &Configs {
         &self.configs
     }
@@ -157,12 +160,12 @@ impl Leasing {
         &self.holder
     }
 
-    /// Until when forgotten grants may be alive; zero if none may.
+    /// Time until which forgotten grants may be alive; zero if none may be.
     pub(super) fn outwaits_until(&self) -> Time {
         self.restart_wait.until
     }
 
-    /// Time for which a silent replica is trusted.
+    /// Time for which a silent replica is still trusted (t_grace).
     pub(super) fn grace(&self) -> Duration {
         self.configs.params(self.configs.newest()).t_grace
     }
@@ -171,21 +174,22 @@ impl Leasing {
         self.grantor.in_restart_wait(now)
     }
 
-    /// Peers that have not answered this replica's promises for t_grace.
+    /// Peers that have not answered this replica's promises for t_grace. Empty if this replica
+    /// leaves.
     pub(super) fn suspects(&self) -> ReplicaSet {
         match self.leaving {
-            // It asks nobody any more.
+            // A replica that leaves sends no promises that a peer could answer.
             Some(_) => ReplicaSet::EMPTY,
             None => self.grantor.suspects(),
         }
     }
 
-    /// The promises in force at `now`.
+    /// Returns the promises of this replica in force at `now`.
     pub(super) fn live(&self, now: Time) -> LiveGrants {
         self.grantor.live(now)
     }
 
-    /// Tags of a vote that leaves at `now`: the replicas that it must name.
+    /// Returns the tags of a vote that leaves at `now`: the replicas that it must name.
     pub(super) fn tags(&self, now: Time) -> Tags<'_> {
         Tags {
             live: self.live(now),
@@ -193,16 +197,16 @@ impl Leasing {
         }
     }
 
-    /// Replicas that a vote for a write of `key` must name if it leaves at `now`.
+    /// Returns the replicas that a vote for a write of `key` must name if it leaves at `now`.
     pub(super) fn promised_to(&self, now: Time, key: &[u8]) -> ReplicaSet {
         let view = self.configs.view(key);
         self.live(now).tag(iter::once(view))
     }
 
-    /// The holders of all keys that a command writes: its class (§3.9). Also those that hold them
-    /// under an older configuration, as far as promises of this replica last: a write that waits
-    /// for one of these would hold up all commands in the same batch. `live` are the promises in
-    /// force.
+    /// Returns the class of a command (§3.9): the holders of all keys that it writes. These include
+    /// holders under an older configuration while they have promises of this replica. A write that
+    /// waits for such a holder would delay all commands in the same batch. `live` are the promises
+    /// in force.
     pub(super) fn class(&self, live: &LiveGrants, command: &Command) -> ReplicaSet {
         let newest = self.configs.newest();
         let written = command.keys().filter(|_| command.is_write());
@@ -213,19 +217,21 @@ impl Leasing {
         })
     }
 
-    /// Leave to read `key` here at `now`, with this much executed.
+    /// Returns a permit to read `key` here at `now`, or the reason why there is none. Slots up to
+    /// `executed` are executed here.
     pub(super) fn permit(&self, now: Time, key: &[u8], executed: Slot) -> Result<Permit, NoPermit> {
         let newest = self.configs.newest();
         self.holder
             .permit(now, self.configs.view(key), newest, executed)
     }
 
-    /// Leave to read every key there could be.
+    /// Returns a permit to read every possible key, or the reason why there is none.
     pub(super) fn permit_all(&self, now: Time, executed: Slot) -> Result<Permit, NoPermit> {
         self.holder.permit_all(now, &self.configs, executed)
     }
 
-    /// Leave to read all of `keys`, until the first permit ends.
+    /// Returns a permit to read all of `keys`, or `None` if one of them may not be read here. It
+    /// ends when the first of their permits ends.
     pub(super) fn permit_each(&self, now: Time, keys: &[Key], executed: Slot) -> Option<Permit> {
         let permits = keys.iter().map(|key| self.permit(now, key, executed).ok());
         let permits = permits.collect::<Option<Vec<Permit>>>()?;
@@ -233,16 +239,16 @@ impl Leasing {
         Some(Permit { until })
     }
 
-    /// A later run of a peer has forgotten its promises, and honours none made to the
-    /// earlier one.
+    /// Notes that a peer runs with `incarnation`. A later run of a peer has forgotten the promises
+    /// of the earlier one, and does not honour promises made to it.
     pub(super) fn peer_restarted(&mut self, now: Time, from: ReplicaId, incarnation: Incarnation) {
         self.grantor.observe_incarnation(now, from, incarnation);
         self.holder.observe_incarnation(from, incarnation);
     }
 
-    /// Promises what is due, and lets what has expired lapse. Returns whether a grant
-    /// has ended: accepted slots may wait for fewer replicas. `barrier` is what a holder
-    /// must have executed, `executed` what is executed here.
+    /// Sends the promises that are due, and drops those that have expired. Returns whether a grant
+    /// has ended: accepted slots may then wait for fewer replicas. `barrier` is the slot that a
+    /// holder must have executed, and `executed` the last slot executed here.
     pub(super) fn poll(&mut self, step: &mut Step<'_>, barrier: Slot, executed: Slot) -> bool {
         assert!(
             barrier >= executed || mutated(),
@@ -258,7 +264,7 @@ impl Leasing {
         };
         let mut messages = Vec::new();
         let lapsed = self.grantor.poll(step.now, &context, &mut messages);
-        // A replica that leaves promises nothing, and a guard would be for nothing.
+        // A replica that leaves promises nothing, so it need not establish guards either.
         let stays = self.leaving.is_none();
         for (to, message) in messages.into_iter().filter(|_| stays) {
             step.send(to, Message::Lease(message));
@@ -275,7 +281,8 @@ impl Leasing {
         lapsed
     }
 
-    /// Makes durable what a restart must outwait, before the first promise under it (hazard 23).
+    /// Makes the wait after a restart durable before the first promise that requires it (hazard
+    /// 23).
     fn persist_restart_wait(&mut self, step: &mut Step<'_>) {
         let newest = self.configs.newest();
         if newest == ConfigId(0) {
@@ -294,15 +301,15 @@ impl Leasing {
         }
     }
 
-    /// The restart wait `wait` is durable: promises may be made that need it.
+    /// Notes that the restart wait `wait` is durable: promises that require it may be made now.
     pub(super) fn restart_wait_durable(&mut self, step: &mut Step<'_>, wait: Duration) {
         self.grantor.wait_persisted(wait);
         step.set_timer(Timer::Lease, step.now);
     }
 
-    /// Whether this replica may promise. It stops if it cannot make acceptances durable, if its
-    /// clock is not to be believed, or if its configurations have been behind the leader's for
-    /// t_grace.
+    /// Whether this replica may make promises. It may not if it cannot make acceptances durable, if
+    /// its clock is not trusted, if it leaves, or if its configurations have lagged behind the
+    /// leader's for t_grace.
     fn may_promise(&self, step: &Step<'_>) -> bool {
         let grace = self.grace();
         let lags = self
@@ -312,13 +319,13 @@ impl Leasing {
         step.ctx.writable && step.ctx.clock_trusted && stays && !lags
     }
 
-    /// Notes whether the configuration log lags the leader's.
+    /// Notes whether the configuration log lags behind the leader's.
     pub(super) fn note_lag(&mut self, now: Time, lags: bool) {
         self.lags_since = lags.then(|| self.lags_since.unwrap_or(now));
     }
 
-    /// Contents of configurations are kept while any grant under them lives, and while a
-    /// chain of promises that began under them has a barrier of use.
+    /// Drops the contents of old configurations. They are kept while any grant under them lives,
+    /// and while a chain of promises that began under them has a barrier that is still needed.
     fn forget_configs(&mut self, now: Time, executed: Slot) {
         self.holder.forget(now, executed);
         let newest = self.configs.newest();
@@ -334,8 +341,8 @@ impl Leasing {
         );
     }
 
-    /// Grantor and holder talk. Returns whether a grant was given back: accepted slots
-    /// may wait for fewer replicas.
+    /// Handles a lease message from a peer. Returns whether a grant was given back: accepted slots
+    /// may then wait for fewer replicas.
     pub(super) fn on_message(
         &mut self,
         step: &mut Step<'_>,
@@ -363,7 +370,7 @@ impl Leasing {
     }
 
     /// # Panics
-    /// If what is granted, held or known contradicts itself.
+    /// If grants, held leases or known configurations contradict each other.
     pub fn check(&self) {
         assert!(
             !self.configured || self.configs.newest() > ConfigId(0),
@@ -378,15 +385,16 @@ impl Leasing {
         self.demand_tracker.demand.check();
     }
 
-    /// Gives every lease back: this replica could only block writes (hazard 36).
+    /// Gives every lease back, because this replica could only block writes (hazard 36).
     pub(super) fn relinquish(&mut self, step: &mut Step<'_>) {
         for (to, message) in self.holder.relinquish() {
             step.send(to, Message::Lease(message));
         }
     }
 
-    /// The clock is believed again, or no longer (hazard 80). A replica with a promise of this
-    /// replica must be notified until the clock here, trusted again, has outwaited all of it.
+    /// Notes that the clock is trusted again, or no longer (hazard 80). While it is not, replicas
+    /// with a promise of this replica must still be notified of writes. That continues until the
+    /// clock is trusted again and has then outwaited the whole promise.
     pub fn on_clock_trusted(&mut self, step: &mut Step<'_>) {
         if step.ctx.clock_trusted {
             self.grantor.trust(step.now)
@@ -397,7 +405,7 @@ impl Leasing {
         step.set_timer(Timer::Lease, step.now);
     }
 
-    /// Takes leases again.
+    /// Accepts leases again, unless this replica leaves.
     pub(super) fn accept_again(&mut self) {
         if self.leaving.is_none() {
             self.holder.accept_again();

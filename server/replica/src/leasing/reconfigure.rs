@@ -18,23 +18,24 @@ use crate::context::ReplicaContext;
 use crate::settings::AcceptReplies;
 use crate::step::Step;
 
-/// When clients have turned to other keys, holders are chosen so many times as often ...
+/// Factor by which holders are chosen more often after clients have turned to other keys, for
+/// [`HURRIED_PERIODS`].
 const HURRY: u32 = 4;
 
-/// ... for so many periods.
+/// Number of usual periods for which holders are chosen more often.
 const HURRIED_PERIODS: u32 = 2;
 
-/// Delay before another configuration brings what one had no capacity for.
+/// Delay before another configuration includes the keys for which one had no capacity.
 const BRING_AGAIN: Duration = Duration::from_secs(1);
 
-/// In any second, configurations bring no more keys than they may in one.
+/// Interval over which the limit on the bytes of keys in configurations holds: one second.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Delay before a leader makes another pass, if not all that it found was kept.
+/// Delay before a leader makes another pass, if the last one could not keep all its findings.
 const SURVEY_AGAIN: Duration = Duration::from_secs(2);
 
-/// Number of keys to look at in one step: about a millisecond. Where there are too many replicas to
-/// tabulate all sets of holders, a key takes forty times as long.
+/// Returns the number of keys to examine in one step, which takes about a millisecond. With too
+/// many replicas to tabulate all sets of holders, a key takes forty times as long.
 fn keys_a_step(n: usize) -> usize {
     if Costs::tabulates(n) { 4096 } else { 128 }
 }
@@ -45,52 +46,52 @@ pub(super) struct LeaderState {
     pub(super) suspicions: Suspicions,
     /// Requests of operators.
     pub(super) requests: LeaseSetRequests,
-    /// The pass over all keys in demand that is under way.
+    /// Pass over all keys in demand that is under way.
     pub(super) survey: Option<Survey>,
-    /// Findings of the last pass that no configuration has brought yet.
+    /// Findings of the last pass that no configuration includes yet.
     pub(super) remaining: Option<RemainingChanges>,
-    /// Configurations brought not all yet that the last pass found.
+    /// Whether some findings of the last pass are not in any configuration yet.
     unfinished: bool,
-    /// Last key that was brought round-robin, of the keys that wait to be brought.
+    /// Last key that a configuration took round-robin from the keys that wait for one.
     round_robin_key: Option<Key>,
-    /// When the next pass begins.
+    /// Time at which the next pass begins.
     pass_due: Time,
-    /// When the next part may be proposed of what remains.
+    /// Time at which the next part of `remaining` may be proposed.
     part_due: Time,
-    /// When keys were brought within the last second, and how many bytes of them.
+    /// Configurations of the last second that included keys, as (time of proposal, bytes of keys).
     brought: VecDeque<(Time, usize)>,
-    /// Until then holders are chosen more often.
+    /// Time until which holders are chosen more often.
     hurried_until: Time,
-    /// Round trips, as strategies go by them.
+    /// Round trips that strategies use.
     rtts: Option<RoundTrips>,
 }
 
 impl Hash for LeaderState {
-    /// The progress of a pass, what it left for later, and round trips decide what is proposed, but
-    /// not before the horizon.
+    /// Omits the progress of a pass, its remaining findings and round trips. They decide what is
+    /// proposed only after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.suspicions, &self.requests, self.unfinished).hash(state);
     }
 }
 
-/// Action of a leader for the next configuration.
+/// Next action of a leader towards a new configuration.
 #[derive(Debug)]
 pub enum NextConfig {
-    /// Propose one with other exclusions: that cannot wait.
+    /// Propose a configuration with other exclusions immediately.
     Exclude(ConfigChange),
-    /// Look at further keys, in another step.
+    /// Examine further keys in another step.
     LookOn,
-    /// Holders were chosen.
+    /// The choice of holders is complete for now.
     Chosen {
-        /// To be proposed, if anything should change.
+        /// Change to be proposed; `None` if nothing should change.
         change: Option<ConfigChange>,
-        /// When to ask again.
+        /// Time at which to call [`Leasing::next_change`] again.
         again: Time,
     },
 }
 
 impl Leasing {
-    /// A leadership begins.
+    /// Notes that a leadership of this replica begins.
     pub fn become_leader(&mut self, now: Time) {
         let suspicions = std::mem::take(&mut self.leader_state.suspicions);
         self.leader_state = LeaderState {
@@ -100,7 +101,8 @@ impl Leasing {
         self.demand_tracker.forget_reports(now);
     }
 
-    /// A leadership ends. The replicas it suspected are remembered until the next begins.
+    /// Notes that a leadership of this replica ends. The replicas that it suspected are remembered
+    /// until the next one begins.
     pub fn step_down(&mut self, now: Time) {
         self.leader_state.requests.clear();
         self.leader_state.survey = None;
@@ -110,13 +112,13 @@ impl Leasing {
         self.demand_tracker.forget_reports(now);
     }
 
-    /// A peer reports which replicas it suspects.
+    /// Notes which replicas a peer suspects.
     pub fn note_report(&mut self, now: Time, from: ReplicaId, suspects: ReplicaSet) {
         self.leader_state.suspicions.report(now, from, suspects);
     }
 
-    /// Notes replicas that have blocked a slot for t_grace by a missing acceptance. Returns whether
-    /// the next configuration should exclude others than the newest.
+    /// Notes the replicas that have blocked a slot for t_grace by a missing acceptance. Returns
+    /// whether the next configuration should have other exclusions than the newest one.
     pub fn note_blockers(&mut self, step: &Step<'_>, blockers: ReplicaSet) -> bool {
         self.leader_state
             .suspicions
@@ -136,7 +138,7 @@ impl Leasing {
         suspicions.exclusions(step.now, mine, excluded, rule)
     }
 
-    /// Returns what to do for the next configuration.
+    /// Returns the next action towards a new configuration.
     pub fn next_change(&mut self, step: &mut Step<'_>) -> NextConfig {
         let excluded = self.wanted_exclusions(step);
         let excluded = (excluded != self.configs.excluded()).then_some(excluded);
@@ -172,7 +174,7 @@ impl Leasing {
         self.finish_survey(step, survey, excluded)
     }
 
-    /// A pass is over. What it found is proposed, as far as there is room for it.
+    /// Proposes the findings of a completed pass, up to the capacity of a configuration.
     fn finish_survey(
         &mut self,
         step: &Step<'_>,
@@ -200,7 +202,8 @@ impl Leasing {
         }
     }
 
-    /// The next part of what the last pass found, if nothing calls for another pass.
+    /// Returns the next part of the findings of the last pass; `None` if another pass is needed
+    /// first.
     fn next_part(&mut self, step: &Step<'_>) -> Option<NextConfig> {
         let (newest, now) = (self.configs.newest(), step.now);
         let remaining = self.leader_state.remaining.take();
@@ -228,8 +231,9 @@ impl Leasing {
         })
     }
 
-    /// A part of what a pass found is about to be proposed, if it `changes` anything. Returns
-    /// when to go on.
+    /// Keeps the `remaining` findings after a part of them was taken for a configuration. `changes`
+    /// tells whether that part changes anything and is proposed. Returns the time at which to
+    /// continue.
     fn bring_later(
         &mut self,
         step: &Step<'_>,
@@ -253,7 +257,7 @@ impl Leasing {
         leader_state.pass_due
     }
 
-    /// Number of bytes of keys that the next configuration may bring.
+    /// Returns the number of bytes of keys that the next configuration may include.
     fn room_for_keys(&mut self, step: &Step<'_>) -> usize {
         let brought = &mut self.leader_state.brought;
         brought.retain(|(at, _)| step.now.since(*at) < SECOND);
@@ -269,7 +273,7 @@ impl Leasing {
         }
     }
 
-    /// From one pass to the next.
+    /// Time from one pass to the next.
     fn period(&self, step: &Step<'_>) -> Duration {
         let usual = step.ctx.settings.timing.reconfigure;
         if step.now < self.leader_state.hurried_until {
@@ -279,8 +283,8 @@ impl Leasing {
         }
     }
 
-    /// Clients have turned to other keys: holders are chosen more often for a while. Returns
-    /// when the next pass is due at the latest.
+    /// Has holders chosen more often for a while, because clients have turned to other keys.
+    /// Returns the time by which the next pass is due.
     pub fn hurry(&mut self, step: &Step<'_>) -> Time {
         let usual = step.ctx.settings.timing.reconfigure;
         self.leader_state.hurried_until = step.now + usual * HURRIED_PERIODS;
@@ -289,7 +293,7 @@ impl Leasing {
         soon
     }
 
-    /// Whether configurations brought not all yet that the last pass found.
+    /// Whether some findings of the last pass are not in any configuration yet.
     pub fn is_unfinished(&self) -> bool {
         self.leader_state.unfinished
     }
@@ -308,9 +312,9 @@ impl Leasing {
         )
     }
 
-    /// The first configuration puts the strategies and durations of the settings in
-    /// force; from then on the log says what they are, not one node's settings, and
-    /// only the operator changes them.
+    /// Returns the change that the settings and operators want. The first configuration puts the
+    /// strategies and durations of the settings in force. From then on the log determines them, not
+    /// the settings of one node, and only the operator changes them.
     fn wanted_change(&mut self, step: &mut Step<'_>) -> ConfigChange {
         let newest = self.configs.newest();
         let mut params = *self.configs.params(newest);
@@ -329,8 +333,8 @@ impl Leasing {
         change
     }
 
-    /// Returns the input of the strategies. Earlier round trips are kept unless they are clearly
-    /// wrong, or small differences would reconfigure for ever.
+    /// Returns the input of the strategies. Earlier round trips are kept unless they differ clearly
+    /// from the measured ones. Otherwise small differences would cause new configurations for ever.
     fn situation(&mut self, ctx: &ReplicaContext) -> Situation {
         let measured = self.demand_tracker.matrix.round_trips(ctx);
         let known = self.leader_state.rtts.take();

@@ -7,13 +7,16 @@ use leasehold_leases::{ReplicaId, ReplicaSet};
 
 use crate::context::ReplicaContext;
 
-/// Assumed of a way that nobody has measured, in ms, if no longer one is known.
+/// Minimum round trip assumed between two replicas that have not measured it, in ms. A longer
+/// measured round trip is assumed instead.
 const UNMEASURED_MS: f64 = 1000.0;
 
-/// A longer round trip is taken for this one, in us: a peer says what it likes.
+/// Maximum round trip that is believed, in us. A reported one that is longer is replaced by it,
+/// since a peer may report any number.
 const RTT_MAX_US: u32 = 60_000_000;
 
-/// The other replicas' measurements, by replica; 0 where nothing was measured.
+/// Measurements of the other replicas in us, one row for each replica; 0 for a peer without a
+/// measurement.
 #[derive(Clone, Debug)]
 pub(super) struct RttMatrix {
     rows: Vec<Vec<u32>>,
@@ -26,15 +29,15 @@ impl RttMatrix {
         }
     }
 
-    /// Returns the round trips that a replica reports of its own measurements, in us: at least 1
-    /// where anything was measured.
+    /// Returns the round trips that this replica has measured and reports to others, in us: 0 for a
+    /// peer without a measurement, and at least 1 otherwise.
     pub(super) fn row_of(ctx: &ReplicaContext) -> Vec<u32> {
         let measured_us = |rtt: Duration| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX).max(1);
         let rtt_us = |replica| ctx.rtt(replica).map_or(0, measured_us);
         ctx.members.voters().iter().map(rtt_us).collect()
     }
 
-    /// A peer reports its measurements.
+    /// Notes the measurements that a peer reports.
     pub(super) fn note(&mut self, from: ReplicaId, rtts_us: &[u32]) {
         let n = self.rows.len();
         if let Some(row) = self.rows.get_mut(from.index()) {
@@ -47,7 +50,7 @@ impl RttMatrix {
         }
     }
 
-    /// Whether every way between two of `among` was measured, by one of them at least.
+    /// Whether the round trip between any two of `among` was measured, by at least one of the two.
     pub(super) fn is_known(&self, ctx: &ReplicaContext, among: ReplicaSet) -> bool {
         let own = RttMatrix::row_of(ctx);
         let measured = |a: ReplicaId, b: ReplicaId| {
@@ -63,14 +66,15 @@ impl RttMatrix {
         apart.all(|(a, b)| measured(a, b) || measured(b, a))
     }
 
-    /// The longest round trip that anybody has measured.
+    /// Returns the longest round trip that any replica has measured.
     pub(super) fn longest(&self, ctx: &ReplicaContext) -> Duration {
         let own = RttMatrix::row_of(ctx);
         let measured = self.rows.iter().chain([&own]).flatten();
         Duration::from_micros(measured.max().map_or(0, |us| (*us).into()))
     }
 
-    /// Round trips between all: the mean of both measurements of a way, or the only one.
+    /// Returns the round trips between all replicas. Each is the mean of the two replicas'
+    /// measurements, or the only one.
     pub(super) fn round_trips(&self, ctx: &ReplicaContext) -> RoundTrips {
         let own = RttMatrix::row_of(ctx);
         assert_eq!(own.len(), self.rows.len(), "one row for each replica");

@@ -1,4 +1,4 @@
-//! Replicas that a leader suspects, and so excludes from the next configuration (§3.7).
+//! Replicas that a leader suspects, and therefore excludes from the next configuration (§3.7).
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -7,25 +7,25 @@ use std::time::Duration;
 use leasehold_backoff::FlapBackoff;
 use leasehold_leases::{Membership, ReplicaId, ReplicaSet, Time};
 
-/// Least number of grace periods without suspicion after which a suspect is included again.
+/// Minimum number of grace periods without suspicion after which a suspect is included again.
 const QUIET_GRACES: u32 = 2;
 
-/// Replicas that a leader suspects, and when each was suspected last.
+/// Replicas that a leader suspects, and the time at which each was last suspected.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Suspicions {
-    /// By reporter: replicas that it suspects.
+    /// Replicas that each reporter suspects.
     reports: BTreeMap<ReplicaId, ReplicaSet>,
-    /// By replica that was suspected: since when nobody has, and how often it was suspected
-    /// soon after its return.
+    /// Back-off of each replica that was ever suspected. It holds the time since which no replica
+    /// has suspected it, and the number of times that it was suspected soon after its return.
     backoffs: BTreeMap<ReplicaId, FlapBackoff>,
     /// Replicas that have blocked a slot for too long by a missing acceptance.
     blockers: ReplicaSet,
-    /// Replicas that were excluded when exclusions were last asked for.
+    /// Replicas that were excluded at the last call of [`Suspicions::exclusions`].
     excluded: ReplicaSet,
 }
 
 impl Hash for Suspicions {
-    /// To have reported nobody is to have reported nothing.
+    /// Treats a report of no suspects like no report.
     fn hash<H: Hasher>(&self, state: &mut H) {
         for report in self.reports.iter().filter(|(_, who)| !who.is_empty()) {
             report.hash(state);
@@ -35,9 +35,9 @@ impl Hash for Suspicions {
 }
 
 impl Suspicions {
-    /// A leadership begins: what was reported to an earlier one is old, and an excluded replica
-    /// stays excluded until it has had time to show that it lives. What this replica has seen of
-    /// returns when it led before is remembered.
+    /// Begins a new leadership. Reports to an earlier one are dropped as outdated. An excluded
+    /// replica stays excluded until it has had time to show that it lives. The back-offs of earlier
+    /// leaderships of this replica are kept.
     pub(super) fn begin(self, now: Time, excluded: ReplicaSet) -> Suspicions {
         let mut suspicions = Suspicions {
             backoffs: self.backoffs,
@@ -70,7 +70,7 @@ impl Suspicions {
         backoffs.or_insert_with(|| FlapBackoff::new(now))
     }
 
-    /// Notes which replicas were excluded, or returned, since this was last called.
+    /// Notes which replicas were excluded, or returned, since the last call.
     fn note_excluded(&mut self, now: Time, excluded: ReplicaSet) {
         let before = std::mem::replace(&mut self.excluded, excluded);
         let now = now.since(Time::ZERO);
@@ -83,9 +83,9 @@ impl Suspicions {
         }
     }
 
-    /// Replicas that the next configuration should exclude: suspects of the leader (`mine`) or
-    /// of a majority, and blockers. An `excluded` one returns after two quiet grace periods, or
-    /// after longer ones if it was suspected again soon after its return.
+    /// Returns the replicas that the next configuration should exclude: blockers, and suspects of
+    /// the leader (`mine`) or of a majority. An `excluded` replica returns after two quiet grace
+    /// periods. If it was suspected again soon after its return, it must be quiet for longer.
     pub(super) fn exclusions(
         &mut self,
         now: Time,
@@ -131,10 +131,10 @@ impl Suspicions {
     }
 }
 
-/// Inputs of the decision about exclusions besides what is suspected.
+/// Inputs of the decision about exclusions apart from the suspicions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExclusionRule {
-    /// The leader, which is never excluded.
+    /// Leader, which is never excluded.
     pub(super) me: ReplicaId,
     pub(super) members: Membership,
     pub(super) grace: Duration,
@@ -144,7 +144,7 @@ pub(super) struct ExclusionRule {
 mod tests {
     use super::*;
 
-    /// `024`: those three; `-`: nobody.
+    /// Returns the set that `text` describes: `024` for replicas 0, 2 and 4, and `-` for none.
     fn set(text: &str) -> ReplicaSet {
         let digits = text.chars().filter_map(|digit| digit.to_digit(10));
         digits.map(|digit| ReplicaId(digit as u8)).collect()
@@ -180,8 +180,9 @@ mod tests {
         }
         assert!(cases >= 10, "the table was read");
     }
-    /// A replica that is suspected for a second, again and again, is excluded for longer each
-    /// time, and returns when it has been quiet for that long.
+
+    /// A replica that is suspected for a second, again and again, is excluded for longer each time.
+    /// It returns when it has been quiet for that long.
     #[test]
     fn a_replica_that_flaps_returns_less_and_less_often() {
         let rule = ExclusionRule {
@@ -208,7 +209,8 @@ mod tests {
         for second in 4000..4004 {
             look(second, if second == 4000 { set("2") } else { set("") });
         }
-        // Suspected at 0, back after two graces; again at 5. From 295 on it is quiet for 10 s.
+        // The replica is suspected at 0, returns after two grace periods, and is suspected again at
+        // 5. From 295 on it is not suspected, but must be quiet for 10 s.
         assert_eq!(changes, [0, 2, 5, 305, 4000, 4002]);
     }
 }

@@ -1,19 +1,19 @@
-//! Tags: the replicas that a vote must name, which are all that were promised to be notified of a
-//! write (§3.2).
+//! Tags: sets of replicas that a vote must name. Each holds all replicas that were promised to be
+//! notified of a write (§3.2).
 
 use leasehold_leases::promise::LiveGrants;
 use leasehold_leases::{Configs, ReplicaSet};
 
 use crate::message::Value;
 
-/// The grants in force at one moment.
+/// Grants in force at one moment, and the configurations that they refer to.
 pub struct Tags<'a> {
     pub(super) live: LiveGrants,
     pub(super) configs: &'a Configs,
 }
 
 impl Tags<'_> {
-    /// The tag of an acceptance of `value`.
+    /// Returns the tag of an acceptance of `value`.
     pub fn of(&self, value: &Value) -> ReplicaSet {
         let proposed = value.commands().iter();
         let writes = proposed.filter(|proposed| proposed.command.is_write());

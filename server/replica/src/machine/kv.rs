@@ -1,4 +1,4 @@
-//! The replicated state: keys, values and sessions, and how a command changes them.
+//! Replicated state: keys, values and sessions, and the changes that commands make to it.
 
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
@@ -19,13 +19,15 @@ use crate::settings::SessionLimits;
 use crate::size_estimate::command_size_estimate;
 use crate::unavailable;
 
-/// The entries of one answer: they fit into a frame, with what is around them.
+/// Maximum number of bytes of the entries of one answer. The rest of the frame is for the fields
+/// around them.
 const RESULT_BYTES_MAX: usize = leasehold_wire::FRAME_BYTES_MAX - (64 << 10);
 /// Maximum overhead of an entry on the wire besides its key and value, in bytes.
 const ENTRY_OVERHEAD: usize = 64;
 
-/// The version that a command gives to what it writes (hazard 42): no two of a
-/// batch have the same.
+/// Returns the version that a command gives to the values that it writes (hazard 42). It consists
+/// of the slot and the index of the command in its batch, so no two commands of a batch give the
+/// same version.
 pub fn version_of(slot: Slot, index: usize) -> Version {
     let index = if off(Rule::H42Index) { 0 } else { index as u32 };
     Version {
@@ -34,28 +36,30 @@ pub fn version_of(slot: Slot, index: usize) -> Version {
     }
 }
 
-/// The state after executing a prefix of the log.
+/// State after the execution of a prefix of the log.
 #[derive(Clone, Debug)]
 pub struct Kv {
     map: GrowingMap<Key, StoredValue>,
     ordered: BTreeSet<Key>,
     /// Sessions of clients.
     pub(super) sessions: Sessions,
-    /// Log time of the last command, in ms; never falls.
+    /// Highest log time of the batches executed so far, in ms.
     pub(super) log_time_ms: u64,
-    /// Entries written since the last checkpoint, as they are now: a checkpoint of very many keys
-    /// looks none of them up.
+    /// Keys changed since the last checkpoint, each with its present value, or `None` if it was
+    /// deleted. The values are kept here so that a checkpoint of very many keys need not look them
+    /// up.
     dirty: GrowingIndexMap<Key, Option<StoredValue>>,
-    /// The newest version given in this run.
+    /// Newest version given to a write in this run, as (slot, index in the batch).
     newest: (u64, u32),
-    /// See [`Kv::written_bytes`].
+    /// Estimated bytes of the writes executed since the last checkpoint.
     written_bytes: usize,
-    /// See [`Kv::take_merge_work`].
+    /// Cost of the merges executed since the last call of [`Kv::take_merge_work`].
     merge_work: usize,
 }
 
 impl Hash for Kv {
-    /// Dirty entries matter to the next checkpoint alone: not before the horizon.
+    /// Omits the dirty entries. They matter only to the next checkpoint, which is made after the
+    /// horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         leasehold_leases::fingerprint::unordered(self.map.iter(), state);
         (&self.sessions, self.log_time_ms).hash(state);
@@ -63,7 +67,7 @@ impl Hash for Kv {
 }
 
 impl Kv {
-    /// The empty state.
+    /// Returns the empty state.
     pub fn new(sessions: &SessionLimits) -> Kv {
         Kv {
             map: Default::default(),
@@ -77,7 +81,7 @@ impl Kv {
         }
     }
 
-    /// Puts a stored state back.
+    /// Restores the state that a checkpoint holds.
     pub fn restore(sessions: &SessionLimits, image: Checkpoint) -> Kv {
         let mut kv = Kv::new(sessions);
         kv.sessions.restore_opens_from(image.opens_from_ms);
@@ -101,19 +105,20 @@ impl Kv {
         self.map.get(key)
     }
 
-    /// The answer to a read of `key`.
+    /// Returns the answer to a read of `key`.
     pub fn read(&self, key: &[u8]) -> Outcome {
         self.get(key).map_or_else(Outcome::missing, |stored| {
             Outcome::value(stored.value.clone(), stored.version)
         })
     }
 
-    /// The answers to a read of several keys; absent ones are left out.
+    /// Returns the answer to a read of several keys. Absent keys are omitted.
     pub fn read_many(&self, keys: &[Key]) -> Outcome {
         self.entries(keys.iter())
     }
 
-    /// Up to `limit` entries of `from..to` (`to` empty: no end), in key order.
+    /// Returns up to `limit` entries of `from..to`, in key order. If `to` is empty, the range has
+    /// no end.
     pub fn scan(&self, from: &Key, to: &Key, limit: usize) -> Outcome {
         let keys = self.ordered.range::<Key, _>(from.clone()..);
         let within = keys
@@ -122,7 +127,7 @@ impl Kv {
         self.entries(within)
     }
 
-    /// Entries of these keys, if they fit into a frame.
+    /// Returns the entries of `keys`, or an error if they do not fit into a frame.
     fn entries<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> Outcome {
         let mut bytes = 0;
         let mut entries = Vec::new();
@@ -144,13 +149,15 @@ impl Kv {
         self.map.len()
     }
 
-    /// Begins the execution of a batch with this log time, and room for so many sessions.
+    /// Begins the execution of a batch with log time `log_time_ms` and room for `sessions_max`
+    /// sessions (0: any number).
     pub fn begin(&mut self, log_time_ms: u64, sessions_max: u32) {
         self.log_time_ms = self.log_time_ms.max(log_time_ms);
         self.sessions.begin(self.log_time_ms, sessions_max);
     }
 
-    /// Executes one command, once: a repeated sequence gets its first result.
+    /// Executes a command, unless it was executed before: a repeated sequence of a session gets its
+    /// first result.
     pub fn execute(&mut self, slot: Slot, index: usize, command: &Command) -> Outcome {
         if !command.is_write() {
             return self.query(command);
@@ -266,14 +273,16 @@ impl Kv {
         self.sessions.check();
     }
 
-    /// About how much work it will be to merge fields into what is stored under `key`.
+    /// Estimates the work of merging fields into the value stored under `key`; 0 if the key is
+    /// absent.
     pub fn merge_work_ahead(&self, key: &[u8]) -> usize {
         self.get(key).map_or(0, |stored| {
             work_ahead(&stored.value) + self.clearing_work(key, stored.value.len())
         })
     }
 
-    /// The first merge into a record since a checkpoint needs memory beside the checkpoint's.
+    /// Returns the extra work of the first merge into a record since a checkpoint. The checkpoint
+    /// keeps the old record, so the merged one needs memory of its own.
     fn clearing_work(&self, key: &[u8], bytes: usize) -> usize {
         if bytes > RECORD_BYTES_MAX || self.dirty.contains_key(key) {
             0
@@ -282,7 +291,7 @@ impl Kv {
         }
     }
 
-    /// Takes the cost of all merges since the last call.
+    /// Returns the cost of all merges since the last call.
     pub fn take_merge_work(&mut self) -> usize {
         std::mem::take(&mut self.merge_work)
     }
@@ -292,18 +301,20 @@ impl Kv {
         self.dirty.len()
     }
 
-    /// Bytes of the writes that were executed since the last checkpoint.
+    /// Estimated bytes of the writes executed since the last checkpoint.
     pub fn written_bytes(&self) -> usize {
         self.written_bytes
     }
 
-    /// Takes the changes since the last call, in the order in which keys were first written.
+    /// Takes the keys changed since the last call, each with its value, or `None` if it was
+    /// deleted. They are in the order in which they were first written.
     pub fn take_dirty(&mut self) -> Vec<(Key, Option<StoredValue>)> {
         self.written_bytes = 0;
         std::mem::take(&mut self.dirty).into_entries()
     }
 
-    /// A digest of all keys and what is stored under them: equal at equal slots on all replicas.
+    /// Returns a digest of all keys and the values stored under them. It is equal on all replicas
+    /// that have executed up to the same slot.
     pub fn digest(&self) -> u64 {
         use std::hash::BuildHasher;
         let mut hasher = FixedState::default().build_hasher();
@@ -313,7 +324,8 @@ impl Kv {
     }
 }
 
-/// Keys and values are slices of whole frames; the state keeps their bytes alone.
+/// Copies a value out of its frame. A value that arrives is a slice of a whole frame, which the
+/// state would keep in memory otherwise.
 fn own(value: &Bytes) -> Bytes {
     Bytes::copy_from_slice(value)
 }
@@ -345,7 +357,8 @@ fn too_large() -> Outcome {
     )
 }
 
-/// To a client that merges into what is no record, or too large.
+/// Error for a merge into a value that is no record, or if the old or the merged record is too
+/// large.
 pub(super) fn not_a_record() -> Outcome {
     Outcome::error(
         ErrorCode::NotARecord,
@@ -418,7 +431,7 @@ mod tests {
         Err(_) => unreachable!(),
     };
 
-    /// The checkpoint keeps the record as it was.
+    /// The checkpoint still holds the old record, so the first merge after it needs more memory.
     #[test]
     fn the_first_merge_into_a_long_record_after_a_checkpoint_is_more_work() {
         let mut kv = Kv::new(&limits());
@@ -445,7 +458,7 @@ mod tests {
         assert!(first.0 > 5 * again.0 && first.1 > 5 * again.1);
         assert_eq!(merge(&mut kv, "long", 200_000), again);
         assert_eq!(merge(&mut kv, "short", 1000), short);
-        // What cannot be merged into is refused at once.
+        // A merge into a value that is too long is refused without any work.
         kv.take_dirty();
         assert_eq!(merge(&mut kv, "k", 1000), (0, 0));
     }

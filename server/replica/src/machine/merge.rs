@@ -1,4 +1,4 @@
-//! Merge of named fields into a stored record.
+//! Merges of named fields into a stored record.
 
 use std::collections::BTreeMap;
 
@@ -7,30 +7,31 @@ use prost::encoding::{WireType, decode_varint, message};
 
 use crate::cost::merging;
 
-/// The longest record into which fields are put: every replica goes through all of it
-/// for each command, of which thousands may come at once.
+/// Maximum size of a record into which fields are merged, in bytes. Every replica reads the whole
+/// record for each such command, and thousands of them may arrive at the same time.
 pub(super) const RECORD_BYTES_MAX: usize = 256 << 10;
-/// The most fields of such a record, for the same reason.
+/// Maximum number of fields of a record into which fields are merged, for the same reason.
 const FIELDS_MAX: usize = 1024;
-/// As many fields are counted ahead of a merge. A record of more may have any number.
+/// Number of fields up to which [`work_ahead`] counts them. A record with more is assumed to have
+/// [`FIELDS_MAX`] fields.
 const FIELDS_COUNTED: usize = 64;
 
-/// A longer record is copied before it is gone through. If it is not in the cache, each field would
-/// be waited for by itself.
+/// Size in bytes above which a record is copied before it is read. If it is not in the cache, a
+/// copy loads it faster than reading it field by field.
 const COPIED_FIRST_BYTES: usize = 32 << 10;
 
-/// The tags of `Record` and `Field`: what has one is bytes.
+/// Protobuf tags of the fields of `Record` and `Field`, which are all of type bytes.
 const FIELD: u32 = 1;
 const NAME: u32 = 1;
 const VALUE: u32 = 2;
 
-/// Puts `fields` over the record `old`. Returns the merged record, and the work that `old` was,
+/// Merges `fields` into the record `old`. Returns the merged record, and the work of reading `old`,
 /// in units of [`cost::merging`]. The record is `None` if `old` is no record, or if `old` or the
 /// result is too large.
 ///
-/// If `fields` has several values for one name, the last counts. If `old` has a name twice, the
-/// first is replaced. What stays is copied as it is: to decode and encode it takes several times
-/// as long.
+/// If `fields` has several values for one name, the last is used. If `old` has two fields of one
+/// name, only the first is replaced. The other fields of `old` are copied without decoding them:
+/// decoding and encoding would take several times as long.
 ///
 /// [`cost`]: crate::cost
 pub(super) fn merge(old: &[u8], fields: &[Field]) -> (Option<Vec<u8>>, usize) {
@@ -44,7 +45,7 @@ pub(super) fn merge(old: &[u8], fields: &[Field]) -> (Option<Vec<u8>>, usize) {
     } else {
         old
     };
-    // Both may be long, and a client chose them: one pass over each.
+    // Both `fields` and `old` may be long, since a client chose them. So each is read once.
     let mut left: BTreeMap<&[u8], &Field> = fields.iter().map(|it| (&it.name[..], it)).collect();
     let added = left
         .values()
@@ -75,12 +76,12 @@ pub(super) fn merge(old: &[u8], fields: &[Field]) -> (Option<Vec<u8>>, usize) {
         }
     }
     let fits = count <= FIELDS_MAX && merged.len() <= RECORD_BYTES_MAX;
-    merged.shrink_to_fit(); // it is stored as it is
+    merged.shrink_to_fit(); // it is stored without another copy
     (fits.then_some(merged), work)
 }
 
-/// Estimates the maximum cost of a merge into `old`. A caller that asks this for thousands of
-/// requests has no time to count many fields.
+/// Estimates the maximum cost of a merge into `old`. It counts only a few fields, because a caller
+/// may need this for thousands of requests.
 pub(super) fn work_ahead(old: &[u8]) -> usize {
     if old.len() > RECORD_BYTES_MAX {
         return 0;
@@ -93,12 +94,14 @@ pub(super) fn work_ahead(old: &[u8]) -> usize {
     }
 }
 
-/// Takes the next field off a record: its name. `None` if there is none, or it is no field as
-/// protobuf writes it, with a name, a value and nothing else. Empty ones are left out.
+/// Takes the next field from a record, and returns its name. Returns `None` if the record is empty,
+/// or if its next bytes are no field in the form that protobuf writes: a name, a value and nothing
+/// else. An empty name or value may be omitted.
 fn take_field<'a>(record: &mut &'a [u8]) -> Option<&'a [u8]> {
     let mut rest = *record;
     let mut field = take_bytes(FIELD, &mut rest)?;
-    // No constant: to compare with an empty slice at no real address takes ten times as long.
+    // The empty name is a slice of `record` and not a constant. To compare with a constant empty
+    // slice, which has no real address, takes ten times as long.
     let name = take_bytes(NAME, &mut field).unwrap_or(&record[..0]);
     take_bytes(VALUE, &mut field);
     if !field.is_empty() {
@@ -108,7 +111,7 @@ fn take_field<'a>(record: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(name)
 }
 
-/// Takes what has this tag, if that comes next.
+/// Takes the next field of `from` and returns its bytes, if it has this tag.
 fn take_bytes<'a>(tag: u32, from: &mut &'a [u8]) -> Option<&'a [u8]> {
     let key = (tag << 3) as u8 | WireType::LengthDelimited as u8;
     let mut rest = from.strip_prefix(&[key])?;
@@ -132,7 +135,7 @@ mod tests {
         }
     }
 
-    /// Every list of up to three fields over every record of up to three.
+    /// Tests every list of up to three fields with every record of up to three.
     #[test]
     fn fields_go_where_they_are_known_and_otherwise_to_the_end() {
         let lists: Vec<Vec<u8>> = (0..=3)
@@ -166,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Covers any bytes that a client may store as a value.
+    /// A client may store any bytes as a value.
     #[test]
     fn what_is_no_record_is_refused() {
         let put = [field("f", "v")];
@@ -205,7 +208,7 @@ mod tests {
         }
     }
 
-    /// A merge into a record of many fields is counted as one into the largest.
+    /// The estimate for a record of many fields is that of the largest record.
     #[test]
     fn work_ahead_is_no_less_than_what_it_will_be() {
         for fields in [
@@ -234,7 +237,7 @@ mod tests {
     #[test]
     fn records_that_are_too_large_are_refused() {
         let put = [field("f", "v")];
-        // Empty fields, of two bytes each.
+        // Returns a record of empty fields, each of two bytes.
         let empty = |fields: usize| [0x0A, 0].repeat(fields);
         let merged = |old: Vec<u8>| merge(&old, &put).0;
         assert!(merged(empty(FIELDS_MAX - 1)).is_some());

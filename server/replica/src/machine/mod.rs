@@ -1,5 +1,5 @@
-//! The state machine: what executing the log in order builds, and nothing that a
-//! replica promised. It knows nothing of slots that are not executed.
+//! State machine: the state that results from executing the log in order. It knows neither the
+//! promises of the replica nor slots that are not executed.
 
 mod kv;
 mod merge;
@@ -23,27 +23,28 @@ pub use session::{Admission, InFlightBound, Sessions};
 
 use self::staging::StagedCheckpoint;
 
-/// Factor by which the merges of a slot take more of it than their work.
+/// Factor by which a merge takes more of a slot's capacity than its work.
 const MERGE_COST_FACTOR: usize = 4;
-/// Minimum that a merge takes of a slot: a command before it may replace its record.
+/// Minimum cost of a merge in a slot: an earlier command of the slot may replace the record by a
+/// larger one.
 const MERGE_COST_MIN: usize = 8 << 10;
-/// Keys and sessions that change before a checkpoint is made: to write them takes the storage
-/// some 4 ms.
+/// Number of changed keys and sessions at which a checkpoint is made. The storage takes some 4 ms
+/// to write this many.
 const CHANGES_MAX: usize = 1 << 10;
 
-/// Bytes of commands that are written before a checkpoint is made. When all replicas restart, their
-/// leader proposes all that is above a checkpoint again.
+/// Bytes of executed writes at which a checkpoint is made. When all replicas restart, their leader
+/// proposes everything above a checkpoint again.
 const WRITTEN_BYTES_MAX: usize = 8 << 20;
-/// With so many of them above the last checkpoint the next one is urgent.
+/// Bytes of executed writes above the last checkpoint at which the next one is urgent.
 const URGENT_BYTES: usize = 16 << 20;
 
-/// The state, and up to where it is written down.
+/// State, and the slots that its newest checkpoint covers.
 #[derive(Clone, Debug)]
 pub(super) struct StateMachine {
     kv: Kv,
-    /// Commands and configurations executed as of the newest checkpoint.
+    /// Last slot of commands and last configuration that the newest requested checkpoint covers.
     checkpointed: (Slot, ConfigId),
-    /// The next one, while values of it are written ahead.
+    /// Next checkpoint, while long values of it are being written before it.
     staging: Option<StagedCheckpoint>,
 }
 
@@ -56,7 +57,7 @@ impl StateMachine {
         }
     }
 
-    /// The state, to be read.
+    /// Returns the state.
     pub(super) fn kv(&self) -> &Kv {
         &self.kv
     }
@@ -66,12 +67,12 @@ impl StateMachine {
         &self.kv.sessions
     }
 
-    /// Log time of the last command, in ms.
+    /// Highest log time of the batches executed so far, in ms.
     pub(super) fn log_time_ms(&self) -> u64 {
         self.kv.log_time_ms
     }
 
-    /// The result of a write that was executed already.
+    /// Returns the result of a write if it was executed already.
     pub(super) fn result_of(&self, command: &Command) -> Option<Outcome> {
         match self.kv.sessions.admit(command, self.kv.log_time_ms) {
             Admission::Done(outcome) => Some(outcome),
@@ -79,21 +80,23 @@ impl StateMachine {
         }
     }
 
-    /// Begins to execute a slot.
+    /// Begins to execute a slot that holds `value`.
     pub(super) fn begin(&mut self, value: &Value) {
         if let Value::Commands(batch) = value {
             self.kv.begin(batch.log_time_ms, batch.sessions_max);
         }
     }
 
-    /// Executes a command of the slot that was begun. A repeated sequence gets its first result.
+    /// Executes a command of the slot that was begun last. A repeated sequence of a session gets
+    /// its first result.
     pub(super) fn execute(&mut self, slot: Slot, index: usize, command: &Command) -> Outcome {
         self.kv.execute(slot, index, command)
     }
 
-    /// About how much of a slot a command takes (§3.9): its cost, and more if it takes
-    /// long to execute, for a slot is executed at once. The merges of a slot take some 1.2 ms, and
-    /// up to 4 ms if a command before them makes their records the largest.
+    /// Estimates how much of the capacity of a slot a command takes (§3.9). This is its cost, and
+    /// more for a merge: a slot is executed in one step, so it must not take long. The merges of a
+    /// slot take some 1.2 ms. They take up to 4 ms if a command before them makes their records as
+    /// large as possible.
     pub(super) fn slot_cost(&self, command: &Command) -> usize {
         let merging = command.as_merge().map_or(0, |_| {
             MERGE_COST_MIN.max(MERGE_COST_FACTOR * cost::MERGING * self.merge_work(command))
@@ -101,20 +104,20 @@ impl StateMachine {
         cost::of(Request::Command(command)).executing() + merging
     }
 
-    /// About how much work it will be to execute a merge, beside the fields that it brings; of other
-    /// commands 0.
+    /// Estimates the work of a merge into the record as it is now, apart from the fields that the
+    /// merge brings; 0 for other commands.
     pub(super) fn merge_work(&self, command: &Command) -> usize {
         let merge = command.as_merge();
         merge.map_or(0, |put| self.kv.merge_work_ahead(&put.key))
     }
 
-    /// The work of the merges that were executed since this was asked last.
+    /// Returns the work of the merges executed since the last call.
     pub(super) fn take_merge_work(&mut self) -> usize {
         self.kv.take_merge_work()
     }
 
-    /// Last slots that the newest requested checkpoint covers. It may not be durable yet; for the
-    /// durable one see `Log`.
+    /// Last slots that the newest requested checkpoint covers. That checkpoint may not be durable
+    /// yet; `Log` knows the durable one.
     pub(super) fn checkpointed(&self) -> PerLog<Slot> {
         let (commands, config) = self.checkpointed;
         PerLog {
@@ -123,8 +126,8 @@ impl StateMachine {
         }
     }
 
-    /// Whether so much has changed that a checkpoint is to be made before its time. A long one
-    /// is a long step, and all that is written after it waits for it.
+    /// Whether enough has changed that a checkpoint should be made early. A checkpoint of more
+    /// changes would take one long step, and all later writes to the disk would wait for it.
     pub(super) fn wants_checkpoint(&self) -> bool {
         self.has_many_changes() || self.kv.written_bytes() >= WRITTEN_BYTES_MAX
     }
@@ -133,12 +136,12 @@ impl StateMachine {
         self.kv.dirty_len() + self.kv.sessions.dirty_cost() >= CHANGES_MAX
     }
 
-    /// Whether values of the next checkpoint are being written ahead.
+    /// Whether a checkpoint is being written in parts.
     pub(super) fn is_staging(&self) -> bool {
         self.staging.is_some()
     }
 
-    /// Urgency of the checkpoint that is being written in parts, from 0 to 1.
+    /// Urgency of the checkpoint that is being written in parts, from 0 to 1 (most urgent).
     pub(super) fn urgency(&self) -> f64 {
         if self.has_many_changes() {
             return 1.0;
@@ -151,11 +154,12 @@ impl StateMachine {
         (written as f64 / URGENT_BYTES as f64).min(1.0)
     }
 
-    /// Writes down what changed in the state, so that a restart replays little: what does not
-    /// fit into one write before the rest, which [`StateMachine::go_on_staging`] adds.
+    /// Makes a checkpoint of the changes in the state, so that a restart replays little of the log.
+    /// If its values do not fit into one write, this writes the first part of them, and
+    /// [`StateMachine::go_on_staging`] writes the rest.
     ///
     /// # Panics
-    /// If the last one is not written down yet.
+    /// If the previous checkpoint is not completely written yet.
     pub(super) fn checkpoint(&mut self, step: &mut Step<'_>, executed: Slot, config: ConfigId) {
         assert!(
             !self.is_staging(),
@@ -186,15 +190,17 @@ impl StateMachine {
         self.go_on_staging(step, executed, config);
     }
 
-    /// Writes down the next values of a checkpoint, or the checkpoint. It holds the state of the
-    /// slot at which it was begun, whatever was executed since (hazard 86): a restart executes the
-    /// log from there on. `executed` and `config` are what is executed now.
+    /// Writes the next values of a checkpoint, or the checkpoint itself if all of its other values
+    /// are written. A checkpoint holds the state of the slot at which it was begun, although later
+    /// slots were executed since (hazard 86): a restart executes the log from that slot. `executed`
+    /// and `config` are the last slots executed now.
     pub(super) fn go_on_staging(&mut self, step: &mut Step<'_>, executed: Slot, config: ConfigId) {
         let Some(mut staging) = self.staging.take() else {
             return;
         };
-        // What follows waits no more than twice as long for it. And the log gets no more of a slow
-        // disk than the checkpoint, which would never catch up else.
+        // The piece is at least as large as the log's writes that wait for the disk. So writes that
+        // follow it wait at most twice as long as without it. And on a slow disk the log gets no
+        // larger share than the checkpoint, which would otherwise never be finished.
         let waiting = step.persister.waiting_bytes();
         let piece_bytes = waiting.max(step.ctx.settings.checkpoint_piece_bytes);
         if let Some(piece) = staging.piece(piece_bytes) {

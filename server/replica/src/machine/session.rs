@@ -1,45 +1,47 @@
-//! Sessions: (client, sequence) -> result, in the replicated state, so that a
+//! Sessions: map from (client, sequence) to the result, in the replicated state. They ensure that a
 //! command is executed once however often it is proposed.
 //!
-//! Deterministic: sessions end by log time and by the bound that each batch names, and
+//! Sessions are deterministic: they end by log time and by the bound that each batch names, and
 //! both are part of the log.
 //!
 //! # Room
-//! There are at most as many sessions as the batch says that is executed. If a client
-//! needs a new one and there is no room, the least recently active session ends. It must
-//! have been silent for `stay`; if none has, the new one is not opened for now.
+//! Each batch names the maximum number of sessions, which applies while the batch is executed. If a
+//! client needs a new session and there is no room, the least recently active session ends. It must
+//! have been silent for `stay`. If no session has been silent for that long, the new one is not
+//! opened for now.
 //!
-//! Why no session with an unanswered write ends, if its client waits for less than `stay`:
-//! - A session's activity is the log time at which its last write was executed. Log time
-//!   passes at the rate of a leader's clock, and a new leader goes on from the highest value
-//!   that it recovers. So it is no faster than true time, but for the drift of clocks.
-//! - A client sends a write before it is executed. When a session ends, `stay` has passed since
-//!   its last write was executed, and longer since any of its executed writes was sent. Their
-//!   client has its answer by then, or has given up: the client library waits for 10 s unless
-//!   it is told otherwise, and the default of `stay` is three times as long.
+//! No session with an unanswered write ends if its client waits for less than `stay`. The reasons
+//! are:
+//! - A session's activity is the log time at which its last write was executed. Log time passes at
+//!   the rate of a leader's clock, and a new leader continues from the highest value that it
+//!   recovers. So, apart from the drift of clocks, log time is no faster than true time.
+//! - A client sends a write before it is executed. When a session ends, `stay` has passed since its
+//!   last write was executed, and more time since any of its executed writes was sent. By then the
+//!   client has received the answers to these writes, or has stopped waiting: the client library
+//!   waits for 10 s by default, and the default of `stay` is three times as long.
 //! - A write that is executed only after its session has ended is refused for good, and its
 //!   client may send it again under a new session.
 //!
-//! A client that waits for longer is not told a lie: it hears that its session has ended,
-//! and the library says that the write may have taken effect.
+//! A client that waits for longer is told the truth: it receives the error that its session has
+//! ended, and the library reports that the write may have taken effect.
 //!
-//! A session that has ended must not be opened again by a late copy of a command that it
-//! had executed (hazard 84). So `opens_from_ms` rises above the last activity of each session
-//! that ends to make room. Its client had opened it before, and all its commands say so.
+//! A late copy of a command that a session had executed must not open the session again after its
+//! end (hazard 84). So whenever a session ends to make room, `opens_from_ms` rises above its last
+//! activity. The client had opened the session before that time, and all its commands carry the
+//! time of opening.
 //!
 //! # Refusals
 //! A refusal is final (hazard 77): no copy of a refused command is executed later,
 //! in whichever order the log holds them. There are two reasons to refuse:
-//! - The client has no session and may not open one. That depends on the log time,
-//!   on `opens_from_ms` and on `opened_ms` alone. All commands of a session name the same
-//!   `opened_ms`, and neither log time nor `opens_from_ms` ever falls, so no later command
-//!   opens the session either.
-//! - The sequence is below the session's low-water mark and has no result. The mark
-//!   never falls while the session lives. When the session ends it may not be opened again,
-//!   be it for the log time or for `opens_from_ms`, so the first reason holds from then on.
+//! - The client has no session and may not open one. That depends only on the log time, on
+//!   `opens_from_ms` and on `opened_ms`. All commands of a session name the same `opened_ms`, and
+//!   neither log time nor `opens_from_ms` ever falls. So no later command opens the session either.
+//! - The sequence is below the session's low-water mark and has no result. The mark never falls
+//!   while the session lives. Once the session has ended, the log time or `opens_from_ms` prevents
+//!   it from being opened again. So the first reason holds from then on.
 //!
-//! A client that sends a refused command again under a new session relies on this. That there
-//! is no room is no refusal: a later copy may find some.
+//! A client that sends a refused command again under a new session relies on this. A lack of room
+//! is no refusal: a later copy of the command may find room.
 
 mod results;
 #[cfg(test)]
@@ -57,35 +59,37 @@ use crate::action::SessionImage;
 use crate::settings::{SESSION_STEP, SessionLimits};
 
 const STEP_MS: u64 = SESSION_STEP.as_millis() as u64;
-/// Sessions that end because of their age at most when a batch is executed, so that no step
-/// is long. The others end with the next batches: nothing relies on an early end.
+/// Maximum number of sessions that end because of their age when a batch is executed. It keeps
+/// steps short. The others end with the next batches: nothing relies on an early end.
 const EXPIRED_MAX: usize = 1024;
-/// To write down so many results takes as long as a session with one, or a key.
+/// Number of results of a session that take as long to write to disk as a session with one result,
+/// or as a key.
 const RESULTS_OF_ONE: usize = 16;
-/// Sessions that end at most to make room for one: two, so that their number falls after the
-/// bound was lowered.
+/// Maximum number of sessions that end to make room for a new one. It is two, so that the number of
+/// sessions falls after the bound was lowered.
 const ENDED_MAX: usize = 2;
 
 /// Decision of the sessions about a command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Admission {
-    /// Not executed before: execute it.
+    /// The command was not executed before: it may be executed now.
     Fresh,
-    /// Executed before, with this result.
+    /// The command was executed before, with this result.
     Done(Outcome),
-    /// Below what the client acknowledged or gave up, or the session has ended: no copy
-    /// of it is ever executed from now on.
+    /// The client has acknowledged or abandoned this sequence, or the session has ended. No copy of
+    /// the command is ever executed from now on.
     Refused,
-    /// There is no room for another session: not executed now. A later copy may be.
+    /// There is no room for another session, so the command is not executed now. A later copy of it
+    /// may be.
     NoRoom,
 }
 
-/// Upper bound of what is in flight before a command.
+/// Upper bound on the commands in flight before a command.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightBound {
-    /// Clients of all writes in flight, the command's own included.
+    /// Number of clients with writes in flight, the command's own client included.
     pub clients: usize,
-    /// The lowest bound on sessions that a batch in flight names.
+    /// Lowest maximum number of sessions that a batch in flight names; 0: any number.
     pub sessions_max: u32,
 }
 
@@ -105,11 +109,9 @@ pub struct Sessions {
     stay_ms: u64,
     /// Maximum number of sessions, as in the last batch; 0: any number.
     max: u32,
-    /// A client that opened a session before this value of the replicated clock, in ms, may have
-    /// had a session that ended to free capacity.
+    /// Log time, in ms. Sessions opened before it may have ended to make room.
     opens_from_ms: u64,
-    /// Sessions that have changed since the last checkpoint, and how much of each is counted in
-    /// `dirty_cost`.
+    /// Sessions changed since the last checkpoint, each with its share of `dirty_cost`.
     dirty: BTreeMap<u64, usize>,
     dirty_cost: usize,
     made_room: u64,
@@ -117,8 +119,9 @@ pub struct Sessions {
 }
 
 impl Hash for Sessions {
-    /// `by_activity` follows from the sessions, what is dirty matters to the next checkpoint
-    /// alone: not before the horizon, and every batch names the bound.
+    /// Omits `by_activity`, which follows from the sessions, and `max`, which every batch names.
+    /// Dirty sessions matter only to the next checkpoint, which is made after the horizon of
+    /// `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         leasehold_leases::fingerprint::unordered(self.by_client.iter(), state);
         self.opens_from_ms.hash(state);
@@ -126,11 +129,11 @@ impl Hash for Sessions {
 }
 
 impl Sessions {
-    /// No sessions yet.
+    /// Returns an empty set of sessions.
     ///
     /// # Panics
-    /// If sessions may end to make room before they have lived their time: then `stay` says
-    /// nothing.
+    /// If `stay` exceeds the time to live: sessions would end by their age earlier than `stay`
+    /// permits.
     pub fn new(limits: &SessionLimits) -> Sessions {
         assert!(limits.stay <= limits.ttl, "no session stays beyond its end");
         Sessions {
@@ -147,7 +150,7 @@ impl Sessions {
         }
     }
 
-    /// A batch is executed at log time `now_ms`, with room for `max` sessions (0: for any
+    /// Begins the execution of a batch at log time `now_ms`, with room for `max` sessions (0: any
     /// number). Ends sessions that have been silent for their time to live.
     pub fn begin(&mut self, now_ms: u64, max: u32) {
         self.max = max;
@@ -167,7 +170,7 @@ impl Sessions {
         self.touch(client, 1);
     }
 
-    /// A session has changed, and has so many results by now.
+    /// Notes that a session has changed and now has this number of results.
     fn touch(&mut self, client: u64, results: usize) {
         let cost = results.div_ceil(RESULTS_OF_ONE);
         let counted = self.dirty.entry(client).or_default();
@@ -195,17 +198,19 @@ impl Sessions {
         }
     }
 
-    /// Whether a client without a session may open one with this command at log time
-    /// `now_ms`, if there is room. A session is opened at `opened_ms` or later, so until that
-    /// plus its time to live it cannot have ended by its age, and if that is not below
-    /// `opens_from_ms` it has not made room: the client has none because no command of
-    /// it was executed. Else a command that was executed long ago would be executed again
+    /// Whether a client without a session may open one with this command at log time `now_ms`,
+    /// provided that there is room. If it may, the client has no session because no command of that
+    /// session was executed. Otherwise a command that was executed long ago might be executed again
     /// (hazards 21 and 84).
     ///
-    /// The low-water mark says nothing here (hazard 77). A mark above 1 may be that of
-    /// a client which gave its first write up. If such a command were refused, a late
-    /// copy of the first write would open the session, and a copy of the refused
-    /// command would be executed in it.
+    /// A session opens at log time `opened_ms` or later. So it cannot have ended by its age before
+    /// `opened_ms` plus its time to live. And it cannot have ended to make room if `opened_ms` is
+    /// not below `opens_from_ms`.
+    ///
+    /// The low-water mark plays no part here (hazard 77). A mark above 1 may come from a client
+    /// that abandoned its first write. If a command with such a mark were refused, a late copy of
+    /// the first write would open the session, and a copy of the refused command would be executed
+    /// in it.
     fn may_open(&self, command: &Command, now_ms: u64) -> bool {
         let is_young = self.would_outlive(command.opened_ms, now_ms) || off(Rule::H21Reopened);
         let has_not_made_room = command.opened_ms >= self.opens_from_ms || off(Rule::H84Room);
@@ -222,8 +227,8 @@ impl Sessions {
         self.max != 0 && self.len() >= self.max as usize
     }
 
-    /// Whether a session last active in the step of `active_ms` is kept at log time `now_ms`,
-    /// however many others want its room (hazard 85).
+    /// Whether a session last active in the step of `active_ms` is kept at log time `now_ms`
+    /// although other clients need its room (hazard 85).
     fn stays(&self, active_ms: u64, now_ms: u64) -> bool {
         active_ms + STEP_MS + self.stay_ms > now_ms && !off(Rule::H85Stays)
     }
@@ -246,12 +251,12 @@ impl Sessions {
         active_ms.saturating_add(self.ttl_ms) > until_ms
     }
 
-    /// Whether the session of this write is there when it is executed at log time `now_ms`,
-    /// or opens then, whatever becomes of the slots in flight before: each may open the
-    /// sessions of its commands, or turn out empty (hazard 31).
+    /// Whether the session of this write exists when the write is executed at log time `now_ms`, or
+    /// opens then, for every outcome of the slots in flight before it. Each of those slots may open
+    /// the sessions of its commands, or turn out to be empty (hazard 31).
     ///
-    /// Only what opens a session ends another to make room. While there is room for all that
-    /// is in flight none ends, and `opens_from_ms` stays as it is.
+    /// Only a command that opens a session ends another one to make room. While there is room for
+    /// the sessions of all commands in flight, none ends, and `opens_from_ms` keeps its value.
     pub fn is_certain(&self, command: &Command, now_ms: u64, in_flight: InFlightBound) -> bool {
         let most = self.len() + in_flight.clients;
         let room = in_flight.sessions_max == 0 || most <= in_flight.sessions_max as usize;
@@ -270,7 +275,7 @@ impl Sessions {
         self.by_client.contains_key(&client)
     }
 
-    /// There was no room for a session.
+    /// Counts a command for which there was no room for a session.
     pub fn note_no_room(&mut self) {
         self.no_room += 1;
     }
@@ -278,7 +283,7 @@ impl Sessions {
     /// Remembers the result of a write, executed at log time `now_ms`.
     pub fn record(&mut self, command: &Command, now_ms: u64, outcome: Outcome) {
         let (client, sequence) = (command.client, command.sequence);
-        // A client cannot have had the answer to what is being executed.
+        // A client cannot have received the answer to a command that is just being executed.
         let acked_below = command.acked_below.min(sequence);
         let step_ms = now_ms - now_ms % STEP_MS;
         let Some(session) = self.by_client.get_mut(&client) else {
@@ -310,12 +315,13 @@ impl Sessions {
         self.touch(client, count);
     }
 
-    /// Number of changes since [`Sessions::take_dirty`], in sessions of one result, or keys.
+    /// Cost of the changes since [`Sessions::take_dirty`], in units of a session with one result,
+    /// which costs as much as a key.
     pub fn dirty_cost(&self) -> usize {
         self.dirty_cost
     }
 
-    /// Sessions changed since the last call.
+    /// Takes the sessions changed since the last call, with `None` for those that have ended.
     pub fn take_dirty(&mut self) -> Vec<(u64, Option<SessionImage>)> {
         let dirty = std::mem::take(&mut self.dirty);
         self.dirty_cost = 0;
@@ -332,19 +338,19 @@ impl Sessions {
             .collect()
     }
 
-    /// The log time before which no session is opened, for a checkpoint.
+    /// Log time before which no session may have been opened, for a checkpoint.
     pub fn opens_from_ms(&self) -> u64 {
         self.opens_from_ms
     }
 
-    /// Puts back what a checkpoint says.
+    /// Restores `opens_from_ms` from a checkpoint.
     pub fn restore_opens_from(&mut self, opens_from_ms: u64) {
         if !off(Rule::H84Durable) {
             self.opens_from_ms = opens_from_ms;
         }
     }
 
-    /// Puts a stored session back.
+    /// Restores a session from a checkpoint.
     pub fn restore(&mut self, client: u64, image: SessionImage) {
         self.by_activity.insert((image.active_ms, client));
         let session = Session {
@@ -356,7 +362,7 @@ impl Sessions {
     }
 
     /// # Panics
-    /// If what is kept of sessions contradicts itself.
+    /// If the sessions contradict their order by activity.
     pub fn check(&self) {
         assert_eq!(
             self.by_activity.len(),
@@ -375,7 +381,7 @@ impl Sessions {
         self.max
     }
 
-    /// Sessions that ended here in this run to make room.
+    /// Number of sessions that ended here in this run to make room.
     pub fn made_room(&self) -> u64 {
         self.made_room
     }

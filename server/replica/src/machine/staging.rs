@@ -1,9 +1,9 @@
-//! A checkpoint with long values that are written to the disk before it, some at a time.
+//! Checkpoints whose long values are written to the disk in advance, in pieces.
 //!
-//! A checkpoint is one write, and what is accepted meanwhile waits for it. Merges of a few bytes
-//! can change records of many MiB in a second. So a checkpoint with more than a *piece* of long
-//! values ([`checkpoint_piece_bytes`]) writes one piece first, and the next when that is durable.
-//! Others write between them.
+//! A checkpoint is one write, and entries accepted meanwhile wait for it. Merges of a few bytes can
+//! change records of many MiB in a second. So if the long values of a checkpoint exceed one *piece*
+//! ([`checkpoint_piece_bytes`]), they are written piece by piece, each when the one before is
+//! durable. Other data is written between the pieces. The checkpoint itself follows last.
 //!
 //! [`checkpoint_piece_bytes`]: crate::settings::Settings::checkpoint_piece_bytes
 
@@ -11,26 +11,28 @@ use leasehold_leases::Key;
 
 use crate::action::{Checkpoint, StoredValue};
 
-/// A value is long if it has at least this fraction of a piece.
+/// Divisor of the size of a piece that gives the minimum size of a long value.
 const LONG_SHARE: usize = 128;
-/// Shorter ones are written with the checkpoint, unless they are more than so many pieces.
+/// Maximum total size of the short values, in pieces. They are written with the checkpoint.
 const SHORT_PIECES: usize = 8;
-/// By how much more values are long then.
+/// Divisor by which the minimum size of a long value falls while the short values exceed
+/// [`SHORT_PIECES`].
 const LONG_STEP: usize = 4;
-/// Shorter than this are none: the checkpoint names each in some 60 bytes.
+/// Lowest minimum size of a long value, in bytes. The checkpoint needs some 60 bytes to refer to a
+/// value that was written in advance.
 const LONG_BYTES_MIN: usize = 64;
 
-/// A checkpoint with long values that are written to the disk before it, piece by piece.
+/// Checkpoint whose long values are written to the disk in advance, piece by piece.
 #[derive(Clone, Debug)]
 pub(super) struct StagedCheckpoint {
     checkpoint: Checkpoint,
-    /// Bytes of the writes that it holds.
+    /// Estimated bytes of the writes whose effects the checkpoint holds.
     written_bytes: usize,
-    /// Values of so many bytes are long.
+    /// Minimum size of a long value, in bytes.
     long_from: usize,
-    /// The first entry that was not looked at.
+    /// Index of the first entry that no piece has covered.
     next: usize,
-    /// Bytes of long values from there on.
+    /// Bytes of the long values from `next` on.
     left: usize,
 }
 
@@ -60,8 +62,9 @@ impl StagedCheckpoint {
         }
     }
 
-    /// Returns the next piece to write before the checkpoint; `None` if no more than a piece is
-    /// left, which goes with the checkpoint. A longer value makes a piece by itself.
+    /// Returns the next piece to write before the checkpoint. Returns `None` if the long values
+    /// left are at most one piece: they are written with the checkpoint. A value longer than a
+    /// piece is a piece of its own.
     pub(super) fn piece(&mut self, piece_bytes: usize) -> Option<Vec<(Key, StoredValue)>> {
         if self.left <= piece_bytes {
             return None;
@@ -84,7 +87,7 @@ impl StagedCheckpoint {
         Some(piece)
     }
 
-    /// Bytes of the writes that it holds.
+    /// Estimated bytes of the writes whose effects the checkpoint holds.
     pub(super) fn written_bytes(&self) -> usize {
         self.written_bytes
     }
@@ -125,7 +128,7 @@ mod tests {
         StagedCheckpoint::new(checkpoint, 0, PIECE_BYTES)
     }
 
-    /// Number of bytes in each piece.
+    /// Returns the number of bytes in each piece.
     fn pieces(staging: &mut StagedCheckpoint, piece_bytes: usize) -> Vec<usize> {
         let pieces = std::iter::from_fn(|| staging.piece(piece_bytes));
         let bytes = |(_, stored): &(Key, StoredValue)| stored.value.len();
@@ -143,7 +146,8 @@ mod tests {
         assert_eq!(pieces(&mut behind_a_long_log, 2 << 20), [2_000_000]);
     }
 
-    /// Else a checkpoint of very many would be one long write.
+    /// Very many short values are written in advance, too. A checkpoint that held them would be one
+    /// long write.
     #[test]
     fn short_values_are_long_if_there_are_very_many() {
         let some = pieces(&mut staging(repeat_n(3000, 1000)), PIECE_BYTES);

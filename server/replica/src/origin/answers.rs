@@ -1,4 +1,4 @@
-//! Answers to reads of other replicas' clients, until the end of the group.
+//! Answers to reads of other replicas' clients, collected until the end of the group of steps.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use crate::message::{ReadAnswer, RequestId};
 use crate::parts::read_answers;
 use crate::step::Step;
 
-/// A read of one key, and the client or peer that gets its answer.
+/// Read of one key, and the client or peer that receives its answer.
 #[derive(Clone, Debug, Hash)]
 pub struct ReadRequest {
     pub from: ReadFrom,
     pub key: Key,
 }
 
-/// Answers that wait for the end of the group, by the peer that asked.
+/// Answers for each peer, which wait for the end of the group.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct ReadAnswers(BTreeMap<ReplicaId, Vec<ReadAnswer>>);
 
@@ -36,7 +36,7 @@ impl ReadAnswers {
         }
     }
 
-    /// Says to a peer that its read is not answered here.
+    /// Reports to a peer that its read is not answered here.
     pub(super) fn refuse(&mut self, to: ReplicaId, request: RequestId) {
         self.push(to, request, None);
     }

@@ -1,8 +1,9 @@
-//! Disconnected clients: nobody waits for their reads any more.
+//! Disconnected clients, which no longer wait for the answers to their reads.
 //!
-//! Reads are known by what they wait for, not by their clients, and an index would cost something
-//! with each read. So disconnected clients are gathered, and a few times a second all waiting reads
-//! are looked through once, however many clients have disconnected. Their writes go on, unless they//! were queued here: they may be in the log already.
+//! Reads are found by the event that they wait for, not by their clients, and an index by client
+//! would add a cost to each read. So disconnected clients are collected. A few times a second, all
+//! waiting reads are searched once, however many clients have disconnected. The writes of these
+//! clients continue unless they are queued here, because they may be in the log already.
 
 use std::collections::BTreeSet;
 
@@ -12,17 +13,17 @@ use crate::handles::ClientHandle;
 use crate::step::Step;
 use crate::unavailable::client_disconnected;
 
-/// Connections of clients that have ended.
+/// Client connections that have ended.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct DisconnectedClients(BTreeSet<u64>);
 
 impl DisconnectedClients {
-    /// A connection has ended, and no command of it follows.
+    /// Notes that a connection has ended. No command of it follows.
     pub fn note(&mut self, connection: u64) {
         self.0.insert(connection);
     }
 
-    /// Takes those that ended since the last time, if there are any.
+    /// Takes the connections that have ended since the last call, if there are any.
     pub fn take(&mut self) -> Option<DisconnectedClients> {
         (!self.0.is_empty()).then(|| std::mem::take(self))
     }
@@ -33,8 +34,8 @@ impl DisconnectedClients {
     }
 }
 
-/// Answers a request of a disconnected client. Every request is answered: the node keeps space for
-/// the answer until then.
+/// Answers a request of a disconnected client. Every request must be answered, because the node
+/// keeps space for its answer until then.
 pub(super) fn reply_disconnected(step: &mut Step<'_>, client: ClientHandle) {
     step.reply(client, Path::Log, client_disconnected());
 }

@@ -1,11 +1,12 @@
 //! Reads that another replica answers: the nearest holder of a lease, or the leader.
 //!
-//! A question has some dozen bytes, and its answer perhaps a MiB. A peer that is asked for all that
-//! clients want at once cannot send it at once: what it drops is asked for again, and dropped
-//! again. So only some number of reads is asked of one peer at a time ([`FORWARDED_TO_PEER_MAX`]),
-//! which its node can keep until the connection takes their answers. The others wait here, and
-//! client connections are served round-robin: a client that asks much delays itself. The limit is a
-//! number, and not bytes: nobody here knows how large an answer will be.
+//! A request has some dozen bytes, and its answer perhaps a MiB. A peer that received all requests
+//! of clients at the same time could not send all answers at the same time. Answers that it drops
+//! would be requested, and dropped, again. So only a limited number of reads is sent to one peer at
+//! a time ([`FORWARDED_TO_PEER_MAX`]). The peer's node can keep their answers until the connection
+//! takes them. The other reads wait here, and client connections are served round-robin, so a
+//! client with many requests delays only itself. The limit is a number of reads, and not of bytes,
+//! because no replica here knows in advance how large an answer will be.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -20,60 +21,65 @@ use crate::parts::chunks;
 use crate::round_robin::RoundRobinQueue;
 use crate::step::Step;
 
-/// Reads that one peer is asked at a time. Over a round trip of 100 ms these are 10,000 a second.
+/// Maximum number of unanswered reads at one peer. Over a round trip of 100 ms these are 10,000
+/// reads a second.
 pub const FORWARDED_TO_PEER_MAX: usize = 1024;
-/// Number of reads above which the answers of a peer may take long: as long as it answers, the
-/// others are not asked again so soon.
+/// Number of unanswered reads at a peer above which its answers may take long. While such a peer
+/// answers, reads that wait for it are not soon sent again.
 const FEW: usize = FORWARDED_TO_PEER_MAX / 2;
-/// Waits between attempts grow with their number, up to this.
+/// Number of attempts up to which the wait between them grows.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
-/// Factor by which a question waits longer if its peer answers others meanwhile: it may be lost.
+/// Factor by which a request waits longer if its peer meanwhile answers others. After that time the
+/// request is taken for lost.
 const BUSY_TIMEOUT_FACTOR: u32 = 8;
 
-/// Where a question is.
+/// Place of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum ForwardState {
-    /// No peer is known that could be asked.
+    /// No peer is known that the request could be sent to.
     NoPeer,
-    /// It waits until this peer may be asked.
+    /// The request waits until it may be sent to this peer.
     Queued(ReplicaId),
-    /// It was sent to this peer.
+    /// The request was sent to this peer.
     Sent(ReplicaId),
 }
 
-/// A read that somebody else answers.
+/// Read that another replica answers.
 #[derive(Clone, Debug)]
 struct ForwardedRead {
-    /// `None`: the client has disconnected. The peer answers nevertheless.
+    /// Client that waits for the answer. `None` if it has disconnected; the peer answers
+    /// nevertheless.
     from: Option<ClientHandle>,
     key: Key,
-    /// When it came to its place.
+    /// Time at which the request reached its present place.
     since: Time,
     attempts: u32,
     state: ForwardState,
-    /// It waits for a leader: for the one that was known when it was asked, or for any.
+    /// Whether the read waits for a leader: for the one that was known when it was forwarded, or
+    /// for any.
     of_leader: bool,
 }
 
 impl Hash for ForwardedRead {
-    /// When it was asked decides only when it is asked again: not before the horizon.
+    /// Omits the time of the request. It decides only when the read is sent again, which is after
+    /// the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.key, self.attempts).hash(state);
         (self.state, self.of_leader).hash(state);
     }
 }
 
-/// A read for which a peer is to be found that answers it.
+/// Read for which a peer is to be chosen.
 #[derive(Clone, Debug)]
 pub(super) struct UnroutedRead {
     pub(super) from: ClientHandle,
     pub(super) key: Key,
-    /// Number of times that the read was asked.
+    /// Number of times that the read was forwarded.
     pub(super) attempts: u32,
 }
 
 impl UnroutedRead {
-    /// A client's read that was asked so often.
+    /// Returns a client's read that was forwarded `attempts` times.
     pub(super) fn after(attempts: u32, from: ClientHandle, key: Key) -> UnroutedRead {
         UnroutedRead {
             from,
@@ -83,28 +89,28 @@ impl UnroutedRead {
     }
 }
 
-/// Peer to ask.
+/// Peer to which a read is forwarded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub(super) to: Option<ReplicaId>,
-    /// As the leader, or until there is one.
+    /// Whether the read is for the leader, or waits until there is one.
     pub(super) of_leader: bool,
 }
 
-/// Questions to one peer.
+/// Requests to one peer.
 #[derive(Clone, Debug, Default)]
 struct Window {
-    /// In turns of clients' connections. Those that have found another place meanwhile are
-    /// passed over.
+    /// Requests that wait, round-robin by client connection. Those that have meanwhile moved to
+    /// another place are passed over.
     waiting: RoundRobinQueue<RequestId>,
-    /// Questions that were sent, and not answered.
+    /// Number of requests that were sent and are not answered.
     sent: usize,
-    /// When it last answered something.
+    /// Time of the peer's last answer.
     last_answer: Time,
 }
 
 impl Hash for Window {
-    /// See [`ForwardedRead`].
+    /// Omits the time of the last answer, for the same reason as [`ForwardedRead`].
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.waiting, self.sent).hash(state);
     }
@@ -118,12 +124,13 @@ pub(super) struct ForwardedReads {
 }
 
 impl ForwardedReads {
-    /// Number of reads that are not answered.
+    /// Number of unanswered reads.
     pub(super) fn len(&self) -> usize {
         self.forwarded.len()
     }
 
-    /// Asks at the end of the group, or when the peer may be asked.
+    /// Queues a read for `target`. It is sent at the end of the group, or when the peer may receive
+    /// another one.
     pub(super) fn forward(&mut self, step: &mut Step<'_>, unrouted: UnroutedRead, target: Target) {
         let request = step.name_request();
         if let Some(to) = target.to {
@@ -142,20 +149,20 @@ impl ForwardedReads {
         assert!(known.is_none(), "every attempt has its own name");
     }
 
-    /// A peer has answered something.
+    /// Notes that a peer has answered a read.
     pub(super) fn note_answer(&mut self, now: Time, from: ReplicaId) {
         if let Some(window) = self.peers.get_mut(&from) {
             window.last_answer = now;
         }
     }
 
-    /// Returns the client that waits for this read; `None` if the attempt was dropped, or is of an
-    /// earlier life (hazard 37), or if the client has disconnected.
+    /// Takes the client that waits for this read. `None` if the attempt was dropped or belongs to
+    /// an earlier life (hazard 37), or if the client has disconnected.
     pub(super) fn take_answered(&mut self, request: RequestId) -> Option<ClientHandle> {
         self.take(request)?.from
     }
 
-    /// A peer does not answer this read. What somebody else is to be asked, if anybody.
+    /// Handles a peer's refusal of a read. Returns the read if another replica is to be tried.
     pub(super) fn take_refused(
         &mut self,
         by: ReplicaId,
@@ -163,8 +170,9 @@ impl ForwardedReads {
         leader: Option<ReplicaId>,
     ) -> Option<UnroutedRead> {
         let forwarded = self.forwarded.get(&request)?;
-        // It leads no longer, and nobody else is known to: asked at once, it would refuse as
-        // fast as the network carries questions. Asked again when somebody else is heard of.
+        // The peer no longer leads, and no other leader is known. If the read were sent again
+        // immediately, the peer would refuse it as fast as the network carries messages. It is sent
+        // again when another leader is known.
         if forwarded.of_leader && leader == Some(by) && forwarded.from.is_some() {
             let forwarded = self.take(request)?;
             let state = ForwardState::NoPeer;
@@ -175,7 +183,7 @@ impl ForwardedReads {
         self.take_unrouted(request)
     }
 
-    /// Takes the reads that have waited too long where they are.
+    /// Takes the reads that have waited too long at their present place.
     pub(super) fn take_overdue(&mut self, now: Time, timeout: Duration) -> Vec<UnroutedRead> {
         self.take_all(|reads, forwarded| reads.is_overdue(forwarded, now, timeout))
     }
@@ -226,7 +234,7 @@ impl ForwardedReads {
         Some(forwarded)
     }
 
-    /// To be asked again, unless its client has disconnected.
+    /// Takes a read that is to be forwarded again; `None` if its client has disconnected.
     fn take_unrouted(&mut self, request: RequestId) -> Option<UnroutedRead> {
         let forwarded = self.take(request)?;
         Some(UnroutedRead::after(
@@ -236,9 +244,9 @@ impl ForwardedReads {
         ))
     }
 
-    /// Forgets the reads of disconnected clients. A question that was sent counts as asked of its
-    /// peer until the peer answers, or must have lost it. Otherwise a client that connects and
-    /// disconnects could ask for any amount.
+    /// Drops the reads of disconnected clients. A read that was sent still counts towards the limit
+    /// of its peer until the peer answers or must have lost it. Otherwise a client that connects
+    /// and disconnects could send any number of reads.
     pub(super) fn forget(&mut self, step: &mut Step<'_>, disconnected: &DisconnectedClients) {
         self.forwarded.retain(|_, forwarded| {
             if let Some(from) = forwarded.from.take_if(|from| disconnected.has(*from)) {
@@ -249,7 +257,7 @@ impl ForwardedReads {
         });
     }
 
-    /// Asks as many as peers may be asked.
+    /// Sends as many waiting reads to each peer as it may receive.
     pub(super) fn flush(&mut self, step: &mut Step<'_>) {
         for (to, window) in &mut self.peers {
             let mut reads = [Vec::new(), Vec::new()];
@@ -263,13 +271,13 @@ impl ForwardedReads {
                     forwarded.state = ForwardState::Sent(*to);
                     forwarded.since = step.now;
                     window.sent += 1;
-                    // A peer that is asked again is asked as the leader.
+                    // A read that is sent again is for the leader.
                     reads[usize::from(forwarded.attempts > 1)]
                         .push((request, forwarded.key.clone()));
                 }
             }
             for (mut reads, read_index) in reads.into_iter().zip([false, true]) {
-                // In the order in which they were asked, as if nobody had waited.
+                // Restores the order of the requests, as if none had waited.
                 reads.sort_unstable_by_key(|(request, _)| *request);
                 for reads in chunks(reads, |(_, key)| key.len()) {
                     step.send(*to, Message::ForwardRead { read_index, reads });
@@ -279,7 +287,7 @@ impl ForwardedReads {
     }
 
     /// # Panics
-    /// If what was sent is counted wrong.
+    /// If the counts of sent reads are wrong.
     pub(super) fn check(&self) {
         let mut sent: BTreeMap<ReplicaId, usize> = BTreeMap::new();
         let mut waits: BTreeSet<ReplicaId> = BTreeSet::new();

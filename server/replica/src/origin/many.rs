@@ -1,5 +1,6 @@
-//! Reads of several keys: local only with a permit for every key they could return, all
-//! of them unmarked, in this one step (hazard 43). Else they go through the log.
+//! Reads of several keys. Such a read is local only if this replica has a permit for every key that
+//! it could return, and no open slot writes any of them, all in the same step (hazard 43).
+//! Otherwise it goes through the log.
 
 use leasehold_leases::Permit;
 use leasehold_leases::mutants::{Rule, off};
@@ -11,8 +12,8 @@ use crate::handles::ClientHandle;
 use crate::handles::{FencedRead, ReadFrom};
 use crate::step::Step;
 
-/// Answers a client's read of several keys, if that is possible here and now. Returns
-/// whether it was.
+/// Answers a client's read of several keys if that is possible here and now. Returns whether it
+/// was.
 pub fn read_many(
     step: &mut Step<'_>,
     view: View<'_>,

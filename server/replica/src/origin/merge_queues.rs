@@ -1,10 +1,10 @@
-//! Merges of this replica's clients: the amount of merging on its way through the log, and the
-//! merges that wait here for that.
+//! Merges of this replica's clients: the cost of those that are on their way through the log, and
+//! queues of those that wait here until that cost has fallen.
 //!
-//! A merge takes as long as its record is large, and what follows it in the log waits for it. So an
-//! origin sends merges only while those it has sent do not cost too much. The others wait here,
-//! round-robin by connection, and other commands pass them by. The size of a record is known only
-//! as far as the log was executed: writes on their way may make it large.
+//! The time of a merge grows with the size of its record, and later commands in the log wait for
+//! it. So an origin sends merges only while the cost of those that it has sent is below a limit.
+//! The others wait here, round-robin by connection, and other commands overtake them. The size of a
+//! record is known only as of the executed log: writes on their way may make it large.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -17,21 +17,23 @@ use crate::message::RequestId;
 use crate::round_robin::RoundRobinQueue;
 use crate::size_estimate::command_size_estimate;
 
-/// Minimum cost counted for a merge: writes on their way may make its record large.
+/// Minimum cost counted for a merge, because writes on their way may make its record large.
 const WORK_MIN: usize = 64;
-/// The same if many merges of its key wait here: they may follow such a write.
+/// Minimum cost counted for a merge if many merges of its key wait here: they may follow such a
+/// write.
 const WORK_MIN_OF_MANY: usize = 512;
-/// A merge of more is large. Large and small ones do not wait for each other.
+/// Maximum cost of a small merge. A merge that costs more is large. Large and small merges do not
+/// wait for each other.
 const SMALL_WORK_MAX: usize = 256;
-/// A merge of more bytes is long, and does not wait: large writes wait for each other at the node,
-/// also those that are no merges.
+/// Maximum size of a command that is not long, in bytes. A long merge does not wait here: large
+/// writes, merges or not, wait for each other at the node.
 const SHORT_BYTES_MAX: usize = 2 << 10;
-/// Long ones have this share of what the others have, for themselves.
+/// Divisor of the cost limit for long merges, which have a limit of their own.
 const LONG_SHARE: usize = 4;
-/// Number of merges answered another way that are kept among those that wait, at least.
+/// Number of merges answered in another way that a queue may always keep.
 const ANSWERED_MAX: usize = 64;
 
-/// The session of a merge that waits, and its name.
+/// Session and sequence of a waiting merge, and its name.
 pub(super) type QueuedMerge = ((u64, u64), RequestId);
 
 /// Cost counted for a merge, and its kind.
@@ -49,12 +51,13 @@ enum MergeKind {
 }
 
 impl MergeCost {
-    /// Whether it is refused if it may not be sent at once.
+    /// Whether the merge is refused if it may not be sent immediately.
     pub fn is_long(self) -> bool {
         self.kind == MergeKind::Long
     }
 
-    /// The same, if merging takes so much work as far as is known now.
+    /// Returns the cost raised to the present estimate `work`, if that is higher. A small merge may
+    /// become large.
     pub fn raised_to(self, work: usize) -> MergeCost {
         let kind = match self.kind {
             MergeKind::Small if work > SMALL_WORK_MAX => MergeKind::Large,
@@ -67,7 +70,7 @@ impl MergeCost {
     }
 }
 
-/// A merge that has its turn.
+/// Merge that has its turn.
 #[derive(Debug)]
 pub(super) struct NextMerge {
     kind: MergeKind,
@@ -75,7 +78,7 @@ pub(super) struct NextMerge {
     pub queued: QueuedMerge,
 }
 
-/// Counts of merges, by key and by kind.
+/// Queues and counts of merges: counts for each key, and a queue for each kind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MergeQueues {
     /// Number of merges of each key that wait for an answer.
@@ -85,34 +88,34 @@ pub(super) struct MergeQueues {
     long: MergeQueue,
 }
 
-/// Merges that wait for each other.
+/// Merges of one kind, which wait for each other.
 #[derive(Clone, Debug, Default)]
 struct MergeQueue {
-    /// The work of those that were sent and are not answered.
+    /// Cost of the merges that were sent and are not answered.
     work_sent: usize,
-    /// Those that were not sent yet, and some that wait for no answer any more: another origin may
-    /// have brought them, or their client has disconnected.
+    /// Merges that were not sent yet. Some of them wait for no answer any more: another origin may
+    /// have sent them, or their client has disconnected.
     queued: RoundRobinQueue<QueuedMerge>,
-    /// Number of those in `queued` that wait for no answer any more.
+    /// Number of merges in `queued` that wait for no answer any more.
     answered: usize,
 }
 
 impl Hash for MergeQueues {
-    /// The rest follows from the writes that wait, and what each counts for.
+    /// Omits the other fields, which follow from the waiting writes and the cost counted for each.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.small.queued, &self.large.queued).hash(state);
     }
 }
 
-/// The key of a merge.
+/// Returns the key of a merge; `None` for another command.
 fn merged_key(command: &Command) -> Option<&Bytes> {
     command.as_merge().map(|put| &put.key)
 }
 
 impl MergeQueues {
-    /// Returns what a command counts for; `None` if it is no merge. `work` is the cost of the merge
-    /// as far as is known. With `many` or more merges of its key waiting for an answer, it counts
-    /// for at least `WORK_MIN_OF_MANY`.
+    /// Returns the cost counted for a command; `None` if it is no merge. `work` is the estimated
+    /// cost of the merge. If `many` or more merges of its key wait for an answer, the counted cost
+    /// is at least `WORK_MIN_OF_MANY`.
     pub fn cost_of(&self, command: &Command, work: usize, many: usize) -> Option<MergeCost> {
         let merges = self.by_key.get(merged_key(command)?);
         let least = if merges.is_some_and(|merges| *merges >= many) {
@@ -137,7 +140,9 @@ impl MergeQueues {
         }
     }
 
-    /// Whether one that comes now may be sent, however much work it is.
+    /// Whether a new merge may be sent, however high its cost. It may if no merge of its kind is
+    /// queued, and if the cost of the sent ones is below `work_max`, or below a share of that for
+    /// long merges.
     pub fn may_send(&mut self, cost: MergeCost, work_max: usize) -> bool {
         let work_max = match cost.kind {
             MergeKind::Long => work_max.div_ceil(LONG_SHARE),
@@ -147,17 +152,18 @@ impl MergeQueues {
         queue.queued.is_empty() && queue.work_sent < work_max
     }
 
-    /// A merge was sent.
+    /// Notes that a merge was sent.
     pub fn note_sent(&mut self, cost: MergeCost) {
         self.queue(cost.kind).work_sent += cost.work;
     }
 
-    /// A merge of this connection waits for its turn.
+    /// Queues a merge of `connection`.
     pub fn enqueue(&mut self, cost: MergeCost, connection: u64, queued: QueuedMerge) {
         self.queue(cost.kind).queued.push(connection, queued);
     }
 
-    /// Takes the next that has its turn, if there is one; no small one if `large_only`.
+    /// Takes the next merge from a queue, if a queue may send one. With `large_only` it takes no
+    /// small one.
     pub fn next(&mut self, work_max: usize, large_only: bool) -> Option<NextMerge> {
         let kinds = [MergeKind::Small, MergeKind::Large];
         kinds[usize::from(large_only)..].iter().find_map(|kind| {
@@ -172,17 +178,17 @@ impl MergeQueues {
         })
     }
 
-    /// Drops a merge that was next but waits for no answer any more.
+    /// Drops a merge that had its turn but waits for no answer any more.
     pub fn pass_over(&mut self, next: &NextMerge) {
         self.queue(next.kind).answered -= 1;
     }
 
-    /// Whether what has its turn may be sent, which counts for this by now.
+    /// Whether the merge that has its turn may be sent, with `cost` as its present cost.
     pub fn may_go(&mut self, next: &NextMerge, cost: MergeCost, work_max: usize) -> bool {
         next.kind == cost.kind || self.may_send(cost, work_max)
     }
 
-    /// Forgets those that wait for no answer any more, if they are many.
+    /// Removes the merges that wait for no answer any more from queues that hold many of them.
     pub fn tidy(&mut self, waits: impl Fn(&QueuedMerge) -> bool) {
         for queue in [&mut self.small, &mut self.large] {
             if queue.answered > ANSWERED_MAX + queue.queued.len() / 2 {
@@ -192,20 +198,20 @@ impl MergeQueues {
         }
     }
 
-    /// A command waits for an answer.
+    /// Counts a command that now waits for an answer.
     pub fn count(&mut self, command: &Command) {
         let Some(key) = merged_key(command) else {
             return;
         };
         match self.by_key.get_mut(key) {
             Some(merges) => *merges += 1,
-            // Not a part of the frame, which would be kept as long.
+            // The key is copied. A slice would keep its whole frame in memory.
             None => drop(self.by_key.insert(Bytes::copy_from_slice(key), 1)),
         }
     }
 
-    /// A command waits for no answer any more. If it is a merge it counted for this, and was sent
-    /// or not.
+    /// Notes that a command waits for no answer any more. For a merge, `cost` is its counted cost,
+    /// and `sent` tells whether it was sent.
     pub fn release(&mut self, command: &Command, cost: Option<MergeCost>, sent: bool) {
         if let Some(cost) = cost {
             let queue = self.queue(cost.kind);
@@ -229,8 +235,9 @@ impl MergeQueues {
     }
 
     /// # Panics
-    /// If it is not what follows from the commands that wait for an answer: each with what it
-    /// counts for, if it is a merge, and whether it was sent.
+    /// If the counts do not follow from the commands that `waiting` yields. It yields all commands
+    /// that wait for an answer, each with the cost counted for it, if it is a merge, and whether it
+    /// was sent.
     pub fn check<'a>(&self, waiting: impl Iterator<Item = (&'a Command, Option<MergeCost>, bool)>) {
         let mut counted = MergeQueues::default();
         for (command, cost, sent) in waiting {
@@ -258,8 +265,8 @@ mod tests {
 
     use super::*;
 
-    /// A client may have its writes answered another way as fast as it likes, and nobody counts
-    /// what is queued for them.
+    /// A client may have its writes answered in another way as fast as it likes, and no limit
+    /// includes the entries that are queued for them.
     #[test]
     fn what_was_answered_another_way_is_not_kept() {
         let field = Field {

@@ -1,5 +1,5 @@
-//! Clients that wait here, at the replica they are connected to, and peers with such clients. Reads
-//! look at the other parts through a [`View`]; nothing here changes them.
+//! Requests of clients connected to this replica, and of peers for their clients. Reads look at the
+//! other parts of the replica through a [`View`]. This module does not change those parts.
 
 mod answers;
 mod disconnected;

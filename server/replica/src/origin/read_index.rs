@@ -1,5 +1,5 @@
-//! Read-index (protocol §3.7): without a lease, the leader confirms a read with a
-//! majority that it leads still, and then answers from the slot that it waits for.
+//! Read-index (protocol §3.7): serves reads without a lease. The leader has a majority confirm that
+//! it still leads. Then it answers a read as of the slot that the read waits for.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,21 +12,23 @@ use super::view::View;
 use crate::handles::ReadFrom;
 use crate::step::Step;
 
-/// Reads that the leader confirms: a majority has to answer, then a slot to execute.
+/// Reads that the leader serves by read-index. Each waits first for the answers of a majority, and
+/// then for a slot to be executed.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct ReadIndex {
-    /// With the probe, sent after the read arrived, that a majority must have answered,
-    /// rising; and the slot to execute first.
+    /// Unconfirmed reads as (probe, slot, read), in ascending order of probes. The probe was sent
+    /// after the read arrived, and a majority must answer it. The slot must be executed before the
+    /// read is answered.
     unconfirmed: VecDeque<(u64, Slot, ReadRequest)>,
-    /// By the slot to execute first.
+    /// Confirmed reads, by the slot that must be executed first.
     confirmed: BTreeMap<Slot, Vec<ReadRequest>>,
-    /// A read waits for a probe that is not sent yet.
+    /// Whether a read waits for a probe that is not sent yet.
     probe_due: bool,
 }
 
-/// The slot that a read of `key` at the leader waits for (hazard 26): the highest
-/// *proposed* that writes the key, for an origin may have answered that write already;
-/// at least the opening no-op.
+/// Returns the slot that a read of `key` at the leader waits for (hazard 26). It is the highest
+/// *proposed* slot that writes the key, because an origin may have answered that write already. It
+/// is at least the opening no-op.
 fn index_of(view: View<'_>, key: &[u8]) -> Slot {
     let commands = view.consensus.commands();
     let marked = match view.newest_mark(key) {
@@ -37,14 +39,14 @@ fn index_of(view: View<'_>, key: &[u8]) -> Slot {
 }
 
 impl ReadIndex {
-    /// Number of reads that wait.
+    /// Number of waiting reads.
     pub(super) fn len(&self) -> usize {
         self.unconfirmed.len() + self.confirmed.values().map(Vec::len).sum::<usize>()
     }
 
-    /// Confirms a read with a majority (hazard 26): it must answer a probe sent from now on, for an
-    /// older answer says nothing about the leadership of today. For leaders; a replica that does
-    /// not lead forgets the read.
+    /// Begins to confirm a read (hazard 26). A majority must answer a probe that is sent after this
+    /// call: an older answer does not show that this replica leads now. Only leaders call this; a
+    /// replica that does not lead drops the read.
     pub(super) fn begin(
         &mut self,
         step: &mut Step<'_>,
@@ -75,12 +77,13 @@ impl ReadIndex {
         self.probe_due
     }
 
-    /// A probe was sent.
+    /// Notes that a probe was sent.
     pub(super) fn probe_sent(&mut self) {
         self.probe_due = false;
     }
 
-    /// A majority may have confirmed reads: they are answered, or wait for their slot.
+    /// Takes the reads that a majority has confirmed by now. Each is answered, or waits for its
+    /// slot.
     pub(super) fn confirm(
         &mut self,
         step: &mut Step<'_>,
@@ -101,8 +104,8 @@ impl ReadIndex {
         }
     }
 
-    /// Answers a confirmed read from its slot, if that is executed, or committed and says
-    /// what the key holds then. Else it waits for it.
+    /// Answers a confirmed read as of its slot, if that is executed, or is committed and determines
+    /// the value of the key. Otherwise the read waits for the slot.
     fn answer(
         &mut self,
         step: &mut Step<'_>,
@@ -117,14 +120,14 @@ impl ReadIndex {
         }
     }
 
-    /// This replica no longer leads: what it was confirming is asked elsewhere.
+    /// Takes all reads, because this replica no longer leads and they must be served elsewhere.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = ReadRequest> + use<> {
         let all = std::mem::take(self);
         let unconfirmed = all.unconfirmed.into_iter().map(|(.., read)| read);
         unconfirmed.chain(all.confirmed.into_values().flatten())
     }
 
-    /// Forgets the reads that do not stay.
+    /// Drops the reads of requesters for which `stays` returns false.
     pub(super) fn retain(&mut self, mut stays: impl FnMut(ReadFrom) -> bool) {
         self.unconfirmed.retain(|(.., read)| stays(read.from));
         self.confirmed.retain(|_, reads| {
@@ -133,7 +136,7 @@ impl ReadIndex {
         });
     }
 
-    /// Slots were executed: confirmed reads that waited for them are answered.
+    /// Answers the confirmed reads that waited for slots which are executed now.
     pub(super) fn answer_executed(
         &mut self,
         step: &mut Step<'_>,
@@ -150,7 +153,8 @@ impl ReadIndex {
         }
     }
 
-    /// A committed slot may answer the confirmed reads that wait for it.
+    /// Answers the confirmed reads that wait for the committed `slot`, as far as it determines
+    /// their values.
     pub(super) fn answer_by_commit(
         &mut self,
         step: &mut Step<'_>,

@@ -1,5 +1,6 @@
-//! Reads of one key (protocol §3): under a lease, blocked by writes in flight, forwarded
-//! to the nearest holder, else confirmed by the leader (`read_index`).
+//! Reads of one key (protocol §3). A read is served under a lease, after writes in flight if
+//! necessary. Otherwise it is forwarded to the nearest holder, or confirmed by the leader
+//! (`read_index`).
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -19,19 +20,19 @@ use crate::handles::{ClientHandle, FencedRead, ReadFrom};
 use crate::message::{ReadAnswer, RequestId};
 use crate::step::Step;
 
-/// A read under a valid permit (`Path::Held`) that waits for the slots that were marked then.
+/// Read under a valid permit that waits for slots that write its key (`Path::Held`).
 #[derive(Clone, Debug, Hash)]
 struct BlockedRead {
     from: ReadFrom,
-    /// The newest slot marked on the key when the permit was found.
+    /// Newest slot marked on the key when the permit was found.
     wait: Slot,
 }
 
-/// Reads that wait.
+/// Reads of one key that wait at this replica.
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
     blocked: HashMap<Key, Vec<BlockedRead>, SeededState>,
-    /// Keys with blocked reads that a slot just executed.
+    /// Keys with blocked reads that were written by a slot just executed.
     touched: Vec<Key>,
     forwarded: ForwardedReads,
     read_index: ReadIndex,
@@ -53,7 +54,7 @@ impl Reads {
         blocked + self.forwarded.len() + self.read_index.len()
     }
 
-    /// Serves a read of one key as locally as it can.
+    /// Serves a read of one key as locally as possible.
     pub fn read(&mut self, step: &mut Step<'_>, view: View<'_>, read: ReadRequest) {
         match view.permit(step.now, &read.key) {
             Ok(permit) => self.read_permitted(step, view, read, permit),
@@ -64,7 +65,8 @@ impl Reads {
         }
     }
 
-    /// Waits only for writes of this key that were accepted here before.
+    /// Serves a read under `permit`. It waits only for writes of its key that were accepted here
+    /// before it.
     fn read_permitted(
         &mut self,
         step: &mut Step<'_>,
@@ -72,7 +74,7 @@ impl Reads {
         read: ReadRequest,
         permit: Permit,
     ) {
-        // Hazard 10: a leader is a holder like any, and waits for its own writes.
+        // Hazard 10: a leader waits for its own writes, like any holder.
         let marked = view
             .newest_mark(&read.key)
             .filter(|_| !view.consensus.leads() || !off(Rule::H10LeaderMarks));
@@ -80,8 +82,8 @@ impl Reads {
             let outcome = view.kv.read(&read.key);
             return answer(step, read, Path::Local, outcome, permit);
         };
-        // Protocol §3.3: a committed slot, not below the newest marked, may answer
-        // although slots before it are still open.
+        // Protocol §3.3: a committed slot may answer although slots before it are still open, if it
+        // is not below the newest marked slot.
         if let Some(outcome) = view.consensus.value_at_commit(newest, &read.key) {
             return answer(step, read, Path::Held, outcome, permit);
         }
@@ -93,14 +95,14 @@ impl Reads {
         });
     }
 
-    /// A slot that writes `key` was executed.
+    /// Notes that a slot that writes `key` was executed.
     pub fn note_executed(&mut self, key: &Key) {
         if !self.blocked.is_empty() && self.blocked.contains_key(key) {
             self.touched.push(key.clone());
         }
     }
 
-    /// Slots were executed: reads blocked by them are answered.
+    /// Answers the reads that waited for slots which are executed now.
     pub fn release_executed(&mut self, step: &mut Step<'_>, view: View<'_>) {
         for key in std::mem::take(&mut self.touched) {
             let executed = view.executed();
@@ -111,7 +113,7 @@ impl Reads {
             .answer_executed(step, view, &mut self.answers);
     }
 
-    /// A committed slot may answer reads of its keys before it is executed.
+    /// Answers the reads that the committed `slot` answers before it is executed.
     pub fn release_by_commit(&mut self, step: &mut Step<'_>, view: View<'_>, slot: Slot) {
         if !self.blocked.is_empty() {
             let values = view
@@ -146,7 +148,9 @@ impl Reads {
         ready
     }
 
-    /// The permit is looked up again: what is answered is valid now, too.
+    /// Answers reads that no longer wait. Their permit is looked up again, so that the answer is
+    /// valid now, too. Without a permit they are served elsewhere. `outcome` is `None` if the
+    /// executed state has the answer.
     fn answer_blocked(
         &mut self,
         step: &mut Step<'_>,
@@ -177,7 +181,8 @@ impl Reads {
         }
     }
 
-    /// The slots that reads of these keys waited for were replaced or dropped.
+    /// Serves the blocked reads of `keys` again, because the slots that they waited for were
+    /// replaced or dropped.
     pub fn look_again(&mut self, step: &mut Step<'_>, view: View<'_>, keys: Vec<Key>) {
         for key in keys {
             for blocked in self.take_blocked(&key, |_| true) {
@@ -190,7 +195,7 @@ impl Reads {
         }
     }
 
-    /// Leases were given back: what waited under them looks elsewhere.
+    /// Serves all blocked reads again, because the leases were given back.
     pub fn look_again_all(&mut self, step: &mut Step<'_>, view: View<'_>) {
         let keys = self.blocked_keys();
         self.look_again(step, view, keys);
@@ -202,7 +207,7 @@ impl Reads {
         keys
     }
 
-    /// No permit here: the nearest holder, then the leader's read-index.
+    /// Serves a read without a permit here: by the nearest holder, or by the leader's read-index.
     fn read_elsewhere(&mut self, step: &mut Step<'_>, view: View<'_>, read: ReadRequest) {
         match read.from {
             ReadFrom::Client(client) => {
@@ -213,7 +218,7 @@ impl Reads {
         }
     }
 
-    /// Has a majority confirm that this replica leads still.
+    /// Serves a read once a majority has confirmed that this replica still leads.
     fn start_read_index(&mut self, step: &mut Step<'_>, view: View<'_>, read: ReadRequest) {
         self.read_index.begin(step, view, &mut self.answers, read);
     }
@@ -223,17 +228,17 @@ impl Reads {
         self.read_index.is_probe_due()
     }
 
-    /// A probe was sent.
+    /// Notes that a probe was sent.
     pub fn probe_sent(&mut self) {
         self.read_index.probe_sent();
     }
 
-    /// A majority may have confirmed reads.
+    /// Serves the reads that a majority has confirmed by now.
     pub fn confirm(&mut self, step: &mut Step<'_>, view: View<'_>) {
         self.read_index.confirm(step, view, &mut self.answers);
     }
 
-    /// This replica no longer leads: what it was confirming is asked elsewhere.
+    /// Reroutes the reads that wait for the read-index, because this replica no longer leads.
     pub fn reroute_read_index(&mut self, step: &mut Step<'_>, view: View<'_>) {
         for read in self.read_index.take_all() {
             match read.from {
@@ -245,7 +250,7 @@ impl Reads {
         }
     }
 
-    /// Asks the nearest holder at the first attempt, then the leader.
+    /// Forwards a read to the nearest holder at the first attempt, and to the leader at later ones.
     fn forward(&mut self, step: &mut Step<'_>, view: View<'_>, unrouted: UnroutedRead) {
         let leader = view.consensus.leader();
         let to = match unrouted.attempts {
@@ -271,7 +276,7 @@ impl Reads {
         }
     }
 
-    /// Reads of a peer's clients.
+    /// Handles reads of a peer's clients. With `read_index` the leader is to confirm them.
     pub fn on_forwarded(
         &mut self,
         step: &mut Step<'_>,
@@ -342,14 +347,14 @@ impl Reads {
         self.forwarded.forget(step, disconnected);
     }
 
-    /// Sends what reads left behind in this group of steps.
+    /// Sends the reads and answers that were collected in this group of steps.
     pub fn flush(&mut self, step: &mut Step<'_>) {
         self.forwarded.flush(step);
         self.answers.flush(step);
     }
 
-    /// Asks again for reads without an answer, the leader this time. Blocked reads without a permit
-    /// any more look elsewhere.
+    /// Forwards unanswered reads again, to the leader this time. Serves blocked reads elsewhere if
+    /// their permit has ended.
     pub fn retry(&mut self, step: &mut Step<'_>, view: View<'_>) {
         let timeout = step.ctx.settings.timing.retransmit;
         let now = step.now;
@@ -360,15 +365,15 @@ impl Reads {
         self.look_again(step, view, keys);
     }
 
-    /// A new leadership begins: reads that wait for an earlier leader, or for any, ask this
-    /// one. Those that wait for a holder have no reason to.
+    /// Forwards to the new leader the reads that wait for an earlier leader, or for any leader.
+    /// Reads that wait for a holder stay there.
     pub fn ask_new_leader(&mut self, step: &mut Step<'_>, view: View<'_>) {
         let of_leader = self.forwarded.take_of_leader();
         self.forward_all(step, view, of_leader);
     }
 
     /// # Panics
-    /// If what waits here contradicts itself.
+    /// If the waiting reads contradict each other.
     pub fn check(&self) {
         assert!(
             self.touched.is_empty(),
@@ -383,8 +388,8 @@ impl Reads {
     }
 }
 
-/// Answers a read under a permit: only if the clock, read again after the step, is
-/// before the permit's end (protocol §3.5).
+/// Answers a read under a permit. The answer leaves only if the clock, read again after the step,
+/// is before the end of the permit (protocol §3.5).
 fn answer(step: &mut Step<'_>, read: ReadRequest, path: Path, outcome: Outcome, permit: Permit) {
     assert!(step.now < permit.until, "a permit is valid when it is used");
     let path = match read.from {

@@ -1,8 +1,8 @@
 //! Limits the rate at which this replica's clients open sessions. Sessions are part of the
-//! replicated state: a client that opens them as fast as it can takes the capacity of others on
-//! every replica.
+//! replicated state. Without a limit, a client that opens them as fast as it can would take the
+//! capacity of other clients on every replica.
 //!
-//! A refused opening has not left this replica, and nothing is known of it anywhere.
+//! A refused write that would open a session is not sent to any other replica, and leaves no trace.
 
 use std::collections::HashSet;
 use std::mem;
@@ -15,25 +15,26 @@ use crate::settings::SessionLimits;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Limit on the sessions that clients may open: `per_s` a second, and at once as many as in the
-/// time for which a new session frees no capacity for others.
+/// Limit on the sessions that clients may open: `per_s` a second. After a pause, clients may open
+/// in one burst as many as in the time for which a new session frees no capacity for others.
 #[derive(Clone, Debug)]
 pub struct SessionOpenLimiter {
     per_s: u32,
-    /// Credit for openings now, in ns: each session takes its share of a second.
+    /// Credit for opening sessions now, in ns. Each session takes its share of a second.
     credit_ns: u64,
-    /// The most that is saved.
+    /// Maximum credit, in ns.
     saved_ns: u64,
-    /// When the credit was counted last.
+    /// Time at which the credit was last updated.
     counted: Time,
-    /// Clients with sessions on their way: those let in since the last forgetting, and those let in
-    /// before it. Their next writes open nothing more.
+    /// Clients that were admitted and have sessions on their way: those admitted in the present
+    /// interval of a second, and those admitted in the interval before. Their next writes open no
+    /// further session.
     lately: [HashSet<u64, SeededState>; 2],
     forgotten: Time,
 }
 
 impl SessionOpenLimiter {
-    /// As many as these limits say.
+    /// Returns a limiter with the rate and burst of `limits`.
     pub fn new(now: Time, limits: &SessionLimits) -> SessionOpenLimiter {
         let saved_ns = limits.busy().as_nanos() as u64;
         SessionOpenLimiter {
@@ -46,7 +47,7 @@ impl SessionOpenLimiter {
         }
     }
 
-    /// Whether a client that has no session here may send a write.
+    /// Whether a client without a session here may send a write.
     pub fn may_open(&mut self, now: Time, client: u64) -> bool {
         if self.per_s == 0 {
             return true;
@@ -68,8 +69,8 @@ impl SessionOpenLimiter {
         true
     }
 
-    /// Forgets clients that were let in one or two seconds ago: each has its session, or asks for
-    /// it again.
+    /// Drops clients that were admitted one or two seconds ago. By then each has its session, or
+    /// must be admitted again.
     fn forget(&mut self, now: Time) {
         if now.since(self.forgotten) >= SECOND {
             self.forgotten = now;
@@ -86,7 +87,8 @@ mod tests {
         Time::ZERO + Duration::from_millis(ms)
     }
 
-    /// Sessions that were silent for two seconds make room, and are opened so fast.
+    /// Returns a limiter of `per_s` sessions a second. Sessions make room after two seconds of
+    /// silence, so that is also the time of a burst.
     fn openings(per_s: u32) -> SessionOpenLimiter {
         let limits = SessionLimits {
             stay: SECOND,
@@ -131,7 +133,8 @@ mod tests {
         }
     }
 
-    /// The sessions that clients of all replicas open by the defaults fit in, at any time.
+    /// With the default limits there is always room for the sessions that clients of all replicas
+    /// open.
     #[test]
     fn what_is_opened_while_a_session_makes_no_room_is_less_than_there_is() {
         for n in [1, 3, 5, 7, 64] {

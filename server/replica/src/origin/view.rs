@@ -1,4 +1,4 @@
-//! View of the state that reads look at: all of it belongs to other parts, and is read only.
+//! Read-only view of the state that reads need, which belongs to other parts of the replica.
 
 use leasehold_leases::{NoPermit, Permit, Slot, Time};
 use leasehold_wire::Outcome;
@@ -7,7 +7,7 @@ use crate::consensus::Consensus;
 use crate::leasing::Leasing;
 use crate::machine::Kv;
 
-/// State that reads look at.
+/// State that reads need.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub consensus: &'a Consensus,
@@ -20,13 +20,14 @@ impl View<'_> {
         self.consensus.commands().executed()
     }
 
-    /// Leave to read `key` here at `now`, under leases.
+    /// Returns a permit to read `key` here at `now` under leases, or the reason why there is none.
     pub fn permit(self, now: Time, key: &[u8]) -> Result<Permit, NoPermit> {
         self.leader_ready()?;
         self.leasing.permit(now, key, self.executed())
     }
 
-    /// A new leader reads nothing locally until its opening no-op is executed.
+    /// Returns an error if this replica is a new leader that has not executed its opening no-op. It
+    /// serves no local read before that.
     pub(super) fn leader_ready(self) -> Result<(), NoPermit> {
         let start = self.consensus.commands().start();
         if self.consensus.leads() && self.executed() < start {
@@ -36,7 +37,7 @@ impl View<'_> {
         }
     }
 
-    /// The newest open slot that writes `key`.
+    /// Returns the newest open slot that writes `key`, if there is one.
     pub(super) fn newest_mark(self, key: &[u8]) -> Option<Slot> {
         let newest = self.consensus.marks().on(key).last().copied();
         assert!(
@@ -46,8 +47,8 @@ impl View<'_> {
         newest
     }
 
-    /// The value of `key` after `slot`: from the state, once that is executed, or from
-    /// the slot itself, if that says it already (protocol §3.3).
+    /// Returns the value of `key` after `slot`: from the state if the slot is executed, or from the
+    /// slot itself if that determines the value (protocol §3.3). `None` if it is not known yet.
     pub(super) fn value_after(self, slot: Slot, key: &[u8]) -> Option<Outcome> {
         if slot <= self.executed() {
             Some(self.kv.read(key))

@@ -1,5 +1,5 @@
-//! Commands of this replica's clients that are on their way through the log: writes,
-//! and reads of several keys.
+//! Commands of this replica's clients that are on their way through the log: writes, and reads of
+//! several keys.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
@@ -21,25 +21,28 @@ use crate::size_estimate::command_size_estimate;
 use crate::step::Step;
 use crate::unavailable::{sent_again, too_many_merges};
 
-/// Waits between attempts grow with their number, up to this.
+/// Number of attempts up to which the wait between them grows.
 const ATTEMPTS_COUNTED_MAX: u32 = 8;
-/// Writes, and reads, that are sent again in one go: very many may wait long at once.
+/// Maximum number of writes, and of reads, that are sent again in one step: very many may be
+/// overdue at the same time.
 const RETRIED_MAX: usize = 4096;
-/// Maximum number of merges queued as small ones that turn out large in one go.
+/// Maximum number of merges in one step that were queued as small and turn out to be large.
 const RECOUNTED_MAX: usize = 4096;
-/// A command that has not been answered.
+
+/// Command that has not been answered.
 #[derive(Clone, Debug)]
 struct PendingCommand {
     from: ClientHandle,
     command: Command,
     request: RequestId,
-    /// `None` if it is no merge.
+    /// Cost counted for a merge; `None` for another command.
     cost: Option<MergeCost>,
-    /// `None`: it was not sent yet, for too much merging is in the log.
+    /// Attempts to send the command. `None` if it was not sent yet because too much merging is in
+    /// the log.
     sent: Option<SendAttempts>,
 }
 
-/// When a command was sent to be proposed, and how often.
+/// Time at which a command was last sent to be proposed, and the number of times it was sent.
 #[derive(Clone, Copy, Debug)]
 struct SendAttempts {
     last: Time,
@@ -47,8 +50,8 @@ struct SendAttempts {
 }
 
 impl Hash for PendingCommand {
-    /// When and how often it was sent decides only when it is sent again: not before
-    /// the horizon.
+    /// Omits the times and number of attempts. They decide only when the command is sent again,
+    /// which is after the horizon of `Replica::fingerprint`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.from, &self.command, self.request).hash(state);
         (self.cost, self.sent.is_some()).hash(state);
@@ -56,7 +59,7 @@ impl Hash for PendingCommand {
 }
 
 impl PendingCommand {
-    /// Whether it is the write that is queued under this name.
+    /// Whether this is the write that is queued under the name `request`.
     fn is_queued_as(&self, request: RequestId) -> bool {
         self.sent.is_none() && self.request == request
     }
@@ -67,7 +70,8 @@ impl PendingCommand {
         })
     }
 
-    /// Says that it is sent now, and returns what goes into the log.
+    /// Notes that the command is sent now. Returns its name and the command to be logged, which is
+    /// a placeholder for a read.
     fn send(&mut self, now: Time) -> (RequestId, Command) {
         self.sent = Some(SendAttempts {
             last: now,
@@ -84,8 +88,7 @@ impl PendingCommand {
 
 type PendingBySession = HashMap<(u64, u64), PendingCommand, SeededState>;
 
-/// A write that was queued, unless it was answered meanwhile: another origin may have brought
-/// it.
+/// Returns a queued write, unless it was answered meanwhile because another origin sent it too.
 fn queued_write(
     writes: &mut PendingBySession,
     session: (u64, u64),
@@ -95,8 +98,8 @@ fn queued_write(
     pending.is_queued_as(request).then_some(pending)
 }
 
-/// Commands without an answer. Writes are known by their session, for a retry may have
-/// come another way; reads in the log by their attempt.
+/// Unanswered commands. A write is known by its session and sequence, because a retry of it may
+/// have reached the log through another replica. A read is known by the name of its attempt.
 #[derive(Clone, Debug, Default)]
 pub struct Writes {
     writes: PendingBySession,
@@ -126,9 +129,9 @@ impl Writes {
         self.writes.contains_key(&(write.client, write.sequence))
     }
 
-    /// Takes a command of a client that is so much `work`. A write that waits already is answered
-    /// where its client asked last, perhaps on a new connection. Where it asked before it hears
-    /// so.
+    /// Takes a command of a client. `work` is its merging work. If a write waits here already, it
+    /// will be answered where its client sent it last, perhaps on a new connection. The earlier
+    /// request is answered with an error that says so.
     pub fn submit(
         &mut self,
         step: &mut Step<'_>,
@@ -183,8 +186,8 @@ impl Writes {
         assert!(known.is_none(), "a command waits once");
     }
 
-    /// Sends what was queued, as far as may be. `work` tells how much work a merge is as far as is
-    /// known by now: writes that were on their way may have made its record large.
+    /// Sends queued merges as far as the limit permits. `work` returns the present estimate of the
+    /// work of a merge: writes that were on their way may have made its record large.
     fn send_queued(&mut self, step: &mut Step<'_>, work: impl Fn(&Command) -> usize) {
         let work_max = step.ctx.settings.merge_work_max;
         let mut recounted = 0;
@@ -207,7 +210,7 @@ impl Writes {
         }
     }
 
-    /// Drops the queued writes of disconnected clients: they never left.
+    /// Drops the queued writes of disconnected clients, which were never sent.
     pub fn forget_queued(&mut self, step: &mut Step<'_>, disconnected: &DisconnectedClients) {
         let queued = self.writes.iter().filter(|(_, it)| it.sent.is_none());
         let of_disconnected = queued.filter(|(_, it)| disconnected.has(it.from));
@@ -220,8 +223,9 @@ impl Writes {
         }
     }
 
-    /// Takes what clients asked since the last group, for the leader. Without a leader
-    /// it is sent again once one is heard of. `work` is as for [`Writes::submit`].
+    /// Takes the commands to be sent to the leader: those of clients since the last group, and
+    /// queued merges that may be sent now. Without a leader, they are sent again once one is known.
+    /// `work` is as for [`Writes::send_queued`].
     pub fn take_forwards(
         &mut self,
         step: &mut Step<'_>,
@@ -252,14 +256,15 @@ impl Writes {
         self.forward_again(step, RETRIED_MAX, is_due);
     }
 
-    /// Sends all of them, to a new leader.
+    /// Sends all commands again that were sent before, to a new leader.
     pub fn forward_all_again(&mut self, step: &mut Step<'_>) {
         self.forward_again(step, usize::MAX, |pending| pending.sent.is_some());
     }
 
-    /// A read keeps its name: whichever of its attempts is executed first began after
-    /// the client asked, and one that waits in a long queue must not be given up for
-    /// one that waits behind it.
+    /// Sends at most `most` writes and `most` reads again that are `due`. A write gets a new name.
+    /// A read keeps its name, so that the attempt that is executed first answers it: each of them
+    /// began after the client's request. Otherwise an attempt in a long queue would be abandoned
+    /// for another one behind it.
     fn forward_again(
         &mut self,
         step: &mut Step<'_>,
@@ -282,11 +287,11 @@ impl Writes {
         }
     }
 
-    /// The leader knows the answer to a write already: it had been executed.
+    /// Handles answers from the leader to writes that had been executed before.
     pub fn on_answered(&mut self, step: &mut Step<'_>, answers: Vec<(RequestId, Outcome)>) {
         let answered: HashSet<RequestId, SeededState> =
             answers.iter().map(|(name, _)| *name).collect();
-        // Once through all that wait, however many are answered.
+        // All waiting writes are searched once, however many are answered.
         let waiting = self
             .writes
             .iter()
@@ -301,9 +306,9 @@ impl Writes {
         }
     }
 
-    /// Forgets what disconnected clients wanted to read. Each of these reads counts until it has come
-    /// through the log. Otherwise a client that asks and leaves, again and again, could make the
-    /// leader's queue grow without bound.
+    /// Drops the content of disconnected clients' reads. Each read is still included in the number
+    /// of unanswered commands until it has come through the log. Otherwise a client that sends
+    /// reads and disconnects, again and again, could make the leader's queue grow without bound.
     pub fn forget_reads(&mut self, disconnected: &DisconnectedClients) {
         let reads = self.reads.values_mut();
         for pending in reads.filter(|pending| disconnected.has(pending.from)) {
@@ -311,8 +316,8 @@ impl Writes {
         }
     }
 
-    /// The read for which a placeholder has come through the log, if it was asked here; without an
-    /// operation if its client has disconnected.
+    /// Returns the read that a placeholder from the log stands for, if its client is at this
+    /// replica. The read has no operation if its client has disconnected.
     pub fn read_of_placeholder(&self, me: ReplicaId, placeholder: &Proposal) -> Option<&Command> {
         let pending = self.reads.get(&placeholder.request);
         pending
@@ -320,7 +325,7 @@ impl Writes {
             .map(|it| &it.command)
     }
 
-    /// Whether a client waits for this command.
+    /// Whether a client of this replica waits for this command.
     fn awaits(&self, proposed: &Proposal) -> bool {
         let command = &proposed.command;
         if command.is_write() {
@@ -338,8 +343,8 @@ impl Writes {
         Some(pending)
     }
 
-    /// The client that waits for this command. A write is the same whichever origin
-    /// brought it; an attempt's name means something only at its own.
+    /// Takes the client that waits for this command. A write is recognized whichever origin
+    /// proposed it. The name of a read's attempt has a meaning only at its own origin.
     fn take(&mut self, me: ReplicaId, proposed: &Proposal) -> Option<ClientHandle> {
         let command = &proposed.command;
         let pending = if command.is_write() {
@@ -352,30 +357,29 @@ impl Writes {
         pending.map(|pending| pending.from)
     }
 
-    /// Answers the client that waits for this command.
+    /// Answers the client that waits for this command, if there is one.
     pub fn answer(&mut self, step: &mut Step<'_>, proposed: &Proposal, outcome: Outcome) {
         if let Some(to) = self.take(step.me(), proposed) {
             step.reply(to, Path::Log, outcome);
         }
     }
 
-    /// Slots were committed: they may be answerable.
+    /// Notes that `slots` were committed: their commands may be answerable.
     pub fn note_committed(&mut self, slots: &[Slot]) {
         self.unanswered.extend(slots);
     }
 
-    /// The first committed slot that was not answered at its commit.
+    /// First committed slot that could not be completely answered at its commit.
     pub fn first_unanswered(&self) -> Option<Slot> {
         self.unanswered.first().copied()
     }
 
-    /// Nothing more is answered of this slot before it is executed.
+    /// Notes that no more commands of this slot can be answered before it is executed.
     pub fn complete(&mut self, slot: Slot) {
         self.unanswered.remove(&slot);
     }
 
-    /// Answers the blind writes of a committed slot that execution cannot refuse
-    /// (hazard 31).
+    /// Answers the blind writes of a committed slot that execution cannot refuse (hazard 31).
     pub fn answer_at_commit(&mut self, step: &mut Step<'_>, slot: Slot, accepted: &Accepted) {
         let me = step.me();
         for (index, proposed) in accepted.value.commands().iter().enumerate() {
@@ -388,15 +392,15 @@ impl Writes {
     }
 
     /// # Panics
-    /// If what is queued and what was sent do not add up.
+    /// If the counts of queued and sent merges do not match the waiting commands.
     pub fn check(&self) {
         let writes = self.writes.values();
         let waiting = writes.map(|it| (&it.command, it.cost, it.sent.is_some()));
         self.merging.check(waiting);
     }
 
-    /// Number of clients here with a command in this committed slot that needs its execution and so
-    /// waits for a slot before it.
+    /// Number of clients here with a command in this committed slot that must be executed first,
+    /// and so waits for an earlier slot.
     pub fn blocked(&self, me: ReplicaId, accepted: Option<&Accepted>) -> usize {
         let proposed = accepted.map_or(&[][..], |accepted| accepted.value.commands());
         let mine = proposed.iter().filter(|proposed| proposed.origin == me);

@@ -1,5 +1,5 @@
-//! Tables of cases: for each number of a message the largest that is believed, and
-//! one more.
+//! Tables of cases: for each number in a message, the largest value that is believed. The next
+//! larger value must be refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,10 +144,11 @@ fn lease_set(change: impl FnOnce(&mut Durations)) -> Message {
     Message::SetLease { ask: 1, set }
 }
 
-/// Builder of a message that has the given number in one of its places.
+/// Function that builds a message with the given number in one of its places.
 type Saying = fn(u64) -> Message;
 
-/// Each place of a number that is bounded, with the largest that is believed.
+/// Each place in a message whose number is bounded: (name, largest number that is believed,
+/// builder).
 const CASES: &[(&str, u64, Saying)] = &[
     ("prepare.ballot", ROUND, |round| Message::Prepare {
         ballot: ballot(round),
@@ -333,7 +334,8 @@ fn each_number_is_believed_up_to_its_bound() {
     }
 }
 
-/// A key that no client can ask: a configuration that listed it would not be decoded.
+/// No client can request a key that is empty or too long. A configuration that listed such a key
+/// would not be decoded.
 #[test]
 fn demand_for_keys_that_cannot_be_is_refused() {
     let believed = |length| {

@@ -1,8 +1,8 @@
-//! Watch over the disk: it determines whether the replica may count on it.
+//! Watch over the disk, which determines whether the replica may rely on it.
 //!
-//! A full disk says so; a stalled one says nothing, and its thread is stuck in
-//! the write. A replica that acknowledges leases but cannot make an acceptance
-//! durable blocks every write it holds, so silence counts as a refusal.
+//! A full disk reports an error. A stalled disk reports nothing, and its thread is stuck in the
+//! write. A replica that acknowledges leases but cannot make an acceptance durable blocks every
+//! write to the keys that it holds. So a stalled disk is treated like a full one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,25 +11,26 @@ use leasehold_leases::Time;
 
 use crate::action::Sequence;
 
-/// Below any sensible grace period, above what a busy disk takes.
+/// Time after which a persist that is not durable is stalled. It is below any sensible grace
+/// period, and above the time that a busy disk takes.
 const STALLED_AFTER: Duration = Duration::from_secs(2);
 
-/// Follows what was asked of the storage and what it said.
+/// Tracks the requests to the storage and its answers.
 #[derive(Debug, Default)]
 pub struct DiskWatch {
-    /// Not yet durable, with the time at which each was asked for.
+    /// Persists that are not durable yet, each with the time of its request.
     waiting: VecDeque<(Sequence, Time)>,
     full: bool,
     reported_unwritable: bool,
 }
 
 impl DiskWatch {
-    /// A persist was asked for.
+    /// Notes that a persist was requested.
     pub fn requested(&mut self, sequence: Sequence, now: Time) {
         self.waiting.push_back((sequence, now));
     }
 
-    /// Everything up to this is durable.
+    /// Notes that every persist up to `up_to` is durable.
     pub fn persisted(&mut self, up_to: Sequence) {
         while self
             .waiting
@@ -40,17 +41,18 @@ impl DiskWatch {
         }
     }
 
-    /// The disk says that it has no free space, or has free space again.
+    /// Notes that the disk reports no free space, or free space again.
     pub fn set_full(&mut self, full: bool) {
         self.full = full;
     }
 
-    /// Returns whether the storage takes writes, as the replica was last notified.
+    /// Returns whether the storage takes writes according to the last notification of the replica.
     pub fn writable(&self) -> bool {
         !self.reported_unwritable
     }
 
-    /// When a persist that is waiting now will count as stalled; `MAX` if none is.
+    /// Returns the time at which the oldest waiting persist will be stalled. Returns `MAX` if none
+    /// waits, or if the storage was already reported unwritable.
     pub fn next_deadline(&self) -> Time {
         let oldest = self.waiting.front().filter(|_| !self.reported_unwritable);
         oldest.map_or(Time::MAX, |(_, requested_at)| {
@@ -58,7 +60,8 @@ impl DiskWatch {
         })
     }
 
-    /// Returns whether the storage takes writes, if that is news to the replica.
+    /// Returns whether the storage takes writes; `None` if that has not changed since the last
+    /// call.
     pub fn news(&mut self, now: Time) -> Option<bool> {
         let oldest = self.waiting.front();
         let stalled =

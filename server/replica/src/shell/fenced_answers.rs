@@ -1,5 +1,5 @@
-//! Answers to reads that peers forwarded: those of one batch of inputs leave together, after the
-//! clock was read again.
+//! Answers to reads that peers forwarded. The answers of one batch of inputs are sent together,
+//! after the clock was read again.
 
 use leasehold_leases::ReplicaId;
 use leasehold_wire::{Outcome, Path};
@@ -7,7 +7,7 @@ use leasehold_wire::{Outcome, Path};
 use crate::message::{Message, ReadAnswer, RequestId};
 use crate::parts;
 
-/// Answers by peer, until they are sent.
+/// Answers for each peer that are not sent yet.
 #[derive(Debug, Default)]
 pub struct FencedAnswers {
     of_peers: Vec<(ReplicaId, Vec<ReadAnswer>)>,
@@ -24,7 +24,7 @@ impl FencedAnswers {
         }
     }
 
-    /// Takes the messages for all peers. Each fits into a frame.
+    /// Takes the answers as messages for each peer. Each message fits into a frame.
     pub fn take(&mut self) -> impl Iterator<Item = (ReplicaId, Message)> + use<> {
         let of_peers = std::mem::take(&mut self.of_peers).into_iter();
         of_peers.flat_map(|(peer, answers)| {

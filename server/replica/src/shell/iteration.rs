@@ -1,4 +1,4 @@
-//! One batch of inputs: taken, dated, stepped through.
+//! Event-loop iteration: one batch of inputs is taken, dated and passed to the replica.
 
 use leasehold_leases::Time;
 use leasehold_leases::clock_watch::{ClockReading, ClockWatch};
@@ -8,46 +8,47 @@ use super::DiskWatch;
 use crate::action::Action;
 use crate::{DueTimers, Input, Replica};
 
-/// Watches over what a replica counts on: its storage and its clock.
+/// Watches over the storage and the clock that a replica relies on.
 #[derive(Debug, Default)]
 pub struct Watches {
-    /// Its storage.
+    /// Watch over the storage.
     pub disk: DiskWatch,
-    /// Its clock.
+    /// Watch over the clock.
     pub clock: ClockWatch,
 }
 
-/// Vectors of a batch of inputs. They belong to the caller, and keep their capacity from one batch
+/// Vectors for a batch of inputs. They belong to the caller, and keep their capacity from one batch
 /// to the next.
 #[derive(Debug)]
 pub struct IterationBuffers<'a> {
-    /// Inputs of the batch: empty before and after it.
+    /// Inputs of the batch. The vector is empty before and after the iteration.
     pub inputs: &'a mut Vec<Input>,
-    /// Actions of the batch: those that it brings are added.
+    /// Actions: the iteration appends those that result from the batch.
     pub actions: &'a mut Vec<Action>,
 }
 
 /// Part of an event-loop iteration that is about to begin.
 #[derive(Debug)]
 pub enum IterationPart<'a> {
-    /// The iteration itself; these timers are due.
+    /// The whole iteration. The given timers are due.
     Begin(DueTimers),
-    /// An input.
+    /// One input of the batch.
     Input(&'a Input),
-    /// Timers, if no input has seen to them.
+    /// Timers that are still due after all inputs.
     Timers,
-    /// The end of the batch of inputs: what it has brought is proposed, forwarded and voted for.
+    /// End of the batch of inputs: the replica proposes, forwards and votes for what resulted from
+    /// it.
     Proposals,
 }
 
-/// Steps `replica` through everything that `take` brings, and what is due. `buffers` gets what is
-/// to be done. `begins` is notified of each part, so that a caller can measure how long the parts
-/// take.
+/// Passes `replica` all inputs that `take` appends to its argument, and the timers that are due.
+/// Appends the resulting actions to `buffers`. Calls `begins` before each part, so that a caller
+/// can measure the time of the parts. Returns the time of the iteration.
 ///
-/// Protocol §0: the clock is read *after* the inputs had arrived. A process that
-/// was stopped between reading it and taking them would otherwise date a grant
-/// into the past, before the ack it builds on was even sent (hazard 25). And what the
-/// clock says is compared with other clocks before anything is decided by it (hazard 80).
+/// The clock is read *after* the inputs have arrived (protocol §0). Otherwise a process that was
+/// stopped between reading the clock and taking the inputs could date a grant to a time before the
+/// ack that it relies on was even sent (hazard 25). The reading is compared with other clocks
+/// before anything is decided by it (hazard 80).
 pub fn run_iteration(
     replica: &mut Replica,
     watches: &mut Watches,

@@ -1,4 +1,4 @@
-//! Host that performs the actions of a replica, and how an action reaches it.
+//! Host that performs the actions of a replica, and the dispatch of an action to its method.
 
 use leasehold_leases::mutants::{Rule, off};
 use leasehold_leases::{ReplicaId, Slot, Time};
@@ -9,63 +9,63 @@ use crate::action::{Action, ClientHandle, Event, Record, Requester, Sequence};
 use crate::input::{FencedRead, ReadFrom};
 use crate::message::{Envelope, LogId};
 
-/// Performs what a replica asks for. The node does so; in its place the simulator, tests and
-/// benchmarks do. Each method performs the [`Action`] of its name.
+/// Performs the actions of a replica. The node implements this, and so do the simulator, tests and
+/// benchmarks. Each method performs the [`Action`] of the same name.
 pub trait Host {
-    /// Sends to a peer. May lose the message.
+    /// Sends a message to a peer. The message may be lost.
     fn send(&mut self, to: ReplicaId, envelope: Envelope);
 
-    /// Makes all records durable, in order and as one, and returns
-    /// [`Input::Persisted`] afterwards.
+    /// Makes all records durable, in order and atomically. Afterwards the host passes
+    /// [`Input::Persisted`] to the replica.
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>);
 
     /// Answers a client.
     fn reply(&mut self, to: ClientHandle, path: Path, outcome: Outcome);
 
-    /// Answers a read made under leases if it [may still leave](FencedReply::may_leave).
-    /// Otherwise returns [`Input::FenceMissed`].
+    /// Answers a read made under leases if the answer [may still leave](FencedReply::may_leave).
+    /// Otherwise the host passes [`Input::FenceMissed`] to the replica.
     fn fenced_reply(&mut self, read: FencedReply);
 
-    /// Reads committed entries from `from` to `last` (or fewer), and returns
-    /// [`Input::LogRead`].
+    /// Reads committed entries from `from` to `last`, or fewer of them. Afterwards the host passes
+    /// [`Input::LogRead`] to the replica.
     fn read_log(&mut self, log: LogId, to: Requester, from: Slot, last: Slot);
 
-    /// Notifies the operator.
+    /// Reports an event to the operator.
     fn event(&mut self, event: Event);
 }
 
 /// A read made under leases. Its answer waits until the clock has been read again.
 #[derive(Clone, Debug)]
 pub struct FencedReply {
-    /// Client or peer that asked.
+    /// Client or peer that requested the read.
     pub to: ReadFrom,
-    /// Path by which it was served.
+    /// Path by which the read was served.
     pub path: Path,
-    /// The answer.
+    /// Answer to the read.
     pub outcome: Outcome,
-    /// Time at which its permit ends, by the clock of its replica.
+    /// Time at which the permit ends, by the clock of this replica.
     pub until: Time,
-    /// Read to make again if the permit has ended.
+    /// Read to repeat if the permit has ended.
     pub again: FencedRead,
 }
 
 impl FencedReply {
     /// Whether the answer may leave, by a clock that was sampled *after* the read was made
-    /// (protocol §3.5). A process that was stopped between the two has a value that others
-    /// may have replaced (hazard 4).
+    /// (protocol §3.5). If the process was stopped between the read and the sample, other replicas
+    /// may have replaced the value (hazard 4).
     pub fn may_leave(&self, sampled: Time) -> bool {
         sampled < self.until || off(Rule::H04Fence)
     }
 
-    /// Returns the input that notifies the replica that the answer may not leave: it reads again.
+    /// Returns the input that has the replica repeat the read, because its answer may not leave.
     pub fn missed(self) -> Input {
         let (from, again) = (self.to, self.again);
         Input::FenceMissed { from, again }
     }
 }
 
-/// Has `host` perform one action. Callers perform the actions of a step in order; the
-/// simulator stops or ends a process between two of them.
+/// Has `host` perform one action. Callers perform the actions of a step in order. The simulator may
+/// stop or end a process between two of them.
 pub fn perform(action: Action, host: &mut impl Host) {
     match action {
         Action::Send { to, envelope } => host.send(to, envelope),

@@ -1,5 +1,5 @@
-//! The hunt for one mutant: seeds in order, on all processors, until one catches it;
-//! in several rounds, for one lucky seed says little.
+//! The hunt for one mutant: seeds are run in order, on all processors, until one catches it. There
+//! are several rounds, because a single lucky seed says little.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,44 +9,44 @@ use leasehold_leases::mutants::{Rule, with};
 
 use super::judge::{self, Violation};
 
-/// Range of seeds that are tried.
+/// Range of seeds to try.
 pub struct Hunt {
-    /// The first.
+    /// First seed.
     pub from: u64,
     /// Maximum number of seeds in a round.
     pub seeds: u64,
-    /// Rounds; each has seeds of its own.
+    /// Number of rounds. Each has seeds of its own.
     pub rounds: u64,
-    /// Virtual time in which each begins requests, in ns.
+    /// Virtual time in ns during which each seed begins requests.
     pub run_ns: u64,
-    /// Seeds that fail with every rule in force: they show nothing but a fault
-    /// of the program or of its checks.
+    /// Seeds that fail with every rule in force. Such a failure shows only a mistake in the program
+    /// or in its checks.
     pub baseline_failures: Mutex<BTreeMap<u64, Violation>>,
 }
 
-/// Between the first seeds of two rounds.
+/// Difference between the first seeds of two successive rounds.
 const ROUND: u64 = 1_000_000;
 
-/// The first seed of a round that noticed.
+/// First seed of a round that caught the mutant.
 pub struct Detection {
-    /// It.
+    /// Number of the seed.
     pub seed: u64,
-    /// Number of seeds that it took.
+    /// Number of seeds of the round that were needed.
     pub after: u64,
-    /// The oracle or assertion that noticed, and its text.
+    /// Oracle or assertion that caught the mutant, and its message.
     pub violation: Violation,
 }
 
 /// Outcome of all rounds.
 pub struct HuntResult {
-    /// The rounds in which it was caught, the shortest first.
+    /// First seed of each round that caught the mutant, beginning with the fewest seeds needed.
     pub caught: Vec<Detection>,
     /// Number of rounds.
     pub rounds: u64,
 }
 
 impl HuntResult {
-    /// The round in the middle, if it was caught in that.
+    /// Returns the detection of the median round; `None` if that round did not catch the mutant.
     pub fn median(&self) -> Option<&Detection> {
         self.caught.get(self.rounds as usize / 2)
     }
@@ -62,8 +62,8 @@ impl Hunt {
         HuntResult { caught, rounds }
     }
 
-    /// Runs seeds without `rule`. The answer is the lowest seed that notices,
-    /// however the processors share the work.
+    /// Runs seeds without `rule`. Returns the lowest seed that catches the mutant, independent of
+    /// the distribution of work among processors.
     fn round(&self, rule: Rule, from: u64) -> Option<Detection> {
         let next = AtomicU64::new(from);
         let first: Mutex<Option<(u64, Violation)>> = Mutex::new(None);
@@ -98,7 +98,7 @@ impl Hunt {
         })
     }
 
-    /// Returns the violation that a seed notices without `rule`, and would not notice with it.
+    /// Returns the violation that a seed shows without `rule` and does not show with it.
     fn notices(&self, rule: Rule, seed: u64) -> Option<Violation> {
         let violation = with(rule, || judge::seed(seed, self.run_ns))?;
         let Some(own) = judge::seed(seed, self.run_ns) else {

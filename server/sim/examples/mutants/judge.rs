@@ -1,4 +1,5 @@
-//! One seed, judged: the only place that knows how the simulator says what is wrong.
+//! Run of one seed and its verdict. Only this module depends on how the simulator reports
+//! violations.
 
 use std::cell::RefCell;
 use std::panic::{PanicHookInfo, set_hook};
@@ -9,9 +10,9 @@ use leasehold_sim::scenario::{Choices, Scenario};
 /// A violation that was noticed.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// By which oracle; or by an assertion of the replica's own, and where.
+    /// Name of the oracle, or the location of the replica's assertion.
     pub oracle: String,
-    /// Text that describes it.
+    /// Message of the violation.
     pub text: String,
 }
 
@@ -19,13 +20,13 @@ std::thread_local! {
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps where panics happen instead of printing what they say.
+/// Suppresses the output of panics, and records where they happen.
 pub fn silence_panics() {
     let file = |panic: &PanicHookInfo<'_>| Some(panic.location()?.file().to_owned());
     set_hook(Box::new(move |panic| PLACE.set(file(panic))));
 }
 
-/// Runs a seed; what it violated, if anything.
+/// Runs a seed. Returns its violation, if there is one.
 pub fn seed(seed: u64, run_ns: u64) -> Option<Violation> {
     let choices = Choices {
         run_ns,

@@ -1,6 +1,6 @@
-//! Mutation testing of the safety rules: runs simulated seeds without one hazard
-//! rule of protocol §6 after another, and says which oracle noticed, and after
-//! how many seeds. If nothing notices the absence of a rule, nothing tests it.
+//! Mutation testing of the safety rules: runs simulated seeds without one hazard rule of protocol
+//! §6 after another. Reports which oracle caught each mutant, and after how many seeds. If nothing
+//! catches the absence of a rule, nothing tests the rule.
 //!
 //! `make mutants` runs it and writes `results/safety/mutants.md`.
 

@@ -7,11 +7,11 @@ use leasehold_leases::mutants::Rule;
 
 use super::hunt::{Detection, Hunt, HuntResult};
 
-/// A rule and what came of the hunt without it; `None` if there was none.
+/// A rule and the result of the hunt without it; `None` if there was no hunt.
 pub type Row = (Rule, Option<HuntResult>);
 
-/// Rules that seeds do not miss, each with a directed test that does. The
-/// tests named here fail without their rule: the first half of `make mutants`.
+/// Rules of which no seed notices the absence, each with a directed test that does. Each test
+/// fails without its rule, which the first half of `make mutants` checks.
 const DIRECTED: &[(Rule, &str, &str)] = &[
     (
         Rule::H24Falls,
@@ -35,7 +35,7 @@ const DIRECTED: &[(Rule, &str, &str)] = &[
     ),
 ];
 
-/// The test that notices what no seed can.
+/// Returns the directed test that notices the absence of `rule`, if seeds cannot.
 pub fn directed_test(rule: Rule) -> Option<&'static str> {
     let mut tests = DIRECTED.iter();
     let of = tests.find(|(of, ..)| *of == rule);
@@ -46,27 +46,27 @@ fn median(hunted: &Option<HuntResult>) -> Option<&Detection> {
     hunted.as_ref()?.median()
 }
 
-/// The beginning of a text, on one line.
+/// Returns the beginning of a text, on one line.
 pub fn short(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     line.chars().take(140).collect()
 }
 
-/// Names of the oracles that noticed, in any round.
+/// Returns the names of the oracles that caught the mutant in any round.
 fn oracles(hunted: &HuntResult) -> String {
     let rounds = hunted.caught.iter();
     let names: BTreeSet<&str> = rounds.map(|c| c.violation.oracle.as_str()).collect();
     names.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// Seeds needed, round by round: the shortest first.
+/// Returns the number of seeds needed in each round, in rising order.
 fn seeds(hunted: &HuntResult) -> String {
     let mut after: Vec<String> = hunted.caught.iter().map(|c| c.after.to_string()).collect();
     after.resize(hunted.rounds as usize, "–".to_owned());
     after.join(", ")
 }
 
-/// One line of progress.
+/// Returns one line of progress.
 pub fn line(rule: Rule, hunted: Option<&HuntResult>) -> String {
     let name = format!("{rule:?}");
     match (hunted, directed_test(rule)) {
@@ -81,7 +81,7 @@ pub fn line(rule: Rule, hunted: Option<&HuntResult>) -> String {
     }
 }
 
-/// Rules that seeds should have caught in most rounds and have not.
+/// Returns the rules of which seeds should have noticed the absence in most rounds and have not.
 pub fn missed(rows: &[Row]) -> Vec<Rule> {
     let missed = rows
         .iter()
@@ -89,7 +89,7 @@ pub fn missed(rows: &[Row]) -> Vec<Rule> {
     missed.map(|(rule, _)| *rule).collect()
 }
 
-/// Totals.
+/// Returns the totals of the table.
 pub fn summary(rows: &[Row]) -> String {
     let caught: Vec<(Rule, u64)> = rows
         .iter()
@@ -109,7 +109,7 @@ pub fn summary(rows: &[Row]) -> String {
     )
 }
 
-/// The table as a page.
+/// Returns the table as a page.
 pub fn page(hunt: &Hunt, rows: &[Row], summary: &str) -> String {
     let mut page = String::from("# Mutants\n\n");
     let (rounds, seeds_max, seconds) = (hunt.rounds, hunt.seeds, hunt.run_ns / 1_000_000_000);

@@ -1,6 +1,6 @@
-//! One value per slot, and one state per prefix (oracle 9; Paxos, §2.1): every replica commits or
-//! executes in a slot what any other does, and replicas that have executed equally far are in the
-//! same state.
+//! One value per slot, and one state per prefix (oracle 9; Paxos, §2.1). Every replica commits and
+//! executes in a slot the same value as the others, and replicas that have executed up to the same
+//! slot are in the same state.
 
 use super::progress::Stage;
 use super::{ChosenValues, Entry, Verdict, ensure, id};
@@ -8,20 +8,20 @@ use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "agreement";
 
-/// A state is compared each so many slots: a digest looks at all of it.
+/// Number of slots between two comparisons of states, because a digest reads the entire state.
 const DIGEST_EVERY: u64 = 16;
 
 /// Oracle that judges agreement: one value per slot, and one state per prefix.
 #[derive(Debug, Default)]
 pub struct AgreementOracle {
-    /// By slot / [`DIGEST_EVERY`]: the digest of the first replica to get there.
+    /// Digest of the first replica that executed the slot, indexed by slot / [`DIGEST_EVERY`].
     digests: Vec<Option<u64>>,
-    /// Slots and states compared.
+    /// Number of slots and states compared.
     pub checks: u64,
 }
 
 impl AgreementOracle {
-    /// `node` has committed or executed `value`.
+    /// Judges a value that `node` has committed or executed.
     pub(super) fn learns(
         &mut self,
         chosen: &ChosenValues,
@@ -41,7 +41,7 @@ impl AgreementOracle {
         Ok(())
     }
 
-    /// `replica` has taken a step and may be in a state that is to be compared.
+    /// Judges the state of `replica` after a step, if it is to be compared.
     pub(super) fn stepped(&mut self, node: usize, replica: &Replica) -> Verdict {
         let executed = replica.executed().0;
         if executed == 0 || !executed.is_multiple_of(DIGEST_EVERY) {

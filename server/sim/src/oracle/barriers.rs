@@ -1,9 +1,9 @@
-//! Barriers are carried and executed (oracle 4; §3.6, protocol §2 "Barrier"): a promise names a
-//! slot at or above everything that its grantor had accepted when it was made. A replica that reads
-//! a key has executed the barriers of enough grantors that cover it, by promises that they really
-//! made.
+//! Barriers are carried and executed (oracle 4; §3.6, protocol §2 "Barrier"). A promise names a
+//! slot at or above every slot that its grantor had accepted when it made the promise. Enough
+//! grantors must cover a key that a replica reads, by promises that they really made, and the
+//! replica must have executed the barriers of these promises.
 //!
-//! Accepted slots are taken from what goes to disk, promises from messages.
+//! Accepted slots are taken from the records that go to disk, and promises from messages.
 
 use std::collections::BTreeSet;
 
@@ -18,17 +18,17 @@ use leasehold_replica::message::{Envelope, LogId, Message};
 
 pub(super) const NAME: &str = "barriers";
 
-/// Maximum number of accepted slots of a replica that are remembered. Beyond it the oldest are
-/// forgotten.
+/// Maximum number of accepted slots that are remembered for a replica. Above this number, the
+/// oldest are forgotten.
 const ACCEPTED_MAX: usize = 128;
 
-/// Slots that a replica has accepted, on its disk or on the way there.
+/// Slots that a replica has accepted: they are on its disk or being written.
 #[derive(Clone, Debug, Default)]
 struct AcceptedSlots {
     slots: BTreeSet<Slot>,
-    /// Executed before the present step.
+    /// Last slot executed before the present step.
     executed: Slot,
-    /// The oldest configuration with contents that it kept before the present step.
+    /// Oldest configuration that the replica kept with contents before the present step.
     oldest_config: ConfigId,
 }
 
@@ -38,8 +38,8 @@ impl AcceptedSlots {
         top.max(self.executed)
     }
 
-    /// Forgets the oldest slots. What is executed and durable is never erased again, and so the
-    /// highest of it stands for all.
+    /// Forgets the oldest slots. Slots that are executed and durable are never erased again, so
+    /// only the highest of them is needed.
     fn forget(&mut self, disk: &Disk) {
         if self.slots.len() > ACCEPTED_MAX
             && disk.holds(LogId::Commands, self.executed, Ballot::ZERO)
@@ -49,11 +49,11 @@ impl AcceptedSlots {
     }
 }
 
-/// Oracle that judges barriers: promises carry them, and readers have executed them.
+/// Oracle that judges barriers: promises name them, and readers have executed them.
 #[derive(Debug)]
 pub struct BarrierOracle {
     accepted: Vec<AcceptedSlots>,
-    /// Promises and reads looked at.
+    /// Number of promises and reads judged.
     pub checks: u64,
 }
 
@@ -65,7 +65,7 @@ impl BarrierOracle {
         }
     }
 
-    /// `node` has started: what did not reach its disk is not accepted any more.
+    /// Handles a start of `node`: slots that did not reach its disk are no longer accepted.
     pub(super) fn started(&mut self, node: usize, executed: Slot, disk: &Disk) {
         let accepted = &mut self.accepted[node];
         let kept = |slot: &Slot| disk.holds(LogId::Commands, *slot, Ballot::ZERO);
@@ -74,8 +74,9 @@ impl BarrierOracle {
         accepted.oldest_config = ConfigId(0);
     }
 
-    /// Entries that die in this step are not accepted any more when something is
-    /// promised in it; new ones need not have been, for that may come before them.
+    /// Forgets entries that become dead in this step, because a promise of the same step need not
+    /// cover them. Entries accepted in this step are not added yet, because the promise may have
+    /// been made before them.
     pub(super) fn step_begins(&mut self, node: usize, actions: &[Action]) {
         for record in records(actions) {
             if let Record::Erased { log, slot } = record
@@ -86,7 +87,7 @@ impl BarrierOracle {
         }
     }
 
-    /// `node` is about to send a message.
+    /// Judges a message that `node` is about to send.
     pub(super) fn sent(&mut self, node: usize, to: ReplicaId, envelope: &Envelope) -> Verdict {
         let Message::Lease(LeaseMessage::Promise(promise)) = &envelope.message else {
             return Ok(());
@@ -103,7 +104,7 @@ impl BarrierOracle {
         Ok(())
     }
 
-    /// `node` reads under leases until `until`, by its own clock.
+    /// Judges a read of `node` under leases that last until `until` by its own clock.
     pub(super) fn read(
         &mut self,
         StepContext { snapshot, node, .. }: StepContext<'_>,
@@ -116,7 +117,7 @@ impl BarrierOracle {
         };
         let (executed, me) = (replica.executed(), id(node));
         let configs = replica.configs();
-        // A later input of the same step may have made it forget configurations.
+        // A later input of the same step may have made the replica forget configurations.
         let oldest = self.accepted[node].oldest_config;
         let forgotten = |config| (oldest..configs.oldest_kept()).contains(&config);
         let keys = keys_read(again);
@@ -142,7 +143,7 @@ impl BarrierOracle {
         Ok(())
     }
 
-    /// Ends the step of `node`: everything that it does in this step is done.
+    /// Ends the step of `node`, after its last action.
     pub(super) fn step_ends(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -243,7 +244,7 @@ mod tests {
         assert!(promises(&mut barriers, 5).is_ok());
     }
 
-    /// Replica 1 answers a read.
+    /// Returns the context in which replica 1 answers a read.
     fn reads<'a>(snapshot: &'a WorldSnapshot<'a>) -> StepContext<'a> {
         StepContext {
             snapshot,
@@ -252,7 +253,7 @@ mod tests {
         }
     }
 
-    /// Replica 1 reads, under a promise of replica 0 with this barrier.
+    /// Judges a read at replica 1 under a promise of replica 0 with this barrier.
     fn read(barrier: u64, again: &FencedRead, longer: Duration, has: ReplicaState) -> Verdict {
         let world = TestWorld::new([ReplicaState::default(), has, ReplicaState::default()]);
         let until = lease_end(&world, 1) + longer;
@@ -260,7 +261,7 @@ mod tests {
         BarrierOracle::new(3).read(reads(&world.snapshot()), &taken, until, again)
     }
 
-    /// That promise is made, and taken.
+    /// Returns the record of a promise with this barrier from replica 0 that replica 1 has taken.
     fn taken(world: &TestWorld, barrier: u64) -> Promises {
         let mut taken = Promises::new(3);
         for (node, to, envelope) in [

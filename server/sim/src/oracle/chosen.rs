@@ -1,4 +1,4 @@
-//! Chosen values, each by the first replica that knew it: the truth that the others are held to.
+//! Chosen values, each from the first replica that knew it. Other replicas are compared with them.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,19 +11,20 @@ use leasehold_replica::message::{LogId, Value};
 #[derive(Debug, Default)]
 pub struct ChosenValues {
     values: [Vec<Option<Value>>; 2],
-    /// Slots below a chosen one that are not.
+    /// Slots that are not chosen, below a chosen one.
     open: [BTreeSet<Slot>; 2],
-    /// By key, the highest slot that writes it.
+    /// Highest slot that writes each key.
     newest: HashMap<Key, Slot, FixedState>,
-    /// The first keys that were written.
+    /// First keys that were written, in order.
     first_keys: Vec<Key>,
 }
 
-/// Number of the first keys that are remembered in order.
+/// Maximum number of keys in [`ChosenValues::first_keys`].
 const FIRST_KEYS: usize = 32;
 
 impl ChosenValues {
-    /// `value` is committed in `slot`; returns whether nobody knew before.
+    /// Adds `value`, which is committed in `slot`. Returns whether this is the first commit of the
+    /// slot.
     pub(super) fn committed(&mut self, log: LogId, slot: Slot, value: &Value) -> bool {
         let values = &mut self.values[log.index()];
         let index = slot.0 as usize - 1;
@@ -57,7 +58,7 @@ impl ChosenValues {
         self.values[log.index()].get(index)?.as_ref()
     }
 
-    /// Slots of `first..before` that nobody knows to be chosen, rising.
+    /// Returns the slots of `first..before` that no replica knows to be chosen, in rising order.
     pub(super) fn open(
         &self,
         log: LogId,
@@ -71,19 +72,19 @@ impl ChosenValues {
             .chain((beyond..before.0).map(Slot))
     }
 
-    /// The highest chosen slot that writes `key`.
+    /// Returns the highest chosen slot that writes `key`.
     pub fn newest(&self, key: &Key) -> Option<Slot> {
         self.newest.get(key).copied()
     }
 
-    /// Chosen slots above `slot`, rising.
+    /// Returns the chosen slots above `slot`, in rising order.
     pub(super) fn beyond(&self, log: LogId, slot: Slot) -> impl Iterator<Item = (Slot, &Value)> {
         let values = self.values[log.index()].iter().enumerate();
         let values = values.skip(slot.0 as usize);
         values.filter_map(|(index, value)| Some((Slot(index as u64 + 1), value.as_ref()?)))
     }
 
-    /// Some keys that were written, for oracles that look at samples.
+    /// Returns some of the written keys, for oracles that check samples.
     pub(super) fn sample(&self) -> &[Key] {
         &self.first_keys
     }

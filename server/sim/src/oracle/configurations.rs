@@ -1,6 +1,6 @@
-//! One content per configuration (oracle 8; §3.4): what a replica takes a
-//! configuration to say is what the changes up to it say, folded plainly, whatever
-//! it had to forget or restore meanwhile.
+//! One content per configuration (oracle 8; §3.4). The content that a replica has for a
+//! configuration must equal the result of applying all changes up to it one by one, even if the
+//! replica has forgotten or restored configurations meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,9 +14,9 @@ use leasehold_replica::message::{Envelope, LogId, Message, Value};
 
 pub(super) const NAME: &str = "configurations";
 
-/// Contents that are remembered: nobody lags by more.
+/// Number of configurations that are remembered with their contents. No replica lags by more.
 const REMEMBERED: usize = 256;
-/// The newest of those that a replica keeps are compared.
+/// Number of the newest configurations of a replica that are compared.
 const COMPARED: u64 = 8;
 
 /// Content of a configuration.
@@ -24,12 +24,12 @@ const COMPARED: u64 = 8;
 struct ConfigContent {
     params: LeaseParams,
     excluded: ReplicaSet,
-    /// Strategy and default holders of a sample of the keys, and of every key with which a
+    /// (key, strategy, default holders) for a sample of the keys, and for every key at which a
     /// range ever began or ended.
     policies: Vec<(Key, StrategySpec, ReplicaSet)>,
-    /// Per replica, the oldest configuration it may still be promised under.
+    /// Oldest configuration under which each replica may still be promised.
     oldest: Vec<ConfigId>,
-    /// Holders of a sample of the keys.
+    /// Holders of each key in a sample.
     holders: Vec<(Key, ReplicaSet)>,
 }
 
@@ -37,15 +37,15 @@ struct ConfigContent {
 #[derive(Debug)]
 pub struct ConfigurationOracle {
     newest: ConfigContent,
-    /// All that ever changed for ranges, in order.
+    /// All changes of ranges so far, in order.
     changes: Vec<RangeChange>,
     listed: BTreeMap<Key, ReplicaSet>,
-    /// By configuration, the last of them that of `applied`.
+    /// Contents of successive configurations; the last belongs to `applied`.
     contents: VecDeque<ConfigContent>,
     applied: ConfigId,
-    /// By replica, the newest that it knew when its last step ended.
+    /// Newest configuration that each replica knew at the end of its last step.
     newest_known: Vec<ConfigId>,
-    /// Configurations compared.
+    /// Number of configurations compared.
     pub checks: u64,
 }
 
@@ -68,7 +68,7 @@ impl ConfigurationOracle {
         }
     }
 
-    /// More is chosen.
+    /// Applies newly chosen changes.
     pub(super) fn advance(&mut self, chosen: &ChosenValues) {
         let none = ConfigChange::default();
         while let Some(value) = chosen.value(LogId::Configs, Slot(self.applied.0 + 1)) {
@@ -129,8 +129,9 @@ impl ConfigurationOracle {
         self.contents.get(index)
     }
 
-    /// `node` promises under no configuration from before it excluded the holder, as
-    /// far as it knows (§3.7, hazard 41): a suspect would be kept alive.
+    /// Judges a promise of `node`: it must not be under a configuration from before the one that
+    /// excluded the holder, as far as `node` knows it (§3.7, hazard 41). Otherwise a suspect would
+    /// stay a holder.
     pub(super) fn sent(&mut self, node: usize, to: ReplicaId, envelope: &Envelope) -> Verdict {
         let Message::Lease(LeaseMessage::Promise(promise)) = &envelope.message else {
             return Ok(());
@@ -148,7 +149,8 @@ impl ConfigurationOracle {
         Ok(())
     }
 
-    /// `node` has executed a configuration, or restored what it had.
+    /// Compares the configurations of `node`, after it has executed a configuration or restored its
+    /// state.
     pub(super) fn compare(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
         let Some(replica) = snapshot.replica(node) else {
             return Ok(());
@@ -174,7 +176,8 @@ impl ConfigurationOracle {
 }
 
 impl ConfigContent {
-    /// Compares what a configuration says of all configurations after it.
+    /// Compares the parts that replicas keep for their newest configuration only: exclusions,
+    /// policies, and the oldest configurations under which replicas may be promised.
     fn compare_newest(&self, node: usize, configs: &Configs) -> Verdict {
         let n = self.oldest.len() as u8;
         let oldest = (0..n).map(|r| configs.oldest_promisable(ReplicaId(r)));
@@ -195,7 +198,7 @@ impl ConfigContent {
         Ok(())
     }
 
-    /// Compares what `config` says by itself.
+    /// Compares the content of `config`.
     fn compare(&self, node: usize, configs: &Configs, config: ConfigId) -> Verdict {
         let universal = configs.universal(config);
         let wrong = self.holders.iter().find(|(key, holders)| {
@@ -215,7 +218,7 @@ impl ConfigContent {
     }
 }
 
-/// Returns what the last change says that is about `key`, and that says something of it.
+/// Returns what `says` finds in the last change of `key`'s range for which it finds something.
 fn last_of<T>(
     changes: &[RangeChange],
     key: &Key,

@@ -1,8 +1,8 @@
-//! A read that the leader confirms is confirmed by a majority that was asked after it (protocol
-//! §3.7, hazard 26): answers to earlier probes say nothing about which replica leads now.
+//! A read that the leader confirms is confirmed by a majority that was probed after the read
+//! (protocol §3.7, hazard 26). Answers to earlier probes do not show which replica leads now.
 //!
-//! Judged by messages: which probe was the leader's newest when a read was forwarded to it, or its
-//! own client asked it, and which probes were answered.
+//! This is judged by messages: the leader's newest probe when a read was forwarded to it or when
+//! its own client sent one, and the probes that were answered.
 
 use std::collections::HashMap;
 
@@ -21,11 +21,11 @@ pub(super) const NAME: &str = "confirmed";
 #[derive(Clone, Debug, Default)]
 struct LeaderProbes {
     newest: Probe,
-    /// Per replica, the newest that it answered.
+    /// Newest probe that each replica has answered.
     answered: Vec<u64>,
 }
 
-/// Numbered by the leader of a ballot, from 1.
+/// Probe of a leader: its number under a ballot, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Probe {
     ballot: Ballot,
@@ -35,23 +35,23 @@ struct Probe {
 /// A read of a client.
 #[derive(Clone, Copy, Debug)]
 struct PendingRead {
-    /// The newest probe of the replica that it was sent to.
+    /// Newest probe of the replica when it received the read.
     after: Probe,
-    /// Number of reads that others had confirmed for that replica.
+    /// Number of reads that other replicas had confirmed for this replica before.
     peer_confirmed: u64,
 }
 
-/// Oracle that judges confirmed reads: a majority was asked after each.
+/// Oracle that judges confirmed reads: a majority was probed after each.
 #[derive(Debug)]
 pub struct ConfirmationOracle {
     leaders: Vec<LeaderProbes>,
-    /// Reads that were forwarded, each with the newest probe of the replica it was forwarded to.
+    /// Forwarded reads, each with the newest probe of the replica that it was forwarded to.
     forwarded: HashMap<(ReplicaId, RequestId), Probe, FixedState>,
-    /// Reads of clients, by the replica that they were sent to.
+    /// Reads of clients, by the replica that received them.
     reads: HashMap<(usize, ClientHandle), PendingRead, FixedState>,
-    /// Per replica, how many of the reads that it forwarded others have confirmed.
+    /// For each replica, the number of reads that it forwarded and that others have confirmed.
     peer_confirmed: Vec<u64>,
-    /// Confirmed reads looked at.
+    /// Number of confirmed reads judged.
     pub checks: u64,
 }
 
@@ -66,19 +66,19 @@ impl ConfirmationOracle {
         }
     }
 
-    /// A client's command has reached `node`.
+    /// Notes a client's command that has reached `node`.
     pub(super) fn requested(&mut self, node: usize, from: ClientHandle, command: &Command) {
         if let Some(leasehold_wire::ReadOp::Get(_)) = command.as_read() {
             let read = PendingRead {
                 after: self.leaders[node].newest,
                 peer_confirmed: self.peer_confirmed[node],
             };
-            // Asked twice at once: no answer says which of the two it is for.
+            // If the same read was sent twice, an answer does not say which of the two it is for.
             self.reads.entry((node, from)).or_insert(read);
         }
     }
 
-    /// `node` has answered under a lease.
+    /// Forgets a read that `node` has answered under a lease.
     pub(super) fn forget_request(&mut self, node: usize, to: ReadFrom) {
         match to {
             ReadFrom::Client(to) => {
@@ -90,12 +90,12 @@ impl ConfirmationOracle {
         }
     }
 
-    /// `node` has ended: it answers nobody any more.
+    /// Handles the end of `node`: it answers none of its requests any more.
     pub(super) fn crashed(&mut self, node: usize) {
         self.reads.retain(|(at, _), _| *at != node);
     }
 
-    /// `node` sends a message.
+    /// Judges and notes a message that `node` sends.
     pub(super) fn sent(&mut self, node: usize, to: ReplicaId, envelope: &Envelope) -> Verdict {
         match &envelope.message {
             Message::Heartbeat { ballot, probe, .. } => self.probes(node, *ballot, *probe),
@@ -123,7 +123,7 @@ impl ConfirmationOracle {
         Ok(())
     }
 
-    /// `node` answers a read that `to` forwarded.
+    /// Judges the answer of `node` to a read that `to` forwarded.
     fn answers(&mut self, node: usize, to: ReplicaId, answer: &ReadAnswer) -> Verdict {
         let after = self.forwarded.remove(&(to, answer.request));
         let confirmed = answer.outcome.as_ref();
@@ -143,27 +143,28 @@ impl ConfirmationOracle {
                 answered: vec![0; n],
             };
         }
-        // One without a number asks nothing.
+        // A heartbeat without a number is no probe.
         probes.newest.number = probes.newest.number.max(number);
     }
 
-    /// `node` answers its client.
+    /// Judges the answer of `node` to its client.
     pub(super) fn replied(&mut self, node: usize, to: ClientHandle, path: Path) -> Verdict {
         let Some(read) = self.reads.remove(&(node, to)) else {
             return Ok(());
         };
-        // What another has confirmed since was judged when that one said so.
+        // If another replica has confirmed reads since, it was judged when it sent its
+        // confirmation.
         if path != Path::ReadIndex || self.peer_confirmed[node] > read.peer_confirmed {
             return Ok(());
         }
         self.confirms(node, read.after)
     }
 
-    /// `node` has confirmed a read that came after a probe of its own.
+    /// Judges that `node` confirms a read that it received after its probe `after`.
     fn confirms(&mut self, node: usize, after: Probe) -> Verdict {
         self.checks += 1;
         let probes = &self.leaders[node];
-        // All that was asked under a later ballot was asked after it.
+        // Every probe under a later ballot was sent after the read.
         let same = probes.newest.ballot == after.ballot;
         let last = if same { after.number } else { 0 };
         let answers = probes.answered.iter().filter(|a| **a > last).count();
@@ -193,11 +194,11 @@ mod tests {
         request: 1,
     };
 
-    /// Replica 0 leads five; a read comes between its probes.
+    /// Replica 0, which leads five replicas. A read arrives between its probes.
     struct Leader(ConfirmationOracle, Ballot);
 
     impl Leader {
-        /// Its first probe has been answered by everybody.
+        /// Creates a leader. Every replica has answered its first probe.
         fn new() -> Leader {
             let mut leader = Leader(ConfirmationOracle::new(5), BALLOT);
             leader.probe(1);
@@ -237,7 +238,7 @@ mod tests {
             assert!(self.say(from, to, forward).is_ok());
         }
 
-        /// `node` answers a read that `to` forwarded to it.
+        /// Lets `node` answer a read that `to` forwarded to it.
         fn answer_read(&mut self, node: usize, to: usize, path: Path) -> Verdict {
             let answer = ReadAnswer {
                 request: RequestId(1),
@@ -255,8 +256,7 @@ mod tests {
         }
     }
 
-    /// Judges what must happen between a read and its confirmation, at whichever replica it was
-    /// asked.
+    /// Checks which probes and answers must come between a read (`ask`) and its confirmation.
     fn judge(ask: fn(&mut Leader), confirm: fn(&mut Leader) -> Verdict) {
         let case = |happens: &dyn Fn(&mut Leader)| {
             let mut leader = Leader::new();

@@ -1,6 +1,6 @@
-//! Containment (oracle 1; §3.5, §3.7): in true time, what a holder believes ends
-//! before its grantor's grant does; what it believes of an earlier run of the
-//! grantor ends before that one's restart wait does.
+//! Containment (oracle 1; §3.5, §3.7): in true time, a holder's belief ends before its grantor's
+//! grant does. A belief that rests on an earlier run of the grantor ends before the restart wait of
+//! the grantor's present run does.
 
 use leasehold_leases::{ConfigId, Time};
 use smallvec::SmallVec;
@@ -11,22 +11,22 @@ use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "containment";
 
-/// Clocks tick in ns: two of them round a reading away from true time.
+/// Maximum error in ns of a comparison in true time: each of two clocks rounds its reading to a ns.
 const TICKS_NS: u64 = 2;
 
-/// Number of configurations for which judgements are kept: those of older ones are forgotten.
+/// Number of newest configurations for which past judgements are kept.
 const CONFIGS_KEPT: u64 = 8;
 
-/// One of two replicas that are compared.
+/// One of the two replicas that are compared.
 struct ComparedReplica<'a> {
     node: usize,
     replica: &'a Replica,
     clock: Clock,
-    /// By its clock.
+    /// Reading of the replica's clock.
     now: Time,
 }
 
-/// A promise and the grant behind it, each by the clock of the replica that keeps it.
+/// End of a promise by the holder's clock, and end of the grant behind it by the grantor's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct GrantedPromise {
     config: ConfigId,
@@ -34,16 +34,16 @@ struct GrantedPromise {
     granted_until: Time,
 }
 
-/// Oracle that judges containment: beliefs end before grants. A grantor and a holder that were
-/// judged need not be judged again, as long as their clocks run as they did.
+/// Oracle that judges containment: beliefs end before grants. A pair of promise and grant that was
+/// judged is not judged again unless the rate or origin of a clock changes.
 #[derive(Debug)]
 pub struct ContainmentOracle {
     n: usize,
-    /// By replica, as it ran when what is judged was judged.
+    /// For each replica, its clock at the time of the judgements in `judged`.
     clocks: Vec<Option<Clock>>,
-    /// By grantor and holder.
+    /// Promises and grants that were judged, by grantor and holder.
     judged: Vec<SmallVec<[GrantedPromise; 2]>>,
-    /// Promises compared.
+    /// Number of promises compared.
     pub checks: u64,
 }
 
@@ -57,7 +57,7 @@ impl ContainmentOracle {
         }
     }
 
-    /// Checks what `node` was promised and what it promised.
+    /// Checks the promises that `node` has received and those that it has made.
     pub(super) fn stepped(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
         let Some(here) = self.side(snapshot, node) else {
             return Ok(());
@@ -100,13 +100,13 @@ impl ContainmentOracle {
         holder: &ComparedReplica<'_>,
     ) -> Verdict {
         if !grantor.replica.has_joined() {
-            return Ok(()); // it casts no vote at all
+            return Ok(()); // the grantor casts no vote at all
         }
         let (g, h) = (grantor.node, holder.node);
         let believed = holder.replica.promised_by(id(g));
         for (config, until) in believed.filter(|(_, until)| holder.now < *until) {
-            // What an earlier run promised has been forgotten: until it has ended
-            // every vote must demand everyone, which is as good as a grant.
+            // The grantor has forgotten the promises of its earlier runs. Until its restart wait
+            // has ended, every vote must demand all replicas, which is as good as a grant.
             let current = holder.replica.honours(id(g), grantor.replica.incarnation());
             let granted = grantor.replica.granted_to(id(h), config);
             let granted = granted.filter(|_| current).unwrap_or(Time::ZERO);
@@ -162,13 +162,13 @@ mod tests {
     use super::*;
     use crate::oracle::test_world::{LEASE, ReplicaState, TestWorld};
 
-    /// A clock runs at another rate from the beginning on.
+    /// Gives a clock another rate, from its origin on.
     fn change_rate(node: &mut crate::node::Node, rate_ppm: i32) {
         node.process
             .change_clock(|clock| clock.set_rate(0, rate_ppm));
     }
 
-    /// Everybody has promised everybody.
+    /// Returns a world in which every replica has promised every other.
     fn promised() -> TestWorld {
         let mut world = TestWorld::new(Default::default());
         world.talk();

@@ -1,8 +1,9 @@
-//! No needless election: no replica campaigns against a leader that leads and that a majority
-//! hears, unless that leader transfers leadership. Liveness, not safety: each election costs
-//! clients an outage, however sound it is.
+//! No needless election: no replica campaigns against a leader that a majority hears, unless this
+//! leader transfers leadership. This is a rule of liveness, not of safety: each election costs
+//! clients an outage, even if it is correct.
 //!
-//! Recomputed from messages: a replica that acknowledges a leader's heartbeats has heard it.
+//! It is judged by messages: a replica that acknowledges a leader's heartbeats has heard the
+//! leader.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use leasehold_replica::message::{Envelope, Message};
 
 pub(super) const NAME: &str = "elections";
 
-/// Heartbeats that one replica acknowledged, at one ballot and without a long pause.
+/// Heartbeats that one replica acknowledged at one ballot, without a long pause between them.
 #[derive(Clone, Copy, Debug)]
 struct HeartbeatSeries {
     ballot: Ballot,
@@ -21,17 +22,18 @@ struct HeartbeatSeries {
     last_ns: u64,
 }
 
-/// Oracle that judges elections: none is needless.
+/// Oracle that judges elections: none may be needless.
 #[derive(Debug)]
 pub struct ElectionOracle {
-    /// By replica.
+    /// Current series of heartbeats that each replica acknowledges.
     heartbeats: Vec<Option<HeartbeatSeries>>,
-    /// By replica: the ballot of the leader that transferred leadership to it.
+    /// For each replica, the ballot of the leader that transferred leadership to it.
     transferred: Vec<Option<Ballot>>,
     timeout_ns: u64,
-    /// A clock has left what is assumed of clocks: nothing is judged any more.
+    /// Whether a clock has violated the assumptions about clocks, so that nothing is judged any
+    /// more.
     excused: bool,
-    /// Campaigns that were judged.
+    /// Number of campaigns judged.
     pub checks: u64,
 }
 
@@ -46,28 +48,29 @@ impl ElectionOracle {
         }
     }
 
-    /// A clock has jumped: a replica that counts on it may take any leader for silent.
+    /// Stops judging, because a clock has jumped. A replica with such a clock may consider any
+    /// leader silent.
     pub fn excuse(&mut self) {
         self.excused = true;
     }
 
-    /// A replica is about to end.
+    /// Handles the end of a replica.
     pub(super) fn crashed(&mut self, node: usize) {
         self.heartbeats[node] = None;
         self.transferred[node] = None;
     }
 
-    /// The longest pause between two heartbeats of a series: short of what makes a replica
-    /// agree with another candidate.
+    /// Returns the longest pause between two heartbeats of a series. It is shorter than the silence
+    /// after which a replica agrees with another candidate.
     fn pause_ns(&self) -> u64 {
         self.timeout_ns / 4 * 3
     }
 
-    /// `node` sends a message.
+    /// Notes a message that `node` sends.
     pub(super) fn sent(&mut self, now_ns: u64, node: usize, to: usize, envelope: &Envelope) {
         match &envelope.message {
             Message::HeartbeatAck { ballot, .. } => self.hears(now_ns, node, *ballot),
-            // It has promised another ballot.
+            // The replica has promised another ballot.
             Message::Prepared { .. } => self.heartbeats[node] = None,
             Message::Transfer { ballot, .. } => self.transferred[to] = Some(*ballot),
             _ => {}
@@ -89,8 +92,8 @@ impl ElectionOracle {
         }
     }
 
-    /// `node` campaigns. Each replica that agreed had heard no leader for a while, at some time
-    /// since this replica asked: at most an election timeout ago.
+    /// Judges a campaign of `node`. Each replica that agreed had heard no leader for a while, at
+    /// some time since `node` requested its agreement, which was at most an election timeout ago.
     pub(super) fn campaigns(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
         self.checks += 1;
         self.heartbeats[node] = None;
@@ -142,7 +145,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(1000);
 
-    /// Replica 0 leads.
+    /// Returns a world that replica 0 leads, and its ballot.
     fn led() -> (TestWorld, Ballot) {
         let mut world = TestWorld::new([
             ReplicaState::default(),
@@ -203,8 +206,8 @@ mod tests {
         says((1, 1), (0, 1), message).2
     }
 
-    /// Replica 1 acknowledges heartbeats every so many ms, for three seconds; then 2
-    /// campaigns.
+    /// Lets replica 1 acknowledge heartbeats at intervals of `every_ms` for three seconds. Then
+    /// judges a campaign of replica 2.
     fn judge(every_ms: u64, transferred: bool) -> Verdict {
         let (mut world, ballot) = led();
         let mut oracle = ElectionOracle::new(3, TIMEOUT);

@@ -1,6 +1,6 @@
-//! Frames (oracle 17): in runs with encoded messages, each one that is sent fits into a frame, and
-//! its own decoder takes it. The node drops a message that does not, and a peer that waits for it
-//! waits for a timer, or for ever.
+//! Frames (oracle 17): in runs with encoded messages, each message that is sent fits into a frame,
+//! and the receiver's decoder accepts it. The node would drop any other message, and a peer that
+//! waits for the message would wait for a timer, or for ever.
 
 use bytes::BytesMut;
 use leasehold_wire::split_frame;
@@ -11,18 +11,18 @@ use leasehold_replica::message::Envelope;
 
 pub(super) const NAME: &str = "frames";
 
-/// Oracle that judges frames: each message fits into one, and decodes again.
+/// Oracle that judges frames: each message must fit into one, and be decoded again.
 #[derive(Debug, Default)]
 pub struct FrameOracle {
-    /// Messages encoded and decoded.
+    /// Number of messages encoded and decoded.
     pub checks: u64,
 }
 
 impl FrameOracle {
-    /// The message as its addressee decodes it.
+    /// Encodes a message, and returns it as its addressee decodes it.
     ///
     /// # Errors
-    /// It does not fit into a frame, or is refused.
+    /// The message does not fit into a frame, or the decoder refuses it.
     pub fn pass(&mut self, envelope: Envelope) -> Result<Envelope, Violation> {
         self.checks += 1;
         let mut buffer = BytesMut::new();

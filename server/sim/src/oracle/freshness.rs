@@ -1,5 +1,5 @@
-//! Freshness (oracle 5; §3.6): a read is at least as new as anything that was
-//! acknowledged to, or read by, anyone before it began.
+//! Freshness (oracle 5; §3.6): a read is at least as new as every write that was acknowledged
+//! before the read began, and as every value that any client had read by then.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,40 +14,40 @@ pub(super) const NAME: &str = "freshness";
 
 type Version = (u64, u32);
 
-/// Oracle that judges the freshness of reads. Deletes have no version: keys that were ever deleted
-/// are left to the linearizability checker.
+/// Oracle that judges the freshness of reads. Because deletes have no version, keys that were ever
+/// deleted are judged only by the linearizability checker.
 #[derive(Debug, Default)]
 pub struct FreshnessOracle {
     newest: HashMap<Key, Version, FixedState>,
     floors: HashMap<u64, (Key, Version), FixedState>,
     deleted: HashSet<Key, FixedState>,
-    /// Answers compared.
+    /// Number of answers compared.
     pub checks: u64,
 }
 
 impl FreshnessOracle {
-    /// A read of `key` begins, under a token of the caller's.
+    /// Notes that a read of `key` begins. The caller names the read by `token`.
     pub fn began(&mut self, token: u64, key: &Key) {
         let floor = self.newest.get(key).copied().unwrap_or_default();
         self.floors.insert(token, (key.clone(), floor));
     }
 
-    /// A delete of `key` begins.
+    /// Notes that a delete of `key` begins.
     pub fn deletes(&mut self, key: &Key) {
         self.deleted.insert(key.clone());
     }
 
-    /// A write of `key` was acknowledged.
+    /// Notes that a write of `key` was acknowledged.
     pub fn wrote(&mut self, key: &Key, outcome: &Outcome) {
         if let Some(Answer::Written(version)) = &outcome.result {
             self.raise(key, (version.slot, version.index));
         }
     }
 
-    /// The read under `token` was answered.
+    /// Judges the answer to the read named `token`.
     ///
     /// # Errors
-    /// It is older than what was known before it began.
+    /// The answer is older than a version that was known before the read began.
     pub fn read(&mut self, token: u64, outcome: &Outcome, how: &str) -> Verdict {
         let Some((key, floor)) = self.floors.remove(&token) else {
             return Ok(());
@@ -99,7 +99,7 @@ mod tests {
         Outcome::value("v", at(slot, index))
     }
 
-    /// A write of `a` in slot 7 was acknowledged.
+    /// Returns an oracle for which a write of `a` in slot 7 was acknowledged.
     fn written() -> FreshnessOracle {
         let mut freshness = FreshnessOracle::default();
         freshness.wrote(&key("a"), &Outcome::written(at(7, 1)));

@@ -1,7 +1,7 @@
-//! The clients' histories alone (oracle 12): per key linearizable, and strictly
-//! serializable where commands touch several keys (§3.6; Herlihy & Wing 1990),
-//! by nothing but values and times. Versions, and whatever else replicas say
-//! about themselves, are not looked at.
+//! Histories of clients alone (oracle 12): each key must be linearizable, and histories must be
+//! strictly serializable where commands concern several keys (§3.6; Herlihy & Wing 1990). This is
+//! judged only by values and times. Versions, and everything else that replicas report about
+//! themselves, are ignored.
 
 use leasehold_histories::history::History;
 use leasehold_histories::linearizability;
@@ -11,12 +11,12 @@ use super::{Verdict, ensure};
 
 pub(super) const NAME: &str = "histories";
 
-/// Oracle that judges the clients' histories alone, by values and times.
+/// Oracle that judges the clients' histories only by values and times.
 #[derive(Debug, Default)]
 pub struct HistoryOracle {
-    /// Operations and transactions judged.
+    /// Number of operations and transactions judged.
     pub checks: u64,
-    /// Histories that took too long to judge.
+    /// Number of histories that took too long to judge.
     pub unknown: u64,
 }
 
@@ -108,7 +108,7 @@ mod tests {
             (2, HistoryAction::Write { value: ValueId(2) }),
         ];
         for (second, good) in [(Some(ValueId(2)), true), (None, false)] {
-            // Each key alone is in order: the read overlaps the write.
+            // Each key alone is linearizable, because the read overlaps the write.
             let seen = vec![(1, read(Some(A))), (2, read(second))];
             let all = [
                 transaction(0, both.clone(), 0, 20),

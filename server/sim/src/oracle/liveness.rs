@@ -1,9 +1,9 @@
-//! Liveness (oracle 10; §3.7): with a majority up and connected and nothing else going wrong, every
-//! write commits, every read that was held ends, and every replica catches up, within t_grace (to
-//! suspect a failed replica), t_guard + t_lease (to outwait what it was promised, stretched for
-//! drift), an election, and some slack.
+//! Liveness (oracle 10; §3.7). While a majority of the replicas is up and connected, and there is
+//! no other fault, every write commits, every held read ends, and every replica catches up. The
+//! time for this is limited to t_grace (to suspect a failed replica), t_guard + t_lease (until
+//! promises to that replica have ended, stretched for drift), an election, and some slack.
 //!
-//! Notified of invocations and answers by the driver of the clients.
+//! The driver of the clients notifies this oracle of requests and answers.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -16,28 +16,28 @@ use leasehold_replica::settings::Timing;
 
 pub(super) const NAME: &str = "liveness";
 
-/// The longest pause between two attempts at a request that has waited long, in
-/// retransmission intervals: its attempts back off.
+/// Maximum pause between two attempts at a request that has waited for long, in retransmission
+/// intervals: attempts back off.
 const BACKOFF: u32 = 16;
-/// Elections that may fail before one succeeds: two candidates may collide.
+/// Number of elections that may be needed until one succeeds, because two candidates may collide.
 const ELECTIONS: u32 = 3;
 
-/// Oracle that judges liveness: every request ends in time once all is well.
+/// Oracle that judges liveness: every request ends in time once all faults are healed.
 #[derive(Debug, Default)]
 pub struct LivenessOracle {
-    /// Since when nothing goes wrong any more, and how long a request may take
-    /// from then on, in ns.
+    /// Time since which there is no fault, and the time that a request may take from then on, both
+    /// in ns; `None` while there may be faults.
     healed: Option<(u64, u64)>,
-    /// Requests without an answer: (when asked, in ns; token), rising by time.
+    /// Requests without an answer: (time of the request in ns, token), in rising order of time.
     requests: VecDeque<(u64, u64)>,
     open: HashSet<u64, FixedState>,
-    /// Requests that were answered in time, after the heal.
+    /// Number of requests that were answered in time after the heal.
     pub checks: u64,
 }
 
-/// Returns the maximum time that a request may take once all is well: the bound of §3.7 under
-/// `params` and `timing`. Its slack is the time for which a leader that transfers leadership may
-/// drain, and the pauses between attempts.
+/// Returns the maximum time that a request may take when there is no fault: the bound of §3.7 under
+/// `params` and `timing`. Its slack covers the pauses between attempts, and the time for which a
+/// leader that transfers leadership may drain.
 pub fn bound(params: &LeaseParams, timing: &Timing) -> Duration {
     let clock = params.clock;
     let leases = clock.keep_from_send(params.t_lease, params.t_guard, params.t0_cap);
@@ -48,9 +48,9 @@ pub fn bound(params: &LeaseParams, timing: &Timing) -> Duration {
 }
 
 impl LivenessOracle {
-    /// From `now_ns` on nothing goes wrong, and a majority is up; `params` are the
-    /// longest in force, and `allowance` is what clients wait before they ask
-    /// again elsewhere, and what a replica that is behind needs to catch up.
+    /// Notes that from `now_ns` on there is no fault, and a majority is up. `params` are the
+    /// longest durations in force. `allowance` covers the time that clients wait before they retry
+    /// elsewhere, and the time that a lagging replica needs to catch up.
     pub fn healed(
         &mut self,
         now_ns: u64,
@@ -62,17 +62,17 @@ impl LivenessOracle {
         self.healed = Some((now_ns, within.as_nanos() as u64));
     }
 
-    /// A client asks; retries are the same request.
+    /// Notes a client's request. Retries belong to the same request.
     pub fn requested(&mut self, token: u64, now_ns: u64) {
         if self.open.insert(token) {
             self.requests.push_back((now_ns, token));
         }
     }
 
-    /// A request was answered.
+    /// Judges the time of an answer to a request.
     ///
     /// # Errors
-    /// Another one has waited for too long.
+    /// Another request has waited for too long.
     pub fn answered(&mut self, token: u64, now_ns: u64) -> Verdict {
         let verdict = self.check(now_ns);
         if self.open.remove(&token) && self.healed.is_some() {
@@ -81,12 +81,12 @@ impl LivenessOracle {
         verdict
     }
 
-    /// Nobody waits for a request any longer.
+    /// Forgets a request that its client has abandoned.
     pub fn abandoned(&mut self, token: u64) {
         self.open.remove(&token);
     }
 
-    /// To be asked now and then, and at the end.
+    /// Judges requests that still wait. To be called now and then, and at the end.
     ///
     /// # Errors
     /// A request has waited for too long.
@@ -111,11 +111,12 @@ impl LivenessOracle {
         Ok(())
     }
 
-    /// To be asked now and then: so many replicas have not executed what others had when all
-    /// was healed. Clients need not notice, for they ask others.
+    /// Judges the time that replicas take to catch up: `behind` replicas have not executed what
+    /// others had executed when all faults were healed. To be called now and then, because clients
+    /// need not notice such replicas: they use others.
     ///
     /// # Errors
-    /// They take too long.
+    /// The replicas take too long.
     pub fn caught_up(&self, now_ns: u64, behind: usize) -> Verdict {
         if let Some((healed_ns, within_ns)) = self.healed {
             ensure!(
@@ -128,11 +129,12 @@ impl LivenessOracle {
         Ok(())
     }
 
-    /// To be asked now and then: a replica has a write since so long ago and has not answered it.
-    /// Clients need not notice, for they ask others.
+    /// Judges the time that a replica takes to answer: `node` has had an unanswered write since
+    /// `since_ns`. To be called now and then, because clients need not notice: they retry
+    /// elsewhere.
     ///
     /// # Errors
-    /// It takes too long.
+    /// The replica takes too long.
     pub fn answers(&self, now_ns: u64, node: usize, since_ns: u64) -> Verdict {
         if let Some((healed_ns, within_ns)) = self.healed {
             ensure!(
@@ -146,7 +148,7 @@ impl LivenessOracle {
         Ok(())
     }
 
-    /// Requests without an answer.
+    /// Returns the number of requests without an answer.
     pub fn open(&self) -> usize {
         self.open.len()
     }

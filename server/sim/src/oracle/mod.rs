@@ -1,8 +1,8 @@
-//! Oracles: they know everything, and true time, and judge every step. One
-//! safety property a file, with the rule that it guards and where it comes from.
+//! Oracles: checks with full knowledge of the world, including true time, which judge every step.
+//! Each file has one property, with the rule that it guards and the source of the rule.
 //!
-//! An oracle recomputes what it judges from what replicas have *done* (messages,
-//! promises, entries) wherever it can, and does not ask the code under judgement.
+//! Wherever possible, an oracle derives its judgement from the *actions* of replicas (messages,
+//! promises, entries), and does not rely on the code that it judges.
 
 mod agreement;
 mod barriers;
@@ -70,19 +70,19 @@ use leasehold_replica::message::{LogId, Message, Value};
 use leasehold_replica::shell::FencedReply;
 use leasehold_replica::unavailable::{is_client_disconnected, is_sent_again, is_unsent};
 
-/// A rule that was seen broken.
+/// Violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Name of the oracle that saw it.
     pub oracle: &'static str,
-    /// Description of what it saw.
+    /// Description of the violation.
     pub what: String,
 }
 
 /// Verdict of an oracle.
 pub(crate) type Verdict = Result<(), Violation>;
 
-/// Says that a rule is broken, unless a condition holds.
+/// Returns a violation from the enclosing function, unless a condition holds.
 macro_rules! ensure {
     ($oracle:expr, $holds:expr, $($what:tt)*) => {
         if !$holds {
@@ -92,7 +92,7 @@ macro_rules! ensure {
 }
 use ensure;
 
-/// Kept out of the way of what is looked at in every step.
+/// Creates a violation. A separate function, to keep rare code out of the checks of every step.
 #[cold]
 #[inline(never)]
 fn violated(oracle: &'static str, what: std::fmt::Arguments<'_>) -> Violation {
@@ -100,8 +100,8 @@ fn violated(oracle: &'static str, what: std::fmt::Arguments<'_>) -> Violation {
     Violation { oracle, what }
 }
 
-/// All oracles. The first violation ends a run: a world that has violated safety
-/// has nothing more to tell.
+/// All oracles. The first violation ends a run, because the later behavior of a world in which
+/// safety was violated says nothing more.
 #[derive(Debug)]
 pub struct Oracles {
     progress: Progress,
@@ -117,26 +117,27 @@ pub struct Oracles {
     order: OrderOracle,
     unwritable: UnwritableOracle,
     confirmed: ConfirmationOracle,
-    /// Told when clocks leave what is assumed of them.
+    /// Oracle of elections, which must be notified when clocks violate the assumptions.
     pub elections: ElectionOracle,
     configurations: ConfigurationOracle,
     agreement: AgreementOracle,
     sessions: SessionOracle,
-    /// Asked for every message, in runs with encoded messages.
+    /// Oracle of frames, which is called for every message in runs with encoded messages.
     pub frames: FrameOracle,
     refusals: RefusalOracle,
-    /// Knows how often merges were queued at their origin.
+    /// Oracle of unsent writes, which counts how often merges were queued at their origin.
     pub unsent: UnsentOracle,
-    /// Notified of every invocation and answer by the driver of the clients.
+    /// Oracle of freshness. The driver of the clients notifies it of every request and answer.
     pub freshness: FreshnessOracle,
-    /// Notified of the same, and of the time when all was well again.
+    /// Oracle of liveness. It is notified of every request and answer, and of the heal of all
+    /// faults.
     pub liveness: LivenessOracle,
-    /// Asked at the end by the keeper of the clients' history.
+    /// Oracle of histories, which the keeper of the clients' history calls at the end.
     pub histories: HistoryOracle,
 }
 
 impl Oracles {
-    /// For the world of these settings.
+    /// Creates the oracles for a world with these settings.
     pub(super) fn new(settings: &WorldSettings) -> Oracles {
         let n = settings.replica.n;
         Oracles {
@@ -166,7 +167,7 @@ impl Oracles {
         }
     }
 
-    /// A replica has started from its disk.
+    /// Judges a replica that has started from its disk.
     pub(super) fn started(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
         let Some(replica) = snapshot.replica(node) else {
             return Ok(());
@@ -181,7 +182,7 @@ impl Oracles {
         self.restart_wait.started(snapshot, node)
     }
 
-    /// A replica is about to end.
+    /// Handles the end of a replica, before it ends.
     pub(super) fn crashed(&mut self, node: usize) {
         self.sessions.crashed(node);
         self.refusals.crashed(node);
@@ -190,7 +191,7 @@ impl Oracles {
         self.elections.crashed(node);
     }
 
-    /// A client's command has reached `node`.
+    /// Notes a client's command that has reached `node`.
     pub(super) fn requested(
         &mut self,
         now_ns: u64,
@@ -204,13 +205,13 @@ impl Oracles {
         self.unsent.requested(now_ns, node, from, command);
     }
 
-    /// A client's connection to `node` has ended, and it is about to hear of it.
+    /// Notes the end of a client's connection to `node`, before `node` learns of it.
     pub(super) fn hung_up(&mut self, node: usize, connection: u64) {
         self.unsent.hung_up(node, connection);
     }
 
-    /// `node` has taken a step, and is about to do this; `leases`: it has heard
-    /// something about leases.
+    /// Judges a step that `node` has taken and the actions that it is about to perform. `leases`
+    /// says whether any input of the step concerned leases.
     pub(super) fn stepped(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -261,14 +262,14 @@ impl Oracles {
         self.barriers.step_ends(snapshot, node, actions);
         self.agreement.stepped(node, replica)?;
         self.unwritable.stepped(snapshot, node, replica)?;
-        // Promises, and grants, change by what is heard or said.
+        // Promises and grants change only when messages about leases are received or sent.
         if leases || actions.iter().any(is_about_leases) {
             self.containment.stepped(snapshot, node)?;
         }
         Ok(())
     }
 
-    /// A replica performs this action, and then the rest.
+    /// Judges an action that a replica is about to perform, before the rest of the step.
     fn acts(&mut self, ctx: StepContext<'_>, action: &Action) -> Verdict {
         let StepContext { snapshot, node, .. } = ctx;
         match action {
@@ -305,15 +306,16 @@ impl Oracles {
         }
     }
 
-    /// Judges the slots that a replica has committed and executed in a step of which all actions
-    /// are still to be performed.
+    /// Judges the slots that a replica has committed and executed in a step, before any action of
+    /// the step is performed.
     fn learns(&mut self, ctx: StepContext<'_>, replica: &Replica) -> Verdict {
         let StepContext { snapshot, node, .. } = ctx;
         let (mut first, mut configured) = (false, false);
         for (log, slot, stage) in self.progress.news(node, replica) {
             let Some(value) = replica.entry(log, slot) else {
-                // Executed and forgotten in one step, after others. The values of a run are too few
-                // for that to happen to the first replica that commits.
+                // The slot was executed and forgotten in one step, after other replicas had
+                // committed it. A run has too few values for this to happen to the first replica
+                // that commits a slot.
                 assert!(
                     self.chosen.value(log, slot).is_some(),
                     "a chosen value is seen before it is forgotten"
@@ -348,7 +350,7 @@ impl Oracles {
         Ok(())
     }
 
-    /// `node` answers a read that it made under leases.
+    /// Judges a read that `node` has made under leases and is about to answer.
     pub(super) fn read(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -362,7 +364,8 @@ impl Oracles {
         self.notified.read(snapshot, &self.chosen, node, read)
     }
 
-    /// Checks that were made, by oracle, so that a silent one is noticed.
+    /// Returns the number of checks that each oracle made, by which one that checks nothing is
+    /// noticed.
     pub fn checks(&self) -> Vec<(&'static str, u64)> {
         vec![
             (containment::NAME, self.containment.checks),
@@ -396,19 +399,19 @@ fn is_about_leases(action: &Action) -> bool {
 /// (client, sequence) of a write.
 type WriteId = (u64, u64);
 
-/// Returns the identifier by which others name `node`.
+/// Returns the identifier of `node` in messages.
 fn id(node: usize) -> ReplicaId {
     ReplicaId(node as u8)
 }
 
-/// Whether a replica has executed `slot`, or has `value` pending in it.
+/// Whether a replica has executed `slot`, or has `value` pending in the slot.
 fn knows(replica: &Replica, slot: Slot, value: &Value) -> bool {
     let pending = replica.entry(LogId::Commands, slot);
     replica.executed() >= slot || pending.is_some_and(|pending| pending == value)
 }
 
-/// Whether what is accepted in `slot` is replaced or dies in the rest of a step:
-/// what was said of it before was said of another value than the one there now.
+/// Whether the rest of a step replaces or kills the entry that is accepted in `slot`. Messages
+/// before that concern another value than the present one.
 fn rewritten(rest: &[Action], log: LogId, slot: Slot) -> bool {
     records(rest).any(|record| match record {
         Record::Accepted {
@@ -419,7 +422,7 @@ fn rewritten(rest: &[Action], log: LogId, slot: Slot) -> bool {
     })
 }
 
-/// Returns the records that go to disk.
+/// Returns the records that the actions write to disk.
 fn records(actions: &[Action]) -> impl Iterator<Item = &Record> {
     actions.iter().flat_map(|action| match action {
         Action::Persist { records, .. } => records.as_slice(),
@@ -427,13 +430,13 @@ fn records(actions: &[Action]) -> impl Iterator<Item = &Record> {
     })
 }
 
-/// The keys that a value writes, as often as it does.
+/// Returns the keys that a value writes, each as often as it is written.
 fn writes(value: &Value) -> impl Iterator<Item = &Key> {
     let writes = value.commands().iter().filter(|p| p.command.is_write());
     writes.flat_map(|proposed| proposed.command.keys())
 }
 
-/// The keys that a read names; none for a scan, which reads all there could be.
+/// Returns the keys that a read names; none for a scan, which may read any key.
 fn keys_read(again: &FencedRead) -> SmallVec<[&Key; 4]> {
     match again {
         FencedRead::Key(key) => SmallVec::from_slice(&[key]),

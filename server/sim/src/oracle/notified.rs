@@ -1,8 +1,7 @@
-//! Every reader is notified (oracle 2; §3.2, §3.6): when a write of a key is
-//! chosen, every replica that could serve the key from its leases has the write
-//! pending or executed, or must first execute a barrier at or above it. And when
-//! a replica does serve a key, its permit lasts still, and it has every chosen
-//! write of it.
+//! Every reader is notified (oracle 2; §3.2, §3.6). When a write of a key is chosen, every replica
+//! that could serve the key from its leases has the write pending or executed, or must first
+//! execute a barrier at or above the write. When a replica serves a key, its permit must still
+//! last, and it must have every chosen write of the key.
 
 use leasehold_leases::{Key, Slot};
 use leasehold_wire::{Command, Path, ReadOp};
@@ -17,12 +16,12 @@ pub(super) const NAME: &str = "notified";
 /// Oracle that judges that every reader is notified of the writes of its keys.
 #[derive(Debug, Default)]
 pub struct NotificationOracle {
-    /// Pairs of a write and a replica, and reads, looked at.
+    /// Number of judged pairs of a write and a replica, plus number of judged reads.
     pub checks: u64,
 }
 
 impl NotificationOracle {
-    /// `value` has just been chosen.
+    /// Judges the replicas when `value` has just been chosen.
     pub(super) fn chosen(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -52,7 +51,7 @@ impl NotificationOracle {
         Ok(())
     }
 
-    /// `node` answers a read from its leases.
+    /// Judges a read that `node` answers from its leases.
     pub(super) fn read(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -88,18 +87,18 @@ impl NotificationOracle {
     }
 }
 
-/// A chosen write of what was read that the answer may lack.
+/// Returns a chosen write of the keys that were read, if the answer may lack it.
 fn missing(replica: &Replica, chosen: &ChosenValues, read: &FencedReply) -> Option<Slot> {
     let executed = replica.executed();
     match &read.again {
         FencedRead::Key(key) => chosen.newest(key).filter(|newest| {
-            // A read that nothing held back found no write of the key pending.
+            // A read that was not held back found no pending write of the key.
             let pending = read.path != Path::Local;
             let value = chosen.value(LogId::Commands, *newest);
             let known = pending && value.is_some_and(|value| knows(replica, *newest, value));
             *newest > executed && !known
         }),
-        // Several keys are read only while nothing is pending on any of them.
+        // Several keys are read only while no write is pending on any of them.
         FencedRead::Command(command) => {
             let beyond = chosen.beyond(LogId::Commands, executed);
             let touches = |(_, value): &(Slot, &Value)| writes_any(value, command);
@@ -121,7 +120,7 @@ fn writes_any(value: &Value, command: &Command) -> bool {
     }
 }
 
-/// Whether enough grantors cover `key` with a barrier below `slot`.
+/// Whether enough grantors cover `key`, with barriers below `slot`.
 fn could_serve(
     snapshot: &WorldSnapshot<'_>,
     node: usize,
@@ -149,7 +148,7 @@ mod tests {
     use leasehold_replica::action::ClientHandle;
     use leasehold_replica::input::ReadFrom;
 
-    /// Replica 1 reads, and slot 6, which is chosen, writes `b`.
+    /// Judges a read at replica 1, after slot 6, which writes `b`, was chosen.
     fn read(has: ReplicaState, path: Path, again: FencedRead) -> Verdict {
         let world = TestWorld::new([ReplicaState::default(), has, ReplicaState::default()]);
         let mut chosen = ChosenValues::default();

@@ -1,9 +1,9 @@
-//! No commit without an old leader that can still serve (oracle 7; §3.3, §3.7): a replica that once
-//! led keeps the lease that it led with, and learns of every write to its keys until that has
-//! ended, whichever replica leads by then.
+//! No commit while an old leader that has not learned of it can still serve (oracle 7; §3.3, §3.7).
+//! A replica that once led keeps the lease that it led with. Until this lease has ended, it learns
+//! of every write to its keys, whichever replica leads then.
 //!
-//! The same rule as `notified`, asked of the replicas that led, and answered from the oracles' own
-//! record of promises instead of what the holder believes.
+//! This is the rule of `notified` for replicas that once led. It is judged by the oracles' own
+//! record of promises instead of the holder's beliefs.
 
 use leasehold_leases::{Ballot, Slot};
 
@@ -16,9 +16,9 @@ pub(super) const NAME: &str = "old leader";
 /// Oracle that judges that no write commits without an old leader that can still serve its key.
 #[derive(Debug)]
 pub struct OldLeaderOracle {
-    /// By replica: the last ballot that it led in.
+    /// Last ballot in which each replica led.
     led: Vec<Option<Ballot>>,
-    /// Pairs of a write and a replica that once led and does not know it.
+    /// Number of judged pairs of a write and a former leader that does not know the write.
     pub checks: u64,
 }
 
@@ -30,12 +30,12 @@ impl OldLeaderOracle {
         }
     }
 
-    /// `node` leads.
+    /// Notes that `node` leads.
     pub(super) fn leads(&mut self, node: usize, ballot: Ballot) {
         self.led[node] = Some(ballot);
     }
 
-    /// `value` has just been chosen.
+    /// Judges former leaders when `value` has just been chosen.
     pub(super) fn chosen(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -78,7 +78,8 @@ mod tests {
         BALLOT, LEASE, ReplicaState, TestWorld, ack, promise, puts, says,
     };
 
-    /// Replica 1 has been promised by replica 0, up to slot 5, and slot 6 writes `a`.
+    /// Judges slot 6, which writes `a`, after replica 0 has promised replica 1 with slot 5 as
+    /// barrier.
     fn chosen(led: bool, has: ReplicaState, later: bool) -> Verdict {
         let mut world = TestWorld::new([ReplicaState::default(), has, ReplicaState::default()]);
         let (mut oracle, mut promises) = (OldLeaderOracle::new(3), Promises::new(3));

@@ -1,10 +1,9 @@
-//! An answer given at commit overtakes no command on several keys (protocol §1,
-//! hazards 34 and 38): when a write is acknowledged, or a value read, before its
-//! slot is executed, no slot before it may still be open and hold a command on
-//! several keys. Or a client could know the later write, and a read elsewhere
-//! would find a part of the earlier one missing.
+//! An answer given at commit overtakes no command on several keys (protocol §1, hazards 34 and 38).
+//! When a write is acknowledged, or a value read, before its slot is executed, no earlier slot may
+//! be open and hold a command on several keys. Otherwise a client could know the later write, while
+//! a read elsewhere finds a part of the earlier command missing.
 //!
-//! Judged by the version in the answer; the answer that a deleted key gives has none.
+//! This is judged by the version in the answer. The answer for a deleted key has no version.
 
 use leasehold_leases::{Ballot, Slot};
 use leasehold_wire::command::Op;
@@ -20,12 +19,12 @@ pub(super) const NAME: &str = "order";
 /// Oracle that judges the order of answers given at commit.
 #[derive(Debug, Default)]
 pub struct OrderOracle {
-    /// Answers at commit looked at.
+    /// Number of answers at commit judged.
     pub checks: u64,
 }
 
 impl OrderOracle {
-    /// `node` answers a client, or a peer that forwarded a read.
+    /// Judges an answer of `node` to a client, or to a peer that forwarded a read.
     pub(super) fn answers(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -64,7 +63,7 @@ impl OrderOracle {
             return Ok(());
         }
         let Some((ballot, _)) = replica.accepted(LogId::Commands, slot) else {
-            return Ok(()); // the answer is another replica's
+            return Ok(()); // another replica gave this answer
         };
         self.checks += 1;
         let mut open = chosen.open(LogId::Commands, executed.next(), slot);
@@ -88,8 +87,8 @@ fn version(outcome: &Outcome) -> Option<Version> {
     }
 }
 
-/// Whether anybody has accepted, at `ballot`, a command on several keys in `slot`.
-/// What only lower ballots have there can no longer be chosen, or is proposed again.
+/// Whether any replica has accepted a command on several keys in `slot` at `ballot`. A command that
+/// was accepted only at lower ballots can no longer be chosen, unless it is proposed again.
 fn holds_multi(snapshot: &WorldSnapshot<'_>, slot: Slot, ballot: Ballot) -> bool {
     let replicas = (0..snapshot.n()).filter_map(|node| snapshot.replica(node));
     let mut accepted = replicas.filter_map(|replica| replica.accepted(LogId::Commands, slot));
@@ -123,7 +122,7 @@ mod tests {
         }
     }
 
-    /// Replica 0 answers what slot 7 wrote; only replica 1 has heard of slot 6.
+    /// Judges replica 0's answer about slot 7, while only replica 1 has accepted slot 6.
     fn judge(
         at_zero: ReplicaState,
         sixth: ReplicaState,

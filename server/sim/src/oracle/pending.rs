@@ -1,10 +1,10 @@
-//! Accepted slots are pending (§3.6; protocol §3.2): from its acceptance until its execution, and
-//! again from a restart on, a slot is marked on every key that it writes, or a read of the key
-//! would not wait for it. Oracle 2 rests on this. And nothing else is marked, or a read would wait
-//! for what never comes (hazard 18).
+//! Accepted slots are pending (§3.6; protocol §3.2). From its acceptance until its execution, and
+//! again after a restart, a slot is marked on every key that it writes. Otherwise a read of the key
+//! would not wait for the slot. Oracle 2 relies on this. No other slot may be marked, because a
+//! read would wait for an execution that never happens (hazard 18).
 //!
-//! A slot is looked at when it is accepted, when it is committed and when it is
-//! executed; all of them when a replica starts, and when it follows another ballot.
+//! A slot is checked when it is accepted, when it is committed and when it is executed. All slots
+//! are checked when a replica starts, and when it follows another ballot.
 
 use leasehold_leases::Slot;
 
@@ -18,12 +18,12 @@ pub(super) const NAME: &str = "pending";
 /// Oracle that judges the marks of pending slots.
 #[derive(Debug, Default)]
 pub struct PendingOracle {
-    /// Marks looked for.
+    /// Number of marks checked.
     pub checks: u64,
 }
 
 impl PendingOracle {
-    /// A replica has started: what it had accepted is pending, and nothing else.
+    /// Judges a replica that has started: exactly the slots that it had accepted must be pending.
     pub(super) fn started(&mut self, node: usize, replica: &Replica) -> Verdict {
         self.everything(node, replica)
     }
@@ -38,7 +38,7 @@ impl PendingOracle {
         self.nothing_else(node, replica)
     }
 
-    /// `node` has accepted what it is about to write to its disk.
+    /// Judges that `node` has marked the slots that it is about to write to its disk.
     pub(super) fn persists(&mut self, node: usize, replica: &Replica, action: &Action) -> Verdict {
         let Action::Persist { records, .. } = action else {
             return Ok(());
@@ -55,7 +55,7 @@ impl PendingOracle {
                 {
                     self.marked(node, replica, *slot, value)?;
                 }
-                // A ballot is adopted: what it made dead is dropped, and no more.
+                // A ballot is adopted: exactly the entries that it makes dead are dropped.
                 Record::LogStart {
                     log: LogId::Commands,
                     ..
@@ -66,7 +66,7 @@ impl PendingOracle {
         Ok(())
     }
 
-    /// `node` has committed or executed `value`.
+    /// Judges the marks of `value`, which `node` has committed or executed.
     pub(super) fn learns(
         &mut self,
         node: usize,
@@ -127,7 +127,8 @@ mod tests {
     use crate::oracle::test_world::{BALLOT, ReplicaState, TestWorld, batch, key, puts};
     use leasehold_replica::action::Sequence;
 
-    /// A replica has executed five slots and accepted `a` and `b` in the sixth.
+    /// Returns a world in which a replica has executed five slots and accepted `a` and `b` in the
+    /// sixth.
     fn world() -> TestWorld {
         let has = ReplicaState {
             accepted: vec![(6, puts(&["a", "b"]))],

@@ -1,4 +1,4 @@
-//! Slots that each replica has newly committed and executed: most oracles need them.
+//! Slots that each replica has newly committed and executed, which most oracles need.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ impl Progress {
         }
     }
 
-    /// A replica begins with what it had checkpointed.
+    /// Sets the progress of a replica that starts to what it had checkpointed.
     pub(super) fn started(&mut self, node: usize, replica: &Replica) {
         for log in LogId::ALL {
             let seen = &mut self.seen[node][log.index()];
@@ -56,7 +56,8 @@ impl Progress {
         }
     }
 
-    /// Returns what is new at `node`: commits first, each kind rising by slot.
+    /// Returns the new commits at `node`, followed by the new executions, each in rising order of
+    /// slots.
     pub(super) fn news(
         &mut self,
         node: usize,

@@ -1,6 +1,6 @@
-//! Promises, from messages alone: which each replica made, which each took, and
-//! what it may believe because of them (protocol §2). A record of the oracles'
-//! own, kept by the rules and not by asking grantors or holders.
+//! Promises, recorded from messages alone: those that each replica made, those that each took, and
+//! the beliefs that a holder may have because of them (protocol §2). The record is the oracles'
+//! own: it applies the rules, and does not consult grantors or holders.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 use super::{Verdict, Violation, WorldSnapshot, barriers, ensure, id, violated};
 use leasehold_replica::message::{Envelope, Message};
 
-/// Promises of one grantor to one holder that are remembered and were not taken:
-/// far more than can be under way.
+/// Maximum number of remembered promises of one grantor to one holder that were not taken. It is
+/// far above the number that can be in transit.
 const MADE_MAX: usize = 4096;
 
-/// A promise as it left.
+/// A promise that was sent.
 #[derive(Clone, Copy, Debug)]
 struct SentPromise {
     run: Incarnation,
@@ -27,10 +27,10 @@ struct SentPromise {
     highest_accepted: Slot,
 }
 
-/// A promise as its holder takes it.
+/// A promise that its holder takes.
 #[derive(Clone, Copy, Debug)]
 struct ReceivedPromise {
-    /// By the holder's clock.
+    /// Reading of the holder's clock.
     now: Time,
     holder: usize,
     holder_run: Incarnation,
@@ -42,23 +42,24 @@ struct ReceivedPromise {
 #[derive(Clone, Copy, Debug)]
 struct Belief {
     config: ConfigId,
-    /// By the holder's clock.
+    /// End of the belief, by the holder's clock.
     until: Time,
-    /// The least highest-accepted slot of the unbroken promises under it.
+    /// Barrier: the lowest highest-accepted slot among the unbroken promises under the
+    /// configuration.
     barrier: Slot,
 }
 
 #[derive(Clone, Debug, Default)]
 struct PairState {
-    /// Rising by run, then by sequence.
+    /// Promises that were sent, in rising order of run and sequence.
     made: VecDeque<SentPromise>,
-    /// The run and sequence of the newest.
+    /// Run and sequence of the newest promise.
     newest: (Incarnation, u64),
-    /// The grantor's run that the holder knows.
+    /// Run of the grantor that the holder knows.
     run: Incarnation,
-    /// The highest sequence of that run which it took.
+    /// Highest sequence of that run that the holder took.
     taken: u64,
-    /// Rising by time and by configuration: each began while the one before it was
+    /// Beliefs, in rising order of time and configuration. Each began while the one before it was
     /// unexpired.
     beliefs: SmallVec<[Belief; 2]>,
 }
@@ -86,7 +87,7 @@ impl Promises {
         &mut self.pairs[grantor * self.n + holder]
     }
 
-    /// A new run of `node` believes nothing.
+    /// Clears the beliefs of `node`, which has started a new run.
     pub(super) fn started(&mut self, node: usize) {
         for grantor in 0..self.n {
             let pair = self.pair_mut(grantor, node);
@@ -96,7 +97,7 @@ impl Promises {
         }
     }
 
-    /// `node` is about to send a message.
+    /// Records a message that `node` is about to send.
     pub(super) fn sent(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -136,8 +137,8 @@ impl Promises {
         }
     }
 
-    /// Until when `holder` may believe `grantor` about keys that it holds under
-    /// the configurations `holds`, if it has executed `upto`; by its own clock.
+    /// Returns the time until which `holder` may believe `grantor`, by its own clock, if it has
+    /// executed up to `upto`. `holds` says under which configurations it holds the keys.
     fn believed(
         &self,
         grantor: usize,
@@ -146,7 +147,7 @@ impl Promises {
         holds: impl Fn(ConfigId) -> bool,
     ) -> Option<Time> {
         let beliefs = &self.pair(grantor, holder).beliefs;
-        // A configuration that does not give the key breaks the chain, whatever
+        // A configuration under which the holder does not hold the key breaks the chain, whatever
         // was promised under it.
         let all_hold =
             |a: &Belief, b: &Belief| (a.config.0..=b.config.0).all(|c| holds(ConfigId(c)));
@@ -158,8 +159,9 @@ impl Promises {
         ready.filter_map(until).max()
     }
 
-    /// Until when enough grantors cover what `holder` holds under `holds`, if it
-    /// has executed `upto`; by its own clock. `None`: they never did.
+    /// Returns the time until which enough grantors cover `holder`, by its own clock, if it has
+    /// executed up to `upto`; `None` if they never did. `holds` says under which configurations it
+    /// holds the keys.
     pub(super) fn permit(
         &self,
         holder: usize,
@@ -177,7 +179,7 @@ impl Promises {
         untils.get(needed - 1).copied()
     }
 
-    /// Until when `holder` may believe runs of `grantor` before `run`, by its own
+    /// Returns the time until which `holder` may believe runs of `grantor` before `run`, by its own
     /// clock.
     pub(super) fn forgotten(&self, grantor: usize, holder: usize, run: Incarnation) -> Time {
         let pair = self.pair(grantor, holder);
@@ -190,7 +192,7 @@ impl Promises {
 }
 
 impl PairState {
-    /// The holder knows a run of the grantor. A chain ends with its grantor's run.
+    /// Notes that the holder knows a run of the grantor. A chain of beliefs ends with the run.
     fn hear_of(&mut self, run: Incarnation) {
         if run > self.run {
             self.run = run;
@@ -229,7 +231,7 @@ impl PairState {
         Ok(())
     }
 
-    /// Hazard 2: a sequence is taken once, and none after a higher one.
+    /// Judges hazard 2: a sequence is taken once, and none is taken after a higher one.
     fn take(&mut self, holder: usize, grantor: ReplicaId, sequence: u64) -> Verdict {
         ensure!(
             barriers::NAME,
@@ -242,7 +244,8 @@ impl PairState {
         Ok(())
     }
 
-    /// The holder, which has executed so far, believes what it takes.
+    /// Records the belief that the holder gains when it takes a promise and has executed up to
+    /// `executed`.
     fn believe(&mut self, taken: ReceivedPromise, executed: Slot) -> Verdict {
         let made = self.find(taken)?;
         let older = |other: &SentPromise| (other.run, other.sequence) <= (made.run, made.sequence);
@@ -269,7 +272,8 @@ impl PairState {
         Ok(())
     }
 
-    /// The promise that is taken, if it was made to this run of the holder.
+    /// Finds the promise that is taken, and checks that it was made to the present run of the
+    /// holder.
     fn find(&self, taken: ReceivedPromise) -> Result<SentPromise, Violation> {
         let name = (self.run, taken.sequence);
         let place = self
@@ -290,7 +294,7 @@ impl PairState {
         })
     }
 
-    /// A promise that is taken now extends what is believed.
+    /// Extends the beliefs by a promise that is taken now.
     fn extend(&mut self, now: Time, made: SentPromise) {
         // An expired belief ends its chain: the next one begins a new chain.
         while self.beliefs.last().is_some_and(|last| last.until <= now) {
@@ -310,8 +314,8 @@ impl PairState {
         }
     }
 
-    /// Drops expired beliefs that are no longer needed. The barrier of an expired belief
-    /// counts for the later beliefs of its chain, until a later barrier is executed.
+    /// Drops expired beliefs that are no longer needed. The barrier of an expired belief remains in
+    /// force for later beliefs of its chain, until a later barrier is executed.
     fn forget(&mut self, now: Time, executed: Slot) {
         let beliefs = &self.beliefs;
         let ended = beliefs.iter().take_while(|b| b.until <= now).count();

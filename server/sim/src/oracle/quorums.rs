@@ -1,8 +1,9 @@
-//! Every commit has its quorum (oracle 3; §2.1, §3.2): a replica that votes has made the acceptance
-//! durable, and its tag names every replica to which it has promised the keys. A chosen value was
-//! accepted by a majority with tags that are all among the acceptors.
+//! Every commit has its quorum (oracle 3; §2.1, §3.2). A replica that votes has made the acceptance
+//! durable, and the tag of its vote names every replica to which it has promised the keys. A chosen
+//! value was accepted by a majority, and every replica named in the majority's tags has accepted
+//! it.
 //!
-//! Votes are counted as they leave; the rule is applied by trying every majority.
+//! Votes are recorded when they are sent. The rule is checked by trying every majority.
 
 use std::collections::HashMap;
 
@@ -25,10 +26,10 @@ struct Poll {
 
 type LiveGrants = SmallVec<[(ConfigId, ReplicaSet); 4]>;
 
-/// By ballot.
+/// Polls in one slot, by ballot.
 type Polls = SmallVec<[(Ballot, Poll); 1]>;
 
-/// The poll at `ballot`, made if need be.
+/// Returns the poll at `ballot`, which is created if it does not exist.
 fn poll_at(polls: &mut Polls, ballot: Ballot) -> &mut Poll {
     let known = polls.iter().position(|(at, _)| *at == ballot);
     let place = known.unwrap_or_else(|| {
@@ -43,12 +44,12 @@ fn poll_at(polls: &mut Polls, ballot: Ballot) -> &mut Poll {
 pub struct QuorumOracle {
     n: usize,
     polls: HashMap<(LogId, Slot), Polls, FixedState>,
-    /// Slots that are chosen need no more votes.
+    /// For each log and slot, whether the slot is chosen and needs no more votes.
     done: [Vec<bool>; 2],
-    /// Votes of this step, since it last promised or wrote down anything: each goes to
-    /// several replicas at once.
+    /// Votes of this step that were judged since the replica last promised or persisted anything.
+    /// Each is sent to several replicas and judged once.
     judged: SmallVec<[Vote; 8]>,
-    /// Votes and commits looked at.
+    /// Number of votes and commits judged.
     pub checks: u64,
 }
 
@@ -63,13 +64,13 @@ impl QuorumOracle {
         }
     }
 
-    /// Votes are judged again from here on: the replica takes another step, or is about to
-    /// persist or promise something in this one.
+    /// Forgets the judged votes: the replica takes another step, or is about to persist or promise
+    /// something in this step.
     pub(super) fn judge_again(&mut self) {
         self.judged.clear();
     }
 
-    /// A replica is about to send a message.
+    /// Judges a message that a replica is about to send.
     pub(super) fn sent(&mut self, ctx: StepContext<'_>, envelope: &Envelope) -> Verdict {
         match &envelope.message {
             Message::Accept(accept) => self.proposed(accept)?,
@@ -80,7 +81,7 @@ impl QuorumOracle {
         votes.try_for_each(|vote| self.vote(ctx, vote))
     }
 
-    /// A ballot proposes one value in a slot.
+    /// Judges that a ballot proposes only one value in a slot.
     fn proposed(&mut self, accept: &Accept) -> Verdict {
         let (log, slot, ballot) = (accept.log, accept.slot, accept.ballot);
         if self.is_done(log, slot) {
@@ -117,8 +118,8 @@ impl QuorumOracle {
         Ok(())
     }
 
-    /// Judges a vote: its entry is durable, and the tag names every replica that was promised its
-    /// keys.
+    /// Judges a vote: its entry must be durable, and its tag must name every replica that was
+    /// promised the entry's keys.
     fn judge(&mut self, ctx: StepContext<'_>, vote: Vote) -> Verdict {
         let StepContext {
             snapshot,
@@ -148,8 +149,8 @@ impl QuorumOracle {
         Ok(())
     }
 
-    /// The acting replica is the first to know that `entry` is chosen. Its own tag may
-    /// have shrunk since it last sent one: it tells itself without a message.
+    /// Judges `entry` when the acting replica is the first to know that it is chosen. The replica's
+    /// own tag may have shrunk since it last sent one, because it does not send its vote to itself.
     pub(super) fn chosen(&mut self, ctx: StepContext<'_>, entry: Entry<'_>) -> Verdict {
         self.checks += 1;
         let Entry { log, slot, value } = entry;
@@ -163,7 +164,7 @@ impl QuorumOracle {
         }
         let carries =
             |poll: &Poll| poll.value.as_ref() == Some(value) && is_quorum(self.n, &poll.votes);
-        // Votes commit only what was received at their ballot (hazard 20).
+        // Votes commit only an entry that was received at their ballot (hazard 20).
         let received = |ballot: Ballot| newest.is_none_or(|newest| ballot <= newest);
         ensure!(
             NAME,
@@ -180,7 +181,7 @@ impl QuorumOracle {
         Ok(())
     }
 
-    /// Takes the polls of a slot, and counts no more votes in it.
+    /// Removes and returns the polls of a slot, and ignores later votes in it.
     fn close(&mut self, log: LogId, slot: Slot) -> Polls {
         let done = &mut self.done[log.index()];
         let index = slot.0 as usize;
@@ -192,7 +193,7 @@ impl QuorumOracle {
     }
 }
 
-/// Adds the votes that the acting replica gives now, as far as they are durable.
+/// Adds the present votes of the acting replica, as far as they are durable.
 fn add_own_votes(polls: &mut Polls, ctx: StepContext<'_>, Entry { log, slot, .. }: Entry<'_>) {
     let StepContext { snapshot, node, .. } = ctx;
     let Some(replica) = snapshot.replica(node) else {
@@ -205,9 +206,9 @@ fn add_own_votes(polls: &mut Polls, ctx: StepContext<'_>, Entry { log, slot, .. 
     }
 }
 
-/// The step that commits an entry may also have accepted it from the next leader, at `newest`. Then
-/// the replica's own vote at its earlier ballot is forgotten, and so is the tag: the replicas to
-/// which it has promised the keys stand for it.
+/// Adds the acting replica's vote at an earlier ballot. The step that commits an entry may also
+/// have accepted it from the next leader, at `newest`. Then the earlier vote and its tag are
+/// forgotten, and the replicas to which the acting replica has promised the keys stand for the tag.
 fn add_deposed_vote(polls: &mut Polls, ctx: StepContext<'_>, entry: Entry<'_>, newest: Ballot) {
     let me = id(ctx.node);
     let disk = ctx.snapshot.node(ctx.node).disk();
@@ -218,7 +219,7 @@ fn add_deposed_vote(polls: &mut Polls, ctx: StepContext<'_>, entry: Entry<'_>, n
     }
 }
 
-/// Whether an action promises `holder` something with a barrier at or above `slot`.
+/// Whether an action is a promise to `holder` with a barrier at or above `slot`.
 fn promises(action: &Action, holder: ReplicaId, slot: Slot) -> bool {
     let Action::Send { to, envelope } = action else {
         return false;
@@ -232,8 +233,8 @@ fn promises(action: &Action, holder: ReplicaId, slot: Slot) -> bool {
 }
 
 /// Returns the replicas to which the acting replica has promised some key that `entry` writes, by
-/// the grants it keeps. Those to which the rest of the step promises are left out: their barrier is
-/// at or above the slot.
+/// the grants that it keeps. Replicas to which the rest of the step makes promises are omitted,
+/// because the barrier of these promises is at or above the slot.
 fn owed(ctx: StepContext<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaSet {
     let StepContext {
         snapshot,
@@ -260,7 +261,7 @@ fn owed(ctx: StepContext<'_>, Entry { log, slot, value }: Entry<'_>) -> ReplicaS
     owed.minus(owed.iter().filter(promised_later).collect())
 }
 
-/// Returns, by configuration, the replicas for which `node` keeps grants that have not expired.
+/// Returns, for each configuration, the replicas for which `node` keeps unexpired grants.
 fn live_grants(snapshot: &WorldSnapshot<'_>, node: usize, replica: &Replica) -> LiveGrants {
     let now = snapshot.time(node);
     let mut live = LiveGrants::new();
@@ -279,7 +280,7 @@ fn live_grants(snapshot: &WorldSnapshot<'_>, node: usize, replica: &Replica) -> 
     live
 }
 
-/// The rule of §3.2, by trying every majority of the acceptors.
+/// Whether the votes satisfy the rule of §3.2, by trying every majority of the acceptors.
 fn is_quorum(n: usize, votes: &[(ReplicaId, ReplicaSet)]) -> bool {
     let accepted: ReplicaSet = votes.iter().map(|(who, _)| *who).collect();
     let satisfied = |member: ReplicaId| {

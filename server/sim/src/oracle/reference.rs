@@ -1,6 +1,6 @@
-//! A state machine of the oracles' own, written from the protocol (§1 "Sessions",
-//! §7) and not from the replica: what executing the chosen commands in slot order
-//! gives. Plain, and executed once for the whole cluster.
+//! A state machine of the oracles' own, written from the protocol (§1 "Sessions", §7) and not from
+//! the replica: it executes the chosen commands in slot order. It is simple, and runs once for the
+//! whole cluster.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,24 +15,24 @@ use prost::Message as _;
 
 use leasehold_replica::settings::SessionLimits;
 
-/// Sessions end at whole seconds of log time, at the first that is their time to
-/// live after the second in which they were last active ended; so many have ended with one
-/// batch in no run that replicas would leave some for the next.
+/// Duration of a second of log time, in ms. Sessions end at whole seconds of log time: at the first
+/// that is their time to live after the second in which they were last active ended. In no run do
+/// so many sessions end with one batch that replicas would leave some for the next.
 const SECOND_MS: u64 = 1000;
-/// Answers of more bytes are not told: the replica refuses some of them.
+/// Maximum size of an answer that is predicted, in bytes. Replicas refuse some longer answers.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// Effect of a write.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Effect {
-    /// It was executed, with this result.
+    /// The write was executed, with this result.
     Executed(Outcome),
-    /// It had been executed, with this result.
+    /// The write had been executed before, with this result.
     Repeated(Outcome),
-    /// Its session has ended, or has acknowledged it or given it up. No copy of it is
-    /// executed from now on.
+    /// The session of the write has ended, or its client has acknowledged or abandoned the write.
+    /// No copy of the write is executed from now on.
     Refused,
-    /// It needs a session, for which there is no room.
+    /// The write needs a session, for which there is no room.
     NoRoom,
 }
 
@@ -43,7 +43,7 @@ struct ReferenceSession {
     results: Vec<(u64, Outcome)>,
 }
 
-/// State machine of the oracles' own: what executing the chosen commands in slot order gives.
+/// State machine of the oracles' own, which executes the chosen commands in slot order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReferenceMachine {
     entries: BTreeMap<Key, (Bytes, Version)>,
@@ -51,9 +51,9 @@ pub(super) struct ReferenceMachine {
     log_time_ms: u64,
     ttl_ms: u64,
     stay_ms: u64,
-    /// Number of sessions for which the batch leaves capacity; 0: any number.
+    /// Maximum number of sessions while the present batch is executed; 0: no limit.
     sessions_max: usize,
-    /// A client that began a session before this time may have had one that ended to free capacity.
+    /// Log time in ms. A session that was begun before it may be one that ended to make room.
     opens_from_ms: u64,
 }
 
@@ -66,19 +66,20 @@ impl ReferenceMachine {
         }
     }
 
-    /// A batch of this log time begins, with room for so many sessions. Log time never falls.
+    /// Begins a batch with this log time, which never decreases, and with room for `sessions_max`
+    /// sessions.
     pub(super) fn begin(&mut self, log_time_ms: u64, sessions_max: u32) {
         self.log_time_ms = self.log_time_ms.max(log_time_ms);
         self.sessions_max = sessions_max as usize;
     }
 
-    /// Whether sessions may have to make room before so many more commands are executed.
+    /// Whether sessions may have to end to make room before `more` further commands are executed.
     pub(super) fn is_crowded(&self, more: usize) -> bool {
         self.sessions_max > 0 && self.sessions.len() + more > self.sessions_max
     }
 
-    /// Makes room for a session. The one that was silent for the longest ends, if that is
-    /// long enough; a second one, too, if there are more than there may be. Returns whether
+    /// Makes room for a session. The session that was silent for longest ends, if it was silent for
+    /// long enough. A second session ends, too, if there are more than the maximum. Returns whether
     /// there is room.
     fn make_room(&mut self) -> bool {
         let (ttl_ms, now) = (self.ttl_ms, self.log_time_ms);
@@ -109,12 +110,12 @@ impl ReferenceMachine {
         session.filter(|session| session.active_ms + self.ttl_ms + SECOND_MS > at_ms)
     }
 
-    /// Whether a write would be refused at this log time, if nothing came before it.
+    /// Whether a write would be refused at log time `at_ms`, if it were the next command.
     pub(super) fn refuses(&self, command: &Command, at_ms: u64) -> bool {
         match self.session(command.client, at_ms) {
-            // A session is opened only before one that was opened earlier could have
-            // ended. The client's low-water mark says nothing about that.
-            // Nor may it have made room before.
+            // A session is opened only until another one that was opened at the same time could
+            // have expired, and not if it may already have ended to make room. The client's
+            // low-water mark is not considered for a new session.
             None => {
                 let opened_ms = command.opened_ms;
                 opened_ms + self.ttl_ms <= at_ms || opened_ms < self.opens_from_ms
@@ -129,7 +130,7 @@ impl ReferenceMachine {
         }
     }
 
-    /// Returns what is known of one client's session, and nothing else.
+    /// Returns a state machine with the session of one client, and nothing else.
     pub(super) fn only(&self, client: u64) -> ReferenceMachine {
         let session = self.sessions.get(&client).cloned();
         ReferenceMachine {
@@ -142,7 +143,7 @@ impl ReferenceMachine {
         }
     }
 
-    /// Executes a write, once.
+    /// Executes a write, unless it was executed before.
     pub(super) fn write(&mut self, version: Version, command: &Command) -> Effect {
         let (client, sequence, now) = (command.client, command.sequence, self.log_time_ms);
         if self.refuses(command, now) {
@@ -211,7 +212,8 @@ impl ReferenceMachine {
         }
     }
 
-    /// The record under `key` with `fields` put over it; `None` if it is none.
+    /// Returns the record under `key` after `fields` are merged into it; `None` if the value is no
+    /// record.
     fn merged(&self, key: &Key, fields: &[Field]) -> Option<Bytes> {
         let mut record = match self.entries.get(key) {
             Some((value, _)) => Fields::decode(value.clone()).ok()?,
@@ -228,7 +230,7 @@ impl ReferenceMachine {
         (merged.len() <= VALUE_BYTES_MAX).then(|| merged.into())
     }
 
-    /// The answer to a read; `None`: too long to be told.
+    /// Returns the answer to a read; `None` if it is too long to be predicted.
     pub(super) fn read(&self, op: &Op) -> Option<Outcome> {
         let mut entries = Vec::new();
         let entry = |(key, (value, version)): (&Key, &(Bytes, Version))| Entry {

@@ -1,12 +1,12 @@
-//! Refused commands are never executed (hazard 77; protocol §1 "Sessions"): a client that is
-//! notified that its session refuses a write may send it again under a new one.
+//! Refused commands are never executed (hazard 77; protocol §1 "Sessions"). A client that is
+//! notified that its session refuses a write may send the write again under a new session.
 //!
-//! From the slots that the answering replica has executed on, no copy of the command
-//! takes effect at any replica. If the command had reached replicas only once, no copy
-//! takes effect in any slot: there was nothing that could have been executed before.
+//! After the slots that the answering replica has executed, no copy of the command takes effect at
+//! any replica. If the command had reached replicas only once, no copy takes effect in any slot,
+//! because no other copy could have been executed before.
 //!
-//! Effects are seen by what replicas store and answer, not by what the oracles' own state machine
-//! makes of the log: that one could share the protocol's mistakes.
+//! Effects are detected by what replicas store and answer, not by the oracles' own state machine,
+//! which could share a mistake of the protocol.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ pub(super) const NAME: &str = "refusals";
 /// Oracle that judges that refused commands are never executed.
 #[derive(Debug, Default)]
 pub struct RefusalOracle {
-    /// Requests without an answer, by replica.
+    /// Requests without an answer, by the replica that received them.
     pending: Vec<HashMap<ClientHandle, WriteId, FixedState>>,
     /// Number of times that a write has reached a replica.
     reached: HashMap<WriteId, u32, FixedState>,
@@ -33,7 +33,7 @@ pub struct RefusalOracle {
     refused: HashMap<WriteId, Slot, FixedState>,
     /// The last slot in which a write was seen to take effect.
     effects: HashMap<WriteId, Slot, FixedState>,
-    /// Refusals judged.
+    /// Number of refusals judged.
     pub checks: u64,
 }
 
@@ -45,7 +45,7 @@ impl RefusalOracle {
         }
     }
 
-    /// A client's command has reached `node`.
+    /// Notes a client's command that has reached `node`.
     pub(super) fn requested(&mut self, node: usize, from: ClientHandle, command: &Command) {
         if command.is_write() {
             let identity = identity(command);
@@ -54,12 +54,12 @@ impl RefusalOracle {
         }
     }
 
-    /// `node` has ended: it answers nobody any more.
+    /// Handles the end of `node`: it answers none of its requests any more.
     pub(super) fn crashed(&mut self, node: usize) {
         self.pending[node].clear();
     }
 
-    /// `node` has executed the value of a slot.
+    /// Judges the effects of a slot that `replica` has executed.
     pub(super) fn executed(&mut self, replica: &Replica, slot: Slot, value: &Value) -> Verdict {
         for (index, proposed) in value.commands().iter().enumerate() {
             let version = Version {
@@ -75,7 +75,7 @@ impl RefusalOracle {
         Ok(())
     }
 
-    /// `node`, which has executed so far, answers a client.
+    /// Judges an answer of `node` to a client, after the slots that it has executed so far.
     pub(super) fn replied(
         &mut self,
         node: usize,
@@ -157,8 +157,8 @@ mod tests {
         Outcome::written(Version { slot, index: 0 })
     }
 
-    /// Answers of replicas that have executed five slots, to a write that reached
-    /// `reached` of them before.
+    /// Judges the answers of replicas that have executed five slots. They answer a write that
+    /// reached `reached` of them before.
     fn judge(reached: usize, answers: &[Outcome]) -> bool {
         let mut refusals = RefusalOracle::new(3);
         (0..reached).for_each(|node| refusals.requested(node, handle(node as u64), &put()));

@@ -1,9 +1,8 @@
-//! The restart wait (oracle 6; §3.7): a replica that has started again has forgotten which promises
-//! it made, and to which replicas. Until all of those have ended it votes with tag = everyone, or
-//! not at all.
+//! The restart wait (oracle 6; §3.7). A replica that has started again has forgotten its promises.
+//! Until all of them have ended, it votes with all replicas in its tag, or not at all.
 //!
-//! The wait is recomputed: from the promises that earlier runs sent, and from
-//! what holders still believe of them, by their clocks.
+//! The wait is computed independently of the replica: from the promises that earlier runs sent, and
+//! from the beliefs that holders still have in these promises, by their clocks.
 
 use std::time::Duration;
 
@@ -18,13 +17,13 @@ use leasehold_replica::message::{Envelope, LogId, Message, Value};
 
 pub(super) const NAME: &str = "restart wait";
 
-/// One replica, over all its runs.
+/// State of one replica over all its runs.
 #[derive(Clone, Debug, Default)]
 struct Grantor {
-    /// The longest that any promise of its could still be believed after it was
-    /// sent, in ns of any clock within the bound.
+    /// Longest time for which any promise of this replica could still be believed after it was
+    /// sent, in ns of any clock within the bound on drift.
     longest_ns: u64,
-    /// Until when that counts for what earlier runs sent, by its clock.
+    /// Time until which promises of earlier runs could be believed, by the replica's clock.
     until: Time,
 }
 
@@ -32,7 +31,7 @@ struct Grantor {
 #[derive(Debug)]
 pub struct RestartWaitOracle {
     grantors: Vec<Grantor>,
-    /// Starts and votes looked at.
+    /// Number of starts and votes judged.
     pub checks: u64,
 }
 
@@ -44,7 +43,7 @@ impl RestartWaitOracle {
         }
     }
 
-    /// `node` has started.
+    /// Judges a start of `node`.
     pub(super) fn started(&mut self, snapshot: &WorldSnapshot<'_>, node: usize) -> Verdict {
         let Some(replica) = snapshot.replica(node) else {
             return Ok(());
@@ -56,7 +55,7 @@ impl RestartWaitOracle {
         }
         grantor.until = snapshot.time(node) + Duration::from_nanos(longest_ns);
         if !replica.has_joined() {
-            return Ok(()); // its disk was wiped: it knows of no wait, and will never vote
+            return Ok(()); // its disk was wiped: it knows no restart wait, and will never vote
         }
         self.checks += 1;
         let waits = replica.outwaits_until().since(snapshot.time(node));
@@ -70,7 +69,7 @@ impl RestartWaitOracle {
         Ok(())
     }
 
-    /// A replica is about to send a message.
+    /// Judges a message that a replica is about to send.
     pub(super) fn sent(
         &mut self,
         ctx: StepContext<'_>,
@@ -87,7 +86,7 @@ impl RestartWaitOracle {
             *longest_ns = (*longest_ns).max(lasts_ns(promise, rho_ppm));
             return Ok(());
         }
-        // Without promises of earlier runs, nothing was forgotten at the start.
+        // If earlier runs made no promises, nothing was forgotten at the start.
         if self.grantors[node].until == Time::ZERO {
             return Ok(());
         }
@@ -95,8 +94,8 @@ impl RestartWaitOracle {
         votes.try_for_each(|vote| self.vote(ctx, promises, vote))
     }
 
-    /// `node` writes down that its next run need not wait: nobody may believe a promise of
-    /// any run of its then, nor take one that is on its way.
+    /// Judges a record of `node` that its next run need not wait. No replica may then believe a
+    /// promise of any run of `node`, or take one that is in transit.
     pub(super) fn records(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -156,7 +155,8 @@ impl RestartWaitOracle {
         Ok(())
     }
 
-    /// Returns the replicas that votes of `node` must demand for what it may have forgotten.
+    /// Returns the replicas that votes of `node` must name in their tags because of promises that
+    /// it may have forgotten.
     fn owed(
         &self,
         StepContext { snapshot, node, .. }: StepContext<'_>,
@@ -182,9 +182,10 @@ fn has_write(value: &Value) -> bool {
     commands.any(|proposed| proposed.command.is_write())
 }
 
-/// Duration for which a promise may be believed after it was sent, in ns of any clock within the
-/// bound: it is taken within `t0 + t_guard` of the ack it names, which was received `t0` ago by a
-/// clock that may run as much slower as the holder's runs faster, and lasts `t_lease` from then.
+/// Returns the time for which a promise may be believed after it was sent, in ns of any clock
+/// within the bound on drift. The holder takes the promise within `t0 + t_guard` of the ack that it
+/// names. The grantor received this ack `t0` ago, by a clock that may be as slow as the holder's is
+/// fast. The belief lasts `t_lease` from then.
 fn lasts_ns(promise: &Promise, rho_ppm: u32) -> u64 {
     let rho = u128::from(rho_ppm);
     let aged = promise.t0.as_nanos() * 2 * rho / 1_000_000;
@@ -223,13 +224,13 @@ mod tests {
         assert_eq!(lasts_ns(&aged, 1000), 3_014_022_022);
     }
 
-    /// Replica 0, which promises replica 1 in its first run and then starts again.
+    /// Replica 0, which promises replica 1 in its first run and is then started again.
     struct RestartedReplica {
         world: TestWorld,
         oracle: RestartWaitOracle,
         promises: Promises,
         start: Verdict,
-        /// Actions that it performs after it has voted.
+        /// Actions that the replica performs after its vote.
         rest: Vec<Action>,
     }
 
@@ -257,7 +258,7 @@ mod tests {
             restarted
         }
 
-        /// A promise of the first run is taken.
+        /// Lets replica 1 take a promise of the first run.
         fn promised(&mut self, sequence: u64) {
             for (node, to, envelope) in [
                 says((0, 1), (1, 1), promise(sequence, 5)),
@@ -307,7 +308,7 @@ mod tests {
 
     #[test]
     fn within_the_wait_everyone_is_demanded() {
-        // Also if the wait that the replica knows of is too short.
+        // The same must hold if the replica knows too short a wait.
         for wait in [LEASE * 3, LEASE] {
             let mut restarted = RestartedReplica::new(true, wait);
             restarted.oracle.checks = 0;
@@ -336,7 +337,7 @@ mod tests {
     fn who_believes_an_earlier_run_is_demanded_whatever_the_wait_was() {
         let mut restarted = RestartedReplica::new(true, LEASE * 3);
         restarted.world.later(LEASE * 3);
-        restarted.promised(2); // taken too late: it lasts beyond the wait
+        restarted.promised(2); // taken too late: the belief lasts beyond the wait
         assert!(restarted.votes(6, 0b010).is_ok());
         assert!(restarted.votes(6, 0b100).is_err());
         restarted.world.later(LEASE);

@@ -1,6 +1,6 @@
-//! Same (client, sequence), same result (oracle 11; protocol §1 "Sessions"): what
-//! any replica answers to a write, or to a read that went through the log, is what
-//! a state machine of the oracles' own gives, and no command takes effect twice.
+//! Same (client, sequence), same result (oracle 11; protocol §1 "Sessions"). Every answer of a
+//! replica to a write, or to a read that went through the log, equals the result of a state machine
+//! of the oracles' own, and no command takes effect twice.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -20,40 +20,40 @@ use leasehold_replica::unavailable::is_no_room;
 
 pub(super) const NAME: &str = "sessions";
 
-/// Results of a client that are remembered after it acknowledged them: for
-/// replicas that lag.
+/// Number of results that are remembered for a client after it acknowledged them, because replicas
+/// may lag.
 const RESULTS_MAX: usize = 256;
-/// More commands than any run has in flight.
+/// Maximum number of commands in flight, which no run reaches.
 const IN_FLIGHT_MAX: usize = 10_000;
 
-/// Request that a client waits for.
+/// Request of a client that waits for an answer.
 #[derive(Clone, Debug)]
 enum PendingRequest {
-    /// (client, sequence).
+    /// Write (client, sequence).
     Write(u64, u64),
     Read(Op),
 }
 
-/// Treatment of a (client, sequence) by the log.
+/// Results that a (client, sequence) has had in the log so far.
 #[derive(Clone, Debug, Default)]
 struct SequenceState {
     result: Option<Outcome>,
-    /// Some occurrence of it was refused.
+    /// Whether some copy of the write was refused.
     refused: bool,
-    /// Some occurrence of it found no room for its session.
+    /// Whether some copy of the write found no room for its session.
     no_room: bool,
-    /// It had a result, so long ago that it has been forgotten here.
+    /// Whether the write had a result that has been forgotten because of its age.
     forgotten: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct ClientResults {
-    /// Everything that took effect, as ranges: first to last.
+    /// Sequences that took effect, as ranges: first to last.
     executed: BTreeMap<u64, u64>,
     states: HashMap<u64, SequenceState, FixedState>,
     /// Sequences in `states`, in the order in which they were first seen.
     seen: VecDeque<u64>,
-    /// Answered before it was executed.
+    /// Answers given before their write was executed: (sequence, answer).
     early_answers: Vec<(u64, Outcome)>,
 }
 
@@ -65,17 +65,17 @@ struct LoggedRead {
     outcome: Option<Outcome>,
 }
 
-/// Oracle that judges sessions: same (client, sequence), same result.
+/// Oracle that judges sessions: the same (client, sequence) has the same result.
 #[derive(Debug)]
 pub struct SessionOracle {
     reference: ReferenceMachine,
     executed: Slot,
     clients: HashMap<u64, ClientResults, FixedState>,
-    /// By replica.
+    /// Requests that wait for an answer, by the replica that received them.
     pending: Vec<HashMap<ClientHandle, PendingRequest, FixedState>>,
-    /// By origin, those that it has not executed.
+    /// Reads that went through the log and that their origin has not executed, by origin.
     reads: Vec<VecDeque<LoggedRead>>,
-    /// Answers compared.
+    /// Number of answers compared.
     pub checks: u64,
 }
 
@@ -91,7 +91,7 @@ impl SessionOracle {
         }
     }
 
-    /// A client's command has reached `node`.
+    /// Notes a client's command that has reached `node`.
     pub(super) fn requested(&mut self, node: usize, from: ClientHandle, command: &Command) {
         let request = match &command.op {
             Some(Op::Get(_)) | None => return, // never in the log
@@ -101,17 +101,17 @@ impl SessionOracle {
         self.pending[node].insert(from, request);
     }
 
-    /// `node` has answered under a lease.
+    /// Forgets a request that `node` has answered under a lease.
     pub(super) fn forget_request(&mut self, node: usize, to: ClientHandle) {
         self.pending[node].remove(&to);
     }
 
-    /// `node` has ended: it answers nobody any more.
+    /// Handles the end of `node`: it answers none of its requests any more.
     pub(super) fn crashed(&mut self, node: usize) {
         self.pending[node].clear();
     }
 
-    /// More is chosen: it is executed as soon as all before it is known.
+    /// Executes newly chosen slots, as far as every slot before them is known.
     pub(super) fn advance(&mut self, chosen: &ChosenValues) -> Verdict {
         while let Some(value) = chosen.value(LogId::Commands, self.executed.next()) {
             self.executed = self.executed.next();
@@ -138,7 +138,8 @@ impl SessionOracle {
         Ok(())
     }
 
-    /// A stand-in for a read: for any that is asked where it comes from, of its kind.
+    /// Notes the results of reads that a placeholder in the log stands for: all waiting reads of
+    /// its kind at its origin.
     fn read(&mut self, slot: Slot, proposed: &Proposal) {
         let node = proposed.origin.index();
         let Some(requests) = self.pending.get(node) else {
@@ -189,7 +190,7 @@ impl SessionOracle {
         client.compare_early_answer(command.client, sequence)
     }
 
-    /// `node` answers a client.
+    /// Judges an answer of `node` to a client.
     pub(super) fn replied(
         &mut self,
         chosen: &ChosenValues,
@@ -207,8 +208,9 @@ impl SessionOracle {
         }
     }
 
-    /// Judges that what is answered at commit is executed whatever comes of the slots before it
-    /// that are not chosen yet (hazard 31): each may turn out empty, and then opens no session.
+    /// Judges that a write that is answered at commit will be executed, whatever happens to earlier
+    /// slots that are not chosen yet (hazard 31). Any of them may turn out empty, and then opens no
+    /// session.
     fn certain(&self, chosen: &ChosenValues, node: usize, outcome: &Outcome) -> Verdict {
         let Some(Answer::Written(version)) = &outcome.result else {
             return Ok(());
@@ -246,8 +248,8 @@ impl SessionOracle {
         Ok(())
     }
 
-    /// The session of a client before `slot`, or all sessions, if every slot that is not chosen
-    /// turns out empty. Chosen slots may keep a session alive, or open it.
+    /// Returns the session of a client before `slot` (`None`: all sessions), if every slot that is
+    /// not chosen turns out empty. Chosen slots may keep a session alive, or open it.
     fn by_chosen(
         &self,
         chosen: &ChosenValues,
@@ -277,7 +279,7 @@ impl SessionOracle {
         self.checks += 1;
         let of = self.clients.entry(client).or_default();
         if is_no_room(outcome) {
-            // Told after the execution. A later copy may be executed.
+            // The answer was given after an execution. A later copy may still be executed.
             let explained = match of.states.get(&sequence) {
                 Some(known) => known.no_room,
                 None => of.seen.len() == RESULTS_MAX,
@@ -310,7 +312,7 @@ impl SessionOracle {
                 "{:?} answers ({client}, {sequence}) with {outcome:?}, but the log gives {known:?}",
                 id(node)
             ),
-            // So long ago that it has been forgotten.
+            // It was executed so long ago that its result has been forgotten.
             None if of.has_taken_effect(sequence) => {}
             None => of.early_answers.push((sequence, outcome.clone())),
         }
@@ -336,7 +338,8 @@ impl SessionOracle {
         Ok(())
     }
 
-    /// `node` has executed so far, and given the answers that this gave.
+    /// Ends the step of `node`, which has executed up to `executed` and given the resulting
+    /// answers.
     pub(super) fn step_ends(&mut self, node: usize, executed: Slot) {
         let reads = &mut self.reads[node];
         while reads.front().is_some_and(|read| read.slot <= executed) {
@@ -346,7 +349,7 @@ impl SessionOracle {
 }
 
 impl ClientResults {
-    /// Compares what was answered at commit with what its execution gives.
+    /// Compares the answer given at commit with the result of the execution.
     fn compare_early_answer(&mut self, name: u64, sequence: u64) -> Verdict {
         if let Some(place) = self
             .early_answers
@@ -387,7 +390,7 @@ impl ClientResults {
         before.is_some_and(|(_, last)| *last >= sequence)
     }
 
-    /// Returns whether it is the first time.
+    /// Notes that a sequence takes effect. Returns whether it is the first time.
     fn take_effect(&mut self, sequence: u64) -> bool {
         let before = self.executed.range_mut(..=sequence).next_back();
         match before {
@@ -406,7 +409,7 @@ impl ClientResults {
 }
 
 impl SequenceState {
-    /// Whether the log has decided about it. That there was no room decides nothing: a later
+    /// Whether the log has decided about the write. A lack of room decides nothing, because a later
     /// copy may be executed.
     fn is_decided(&self) -> bool {
         self.refused || self.forgotten || self.result.is_some()
@@ -441,7 +444,7 @@ fn code(outcome: &Outcome) -> Option<i32> {
     }
 }
 
-/// Errors are the same by their codes.
+/// Whether two outcomes are equal. Errors are compared by their codes.
 fn same(a: &Outcome, b: &Outcome) -> bool {
     match (code(a), code(b)) {
         (None, None) => a == b,

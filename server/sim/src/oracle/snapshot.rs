@@ -1,4 +1,4 @@
-//! Input of the oracles: everything there is to see, and what a replica is doing.
+//! Input of the oracles: the state of the whole world, and the actions that a replica performs.
 
 use leasehold_leases::{Ballot, ReplicaSet, Slot, Time};
 
@@ -8,7 +8,7 @@ use leasehold_replica::Replica;
 use leasehold_replica::action::Action;
 use leasehold_replica::message::{LogId, Message, Value};
 
-/// Everything there is to see, at one moment of true time.
+/// State of the whole world at one moment of true time.
 pub struct WorldSnapshot<'a> {
     /// True time, in ns.
     pub now_ns: u64,
@@ -20,27 +20,27 @@ impl<'a> WorldSnapshot<'a> {
         WorldSnapshot { now_ns, nodes }
     }
 
-    /// Number of replicas.
+    /// Returns the number of replicas.
     pub fn n(&self) -> usize {
         self.nodes.len()
     }
 
-    /// A process and its machine.
+    /// Returns a process and its machine.
     pub fn node(&self, node: usize) -> &'a Node {
         &self.nodes[node]
     }
 
-    /// A replica, if it runs.
+    /// Returns a replica, if its process runs.
     pub fn replica(&self, node: usize) -> Option<&'a Replica> {
         self.nodes[node].replica()
     }
 
-    /// A replica's clock.
+    /// Returns a replica's clock.
     pub fn clock(&self, node: usize) -> &'a Clock {
         self.nodes[node].clock()
     }
 
-    /// Reading of a replica's clock.
+    /// Returns the reading of a replica's clock.
     pub fn time(&self, node: usize) -> Time {
         self.clock(node).read(self.now_ns)
     }
@@ -74,7 +74,7 @@ pub(super) struct Vote {
 }
 
 impl Vote {
-    /// The votes that a message carries: a proposal is the vote of its proposer.
+    /// Returns the votes that a message carries. A proposal is the vote of its proposer.
     pub fn all_in(message: &Message) -> impl Iterator<Item = Vote> {
         let (own, many) = match message {
             Message::Accept(accept) => {

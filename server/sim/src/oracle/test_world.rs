@@ -1,5 +1,5 @@
-//! A world at rest, for tests of oracles: replicas with the state that a test
-//! wants, and what they would say.
+//! A world without events, for tests of oracles: replicas with the state that a test needs, and the
+//! messages that they would send.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use leasehold_replica::{Input, Replica, Settings};
 
 /// Duration of a promise.
 pub const LEASE: Duration = Duration::from_secs(2);
-/// The ballot that everything is accepted at, if nothing else is said.
+/// Ballot at which entries are accepted, unless a test says otherwise.
 pub const BALLOT: Ballot = Ballot {
     round: 1,
     replica: ReplicaId(0),
@@ -34,24 +34,24 @@ pub const BALLOT: Ballot = Ballot {
 #[derive(Clone, Debug)]
 pub struct ReplicaState {
     pub run: u64,
-    /// Whether its disk was never wiped.
+    /// Whether the replica's disk was never wiped.
     pub joined: bool,
     pub executed: u64,
-    /// The state after that.
+    /// State after slot `executed`.
     pub entries: Vec<(Key, Option<StoredValue>)>,
-    /// Accepted beyond that, at the ballot.
+    /// Entries accepted above slot `executed`, at [`BALLOT`].
     pub accepted: Vec<(u64, Value)>,
     pub ballot: Ballot,
     pub restart_wait: Option<Duration>,
-    /// The first configuration that it has executed.
+    /// Change that led to the first configuration that the replica has executed.
     pub change: ConfigChange,
-    /// Number of further configurations that it has executed, which changed nothing.
+    /// Number of further configurations that the replica has executed, which changed nothing.
     pub more: u64,
 }
 
 impl Default for ReplicaState {
-    /// A first run that has executed five slots and knows a configuration under
-    /// which everybody holds everything.
+    /// Returns the state of a first run that has executed five slots and knows a configuration
+    /// under which every replica holds every key.
     fn default() -> ReplicaState {
         ReplicaState {
             run: 1,
@@ -67,17 +67,17 @@ impl Default for ReplicaState {
     }
 }
 
-/// Everybody holds everything.
+/// Returns a configuration under which every replica holds every key.
 pub fn everybody() -> ConfigChange {
     ConfigChange::everywhere(ReplicaSet::all(3))
 }
 
-/// A put of each key, in one slot.
+/// Returns a value with a put of each key, in one slot.
 pub fn puts(keys: &[&'static str]) -> Value {
     batch(keys.iter().map(|key| Op::put(*key, "v")))
 }
 
-/// Commands in one slot.
+/// Returns a value with these commands, in one slot.
 pub fn batch(ops: impl IntoIterator<Item = Op>) -> Value {
     let propose = |op| Proposal {
         origin: ReplicaId(0),
@@ -113,7 +113,7 @@ impl TestWorld {
         self.nodes[node] = start(node, state);
     }
 
-    /// Everybody says what there is to say now, and the others hear it.
+    /// Lets every replica send its present lease messages, and delivers them to the others.
     pub fn talk(&mut self) {
         let mut inbox: Vec<(usize, Input)> =
             (0..self.nodes.len()).map(|n| (n, Input::Tick)).collect();
@@ -139,7 +139,7 @@ impl TestWorld {
 }
 
 fn start(node: usize, state: ReplicaState) -> Node {
-    // The readings of two clocks have nothing to do with each other.
+    // The readings of different clocks are unrelated.
     let clock = Clock::new(0, 1_000_000_000 * (node as u64 + 1), 0);
     let mut started = Node::new(Disk::new(0, true), clock);
     let entry = |log, slot, value| ReportedEntry {
@@ -179,7 +179,7 @@ fn start(node: usize, state: ReplicaState) -> Node {
     started
 }
 
-/// Returns what run `from.1` of a replica says to run `to.1` of another.
+/// Returns `message` from run `from.1` of replica `from.0` to run `to.1` of replica `to.0`.
 pub fn says(
     from: (usize, u64),
     to: (usize, u64),
@@ -194,7 +194,7 @@ pub fn says(
     (from.0, id(to.0), envelope)
 }
 
-/// A promise under configuration 1, which builds on the sequence before its own.
+/// Returns a promise under configuration 1, which builds on the sequence before its own.
 pub fn promise(sequence: u64, highest_accepted: u64) -> Message {
     Message::Lease(LeaseMessage::Promise(Promise {
         sequence,
@@ -207,18 +207,18 @@ pub fn promise(sequence: u64, highest_accepted: u64) -> Message {
     }))
 }
 
-/// The ack of a promise.
+/// Returns the ack of a promise.
 pub fn ack(sequence: u64) -> Message {
     let known = ConfigId(1);
     Message::Lease(LeaseMessage::PromiseAck { sequence, known })
 }
 
-/// A key.
+/// Returns a key with this name.
 pub fn key(name: &'static str) -> Key {
     Key::from(name)
 }
 
-/// The end of a lease that begins now, by a replica's clock.
+/// Returns the end of a lease that begins now, by a replica's clock.
 pub fn lease_end(world: &TestWorld, node: usize) -> Time {
     world.snapshot().time(node) + LEASE
 }

@@ -1,16 +1,16 @@
-//! A command that is said not to have left a replica has not left it, and never does (protocol §1
-//! "Sessions"): a client that is notified so may count on it, and ask another replica. This is
-//! reported to a client that opens too many sessions, to a client that puts long fields where
-//! merges wait (`too_many_merges`), and, about what waited, to a disconnected client
-//! (`client_disconnected`). It must be true.
+//! A command that a replica reports as unsent has not left the replica, and never does (protocol §1
+//! "Sessions"). A client relies on such a report, and may send the command to another replica. The
+//! report goes to a client that opens too many sessions, to a client that puts long fields where
+//! merges wait (`too_many_merges`), and, for waiting commands, to a disconnected client
+//! (`client_disconnected`).
 //!
-//! A replica answers whatever it is asked to write in the end, also if its client has disconnected
-//! meanwhile: the node keeps capacity for the answer until then. Whether it does, `run` looks once
-//! all is well. A merge that waited for ever would hold up all that come after it.
+//! A replica finally answers every write that it received, even if the client has disconnected
+//! meanwhile: the node reserves capacity for the answer until then. `run` checks this once all
+//! faults are healed. A merge that waited for ever would hold up all merges behind it.
 //!
-//! Departures are seen by what a replica sends: commands for the leader, and proposals of its own
-//! clients' commands. A write is judged until this replica has answered it for good: what it asked
-//! for before may leave later.
+//! Commands leave a replica in its messages: in forwards to the leader, and in proposals of its own
+//! clients' commands. A write is judged until its replica has answered it with a final result,
+//! because copies for earlier requests may leave after that.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -28,16 +28,18 @@ use leasehold_replica::unavailable::{
 
 pub(super) const NAME: &str = "unsent";
 
-/// Where a write is that a replica was asked for.
+/// Location of a write that a replica received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteLocation {
-    /// At the replica. `queued`: though there is a leader it could have been sent to.
+    /// At the replica. `queued`: the write waits although there is a leader to which it could be
+    /// sent.
     Local { queued: bool },
-    /// It was sent.
+    /// The write was sent.
     Sent,
-    /// At its client, which was notified that it was not sent.
+    /// At the client, which was notified that the write was not sent.
     Returned,
-    /// It was answered for good, or an earlier run was asked for it: copies may come later.
+    /// Unknown: the write was answered with a final result, or an earlier run received it, so
+    /// copies may be sent later.
     Unknown,
 }
 
@@ -47,10 +49,10 @@ const LOCAL: WriteLocation = WriteLocation::Local { queued: false };
 struct WriteState {
     location: WriteLocation,
     is_merge: bool,
-    /// Requests for it that are not answered, and when the first of them came, in ns.
+    /// Number of unanswered requests for the write, and the time of the first of them, in ns.
     requests: usize,
     since_ns: u64,
-    /// As what it was last forwarded to a leader.
+    /// Number of the request with which the write was last forwarded to a leader.
     forwarded: Option<RequestId>,
 }
 
@@ -59,21 +61,21 @@ struct WriteState {
 struct NodeRequests {
     writes: HashMap<WriteId, WriteState, FixedState>,
     requests: HashMap<ClientHandle, WriteId, FixedState>,
-    /// Since its last step.
+    /// Writes received since the last step of the replica.
     fresh: Vec<WriteId>,
     /// Connections that have ended.
     disconnected: HashSet<u64, FixedState>,
-    /// Writes that wait, by when they were asked for.
+    /// Writes that wait: (time of the request in ns, write).
     waiting: BTreeSet<(u64, WriteId)>,
 }
 
-/// Oracle that judges writes that are said not to have been sent.
+/// Oracle that judges writes that are reported as unsent.
 #[derive(Debug)]
 pub struct UnsentOracle {
     nodes: Vec<NodeRequests>,
-    /// Fates of merges that were queued, and how often each occurred.
+    /// Number of times that each fate of a queued merge occurred.
     pub fired: FaultCounts,
-    /// Answers judged.
+    /// Number of answers judged.
     pub checks: u64,
 }
 
@@ -86,7 +88,7 @@ impl UnsentOracle {
         }
     }
 
-    /// A client's command has reached `node`.
+    /// Notes a client's command that has reached `node`.
     pub(super) fn requested(
         &mut self,
         now_ns: u64,
@@ -100,7 +102,7 @@ impl UnsentOracle {
         let identity = (command.client, command.sequence);
         let at = &mut self.nodes[node];
         if at.requests.insert(from, identity).is_some() {
-            return; // sent to it twice
+            return; // the client sent it twice
         }
         at.fresh.push(identity);
         let write = at.writes.entry(identity).or_insert(WriteState {
@@ -120,12 +122,12 @@ impl UnsentOracle {
         write.requests += 1;
     }
 
-    /// A client's connection to `node` has ended.
+    /// Notes that a client's connection to `node` has ended.
     pub(super) fn hung_up(&mut self, node: usize, connection: u64) {
         self.nodes[node].disconnected.insert(connection);
     }
 
-    /// `node` has ended: it answers nobody any more.
+    /// Handles the end of `node`: it answers none of its requests any more.
     pub(super) fn crashed(&mut self, node: usize) {
         let at = &mut self.nodes[node];
         for write in at.writes.values_mut() {
@@ -138,7 +140,7 @@ impl UnsentOracle {
         };
     }
 
-    /// `node` sends a message.
+    /// Judges the commands in a message that `node` sends.
     pub(super) fn sent(&mut self, node: usize, envelope: &Envelope) -> Verdict {
         match &envelope.message {
             Message::Forward { commands } => commands.iter().try_for_each(|(name, command)| {
@@ -170,7 +172,7 @@ impl UnsentOracle {
         Ok(())
     }
 
-    /// Judges the name of a forwarded command: one that is sent again has another name than before.
+    /// Judges the request number of a forwarded command: each forward has a new one.
     fn forwards(&mut self, node: usize, name: RequestId, command: &Command) -> Verdict {
         let identity = (command.client, command.sequence);
         if let Some(write) = self.nodes[node].writes.get_mut(&identity) {
@@ -185,7 +187,7 @@ impl UnsentOracle {
         Ok(())
     }
 
-    /// `node` answers a client.
+    /// Judges an answer of `node` to a client.
     pub(super) fn replied(&mut self, node: usize, to: ClientHandle, outcome: &Outcome) -> Verdict {
         let at = &mut self.nodes[node];
         let disconnected = is_client_disconnected(outcome);
@@ -199,7 +201,7 @@ impl UnsentOracle {
             );
         }
         let Some(identity) = at.requests.remove(&to) else {
-            return Ok(()); // a read, or told twice
+            return Ok(()); // a read, or a second answer
         };
         let Some(write) = at.writes.get_mut(&identity) else {
             return Ok(());
@@ -226,7 +228,7 @@ impl UnsentOracle {
         let before = write.location;
         write.location = match before {
             WriteLocation::Unknown => before,
-            _ if write.requests > 0 => LOCAL, // asked for again in the same step
+            _ if write.requests > 0 => LOCAL, // the write was requested again in the same step
             _ => WriteLocation::Returned,
         };
         ensure!(
@@ -245,7 +247,7 @@ impl UnsentOracle {
         Ok(())
     }
 
-    /// `node` has taken a step, and sent what it sends. A leader sends itself nothing.
+    /// Ends a step of `node`, after its messages were sent. A leader sends no message to itself.
     pub(super) fn step_ends(&mut self, node: usize, replica: &Replica) {
         let at = &mut self.nodes[node];
         let has_leader = replica.leader().is_some_and(|leader| leader != id(node));
@@ -260,7 +262,7 @@ impl UnsentOracle {
         }
     }
 
-    /// Since when, in ns, `node` has had a write that it has not answered.
+    /// Returns the time since which `node` has had an unanswered write, in ns.
     pub fn waiting(&self, node: usize) -> Option<u64> {
         self.nodes[node]
             .waiting

@@ -1,22 +1,24 @@
-//! A replica that cannot persist holds nothing (§3.7; protocol §2, hazard 36): a replica that was
-//! notified that its storage takes no writes believes no promise, or every write of what it holds
-//! would wait for an acceptance that it cannot give. Nor does a replica believe one that was
-//! notified that its clock is not to be believed (hazard 80): it would not know when to stop.
+//! A replica that cannot persist holds nothing (§3.7; protocol §2, hazard 36). A replica that was
+//! notified that its storage is not writable believes no promise. Otherwise every write of the keys
+//! that it holds would wait for an acceptance that the replica cannot give. Nor does a replica
+//! believe a promise after it was notified that its clock cannot be trusted (hazard 80), because it
+//! would not know when to stop.
 
 use super::{Verdict, WorldSnapshot, ensure, id};
 use leasehold_replica::Replica;
 
 pub(super) const NAME: &str = "unwritable";
 
-/// Oracle that judges that replicas that cannot persist, or count time, hold nothing.
+/// Oracle that judges that a replica without writable storage, or without a trusted clock, holds
+/// nothing.
 #[derive(Debug, Default)]
 pub struct UnwritableOracle {
-    /// Steps of replicas that cannot persist, or count time.
+    /// Number of judged steps of replicas without writable storage or without a trusted clock.
     pub checks: u64,
 }
 
 impl UnwritableOracle {
-    /// `node` has taken a step.
+    /// Judges a step of `node`.
     pub(super) fn stepped(
         &mut self,
         snapshot: &WorldSnapshot<'_>,
@@ -55,7 +57,8 @@ mod tests {
     use leasehold_replica::Input;
     use leasehold_replica::message::Message;
 
-    /// Replica 1 believes a promise of replica 0, and what its disk says is heard.
+    /// Returns a world in which replica 1 believes a promise of replica 0, and is told whether its
+    /// disk is full.
     fn believing(full: bool) -> TestWorld {
         let mut world = TestWorld::new([
             ReplicaState::default(),

@@ -14,11 +14,11 @@ use crate::fault::FaultKind;
 use crate::world::{ClientReply, World};
 use leasehold_replica::unavailable;
 
-/// Share of refused merges that their clients send again when their timeout passes.
+/// Share of refused merges that their clients send again after their timeout.
 const WAITS: f64 = 0.5;
 
 impl ClientWorkload {
-    /// An answer reached a client: the first to any attempt counts.
+    /// Handles an answer that reached a client. The first answer to any attempt is authoritative.
     pub fn replied(&mut self, reply: &ClientReply, world: &mut World) {
         let id = reply.to.request >> 8;
         if !self.hears(id, reply, world) {
@@ -63,9 +63,9 @@ impl ClientWorkload {
         self.recorder.push(operation, parts, Some(world.now_ns()));
     }
 
-    /// A write is refused. If its session has ended, its client needs a new one. If only
-    /// one copy was sent, none was executed, nor will be. Likewise if it has not left the replica
-    /// that was asked.
+    /// Handles the refusal of a write. If its session has ended, the client begins a new one. If
+    /// only one copy was sent, the write was not executed and never will be. The same holds if the
+    /// write has not left the replica that received it.
     fn refused(&mut self, operation: Operation, outcome: &Outcome, world: &mut World) {
         let Some(Answer::Error(error)) = &outcome.result else {
             return;
@@ -92,7 +92,7 @@ impl ClientWorkload {
         }
     }
 
-    /// Sends what was refused for good once more, under a new session.
+    /// Sends a permanently refused write once more, under a new session.
     fn ask_again(&mut self, refused: Operation, world: &mut World) {
         let index = refused.client;
         let client = &mut self.clients[index];
@@ -109,26 +109,27 @@ impl ClientWorkload {
         self.wait_first(index, id, 1, world);
     }
 
-    /// Whether an answer reaches its client, and ends what the client waits for.
+    /// Whether an answer reaches its client and ends the client's wait.
     fn hears(&mut self, id: u64, reply: &ClientReply, world: &mut World) -> bool {
         let Some(operation) = self.operations.get_mut(id) else {
             return false;
         };
         if self.clients[operation.client].connection != reply.to.connection {
-            return false; // that connection has ended
+            return false; // the answer is to a connection that has ended
         }
         if unavailable::is_sent_again(&reply.outcome) {
-            return false; // the request that took its place is answered
+            return false; // the request is sent again, and the answer to that one is authoritative
         }
         note_unavailable(&reply.outcome, world);
-        // Once all is well, nobody comes again for this: how often would not be bounded.
+        // Once all faults are healed, clients no longer retry refused merges: the number of retries
+        // would have no bound.
         let may_wait =
             unavailable::is_too_many_merges(&reply.outcome) && world.now_ns() < self.end_ns;
         !(may_wait && self.chooser.rng.random::<f64>() < WAITS)
     }
 }
 
-/// A client learns that its write is not executed for now.
+/// Records the reason for which a client's write is not executed for now.
 fn note_unavailable(outcome: &Outcome, world: &mut World) {
     if unavailable::is_no_room(outcome) {
         world.note_fault(FaultKind::NoRoom);

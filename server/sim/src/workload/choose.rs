@@ -1,4 +1,4 @@
-//! Choice of what clients ask, and reading of what the answers say.
+//! Choice of the clients' operations, and interpretation of the answers.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -18,18 +18,18 @@ use super::load::ClientLoad;
 use super::operations::Parts;
 use super::record_shape::{self, RecordShape};
 
-/// The most keys that a run has.
+/// Maximum number of keys of a run.
 pub(super) const KEYS_MAX: u64 = 16;
-/// A large value, in bytes.
+/// Range of sizes of large values, in bytes.
 const LARGE_BYTES: RangeInclusive<usize> = 256 << 10..=VALUE_BYTES_MAX;
-/// Room for the bytes of values that is made at once.
+/// Size in bytes of the buffer in which values are allocated together.
 const VALUES_BYTES: usize = 4096;
 
-/// The last version and value seen of each key, for compare-and-swap.
+/// Last version and value that a client has seen of each key, for compare-and-swap.
 pub(super) type SeenVersions = BTreeMap<u64, (Option<Version>, Option<ValueId>)>;
 
-/// The name of a key. Static: all threads of a campaign copy it, and counting the copies
-/// would pass a counter from core to core.
+/// Returns the name of a key. The names are static, because all threads of a campaign copy them: a
+/// reference count would be passed from core to core.
 pub fn key(number: u64) -> Key {
     static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
         let name = |k| &*String::leak(format!("key{k:04}"));
@@ -38,20 +38,20 @@ pub fn key(number: u64) -> Key {
     Key::from_static(NAMES[number as usize].as_bytes())
 }
 
-/// Chooses what is asked.
+/// Generator of the clients' operations.
 pub(super) struct Chooser {
     pub rng: Pcg64Mcg,
     values: u64,
-    /// Number of values that may still be large.
+    /// Number of values that may still be chosen to be large.
     large: u32,
     /// Shape of the values, if they are records.
     records: Option<RecordShape>,
-    /// Where the bytes of the next values go, side by side.
+    /// Buffer in which the bytes of the next values are allocated side by side.
     bytes: BytesMut,
 }
 
 impl Chooser {
-    /// Chooses by `rng`, for clients that ask so much.
+    /// Creates a chooser with the generator `rng`, for clients with the load `load`.
     pub fn new(rng: Pcg64Mcg, load: &ClientLoad) -> Chooser {
         Chooser {
             rng,
@@ -62,13 +62,13 @@ impl Chooser {
         }
     }
 
-    /// The name of a value that nobody wrote yet.
+    /// Returns a name for a value that was never written before.
     fn name(&mut self) -> ValueId {
         self.values += 1;
         ValueId(self.values)
     }
 
-    /// A value that nobody wrote yet, and its bytes.
+    /// Returns a value that was never written before: its name and its bytes.
     fn value(&mut self) -> (ValueId, Bytes) {
         let value = self.name();
         if let Some(records) = &self.records {
@@ -82,7 +82,7 @@ impl Chooser {
         (value, self.bytes.split().freeze())
     }
 
-    /// Returns the operation that a client that has seen `seen` asks next.
+    /// Returns the next operation of a client that has seen `seen`.
     pub fn choose(&mut self, load: &ClientLoad, seen: &SeenVersions) -> (Op, Parts) {
         let (op, mut parts) = self.choose_any(load, seen);
         if self.records.is_some() {
@@ -115,8 +115,8 @@ impl Chooser {
         )
     }
 
-    /// Returns what an answered operation did to one of its keys; `None` if it failed, or says
-    /// nothing of it.
+    /// Returns the effect of an answered operation on one of its keys; `None` if the operation
+    /// failed, or if the answer does not concern the key.
     pub fn answered(&self, k: u64, did: HistoryAction, outcome: &Outcome) -> Option<HistoryAction> {
         let found = |stored: &Bytes| match &self.records {
             Some(records) => records.register_value(k, stored),
@@ -191,7 +191,7 @@ impl Chooser {
     }
 }
 
-/// The version that a read found.
+/// Returns the version that a read found.
 pub(super) fn version_of(k: u64, outcome: &Outcome) -> Option<Version> {
     match outcome.result.as_ref()? {
         Answer::Value(value) => value.version,

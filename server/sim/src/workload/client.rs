@@ -1,4 +1,4 @@
-//! One client: its session, its lanes, and what it has seen.
+//! One client: its session, its lanes, and its knowledge of the keys.
 
 use std::collections::BTreeSet;
 
@@ -7,19 +7,19 @@ use leasehold_wire::command::Op;
 
 use super::choose::SeenVersions;
 
-/// A client's session, as the library keeps it.
+/// Session of a client, managed as the client library does.
 pub(super) struct ClientSession {
     id: u64,
-    /// A log time that was told before the session's first write, in ms.
+    /// Log time in ms that the client was told before the session's first write.
     opened_ms: u64,
-    /// The newest sequence that was issued; the first is 1.
+    /// Newest sequence that was issued; the first is 1.
     sequence: u64,
     /// Sequences of the session that are not settled.
     open: BTreeSet<u64>,
 }
 
 impl ClientSession {
-    /// The session `id`, opened at a log time.
+    /// Creates session `id`, opened at log time `opened_ms`.
     pub fn new(id: u64, opened_ms: u64) -> ClientSession {
         ClientSession {
             id,
@@ -29,7 +29,7 @@ impl ClientSession {
         }
     }
 
-    /// A command that asks `op`, which has an identity if it writes.
+    /// Returns a command with operation `op`. A write gets an identity in this session.
     pub fn issue(&mut self, op: Op) -> Command {
         let mut command = Command {
             op: Some(op),
@@ -41,23 +41,23 @@ impl ClientSession {
             command.client = self.id;
             command.sequence = self.sequence;
             command.opened_ms = self.opened_ms;
-            // Every sequence below is settled.
+            // Every sequence below the first open one is settled.
             command.acked_below = self.open.first().copied().unwrap_or(self.sequence);
         }
         command
     }
 
-    /// Whether it is as its client began it: nothing of it is settled.
+    /// Whether none of the session's commands is settled.
     pub fn is_new(&self) -> bool {
         self.open.len() as u64 == self.sequence
     }
 
-    /// Whether a command is of this session.
+    /// Whether a command belongs to this session.
     pub fn issued(&self, command: &Command) -> bool {
         self.id == command.client
     }
 
-    /// A command will not be sent again. Those of an earlier session are nothing to this one.
+    /// Settles a command, which will not be sent again. Commands of earlier sessions are ignored.
     pub fn complete(&mut self, command: &Command) {
         if self.issued(command) {
             self.open.remove(&command.sequence);
@@ -65,20 +65,20 @@ impl ClientSession {
     }
 }
 
-/// A client: its connections, its session, its lanes, and what it has seen.
+/// A client: its connections, its session, its lanes, and its knowledge of the keys.
 pub(super) struct Client {
-    /// Its connections, to all replicas. No other has this number.
+    /// Number of the client's connections to all replicas. No other client has this number.
     pub connection: u64,
-    /// The replicas that it has asked on it.
+    /// Replicas to which the client has sent requests on the present connection.
     pub contacted: BTreeSet<usize>,
-    /// A new one after the old has expired.
+    /// Current session of the client. An expired one is replaced.
     pub session: ClientSession,
-    /// The replica that it asks first.
+    /// Replica to which the client sends requests first.
     pub home: usize,
-    /// It asks nothing before this, in virtual ns.
+    /// Time before which the client sends nothing, in virtual ns.
     pub silent_until_ns: u64,
     /// Lanes without an operation under way.
     pub idle: Vec<usize>,
-    /// Knowledge that it has of the keys.
+    /// Versions and values that the client has seen.
     pub seen: SeenVersions,
 }

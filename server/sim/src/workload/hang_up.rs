@@ -1,6 +1,6 @@
-//! Clients that lose their connections while they wait. They do not learn on such a connection
-//! whether what they asked is executed. They go on under a new connection, and ask again, or do
-//! not.
+//! Clients that lose their connections while they wait for answers. On a lost connection, a client
+//! does not learn whether its requests are executed. It continues on a new connection, and sends
+//! its requests again, or does not.
 
 use rand::RngExt as _;
 
@@ -8,24 +8,24 @@ use super::ClientWorkload;
 use crate::fault::FaultKind;
 use crate::world::World;
 
-/// A replica notices within so many ns that a connection has ended: perhaps after what its
-/// client asks on the next one.
+/// Maximum time in ns after which a replica notices that a connection has ended. The client's
+/// requests on its next connection may arrive earlier.
 const NOTICED_NS: u64 = 1_500_000_000;
 
-/// Reaction of a client, with regard to what it waits for.
+/// Reaction of a client to the end of its connection, for each request that it waits for.
 enum HangUpReaction {
-    /// It asks its replica again, at once.
+    /// The client sends the request to its replica again, immediately.
     RetryHome,
-    /// It asks any replica again, at once.
+    /// The client sends the request to any replica again, immediately.
     RetryAny,
-    /// It asks again when its timeout passes.
+    /// The client sends the request again after its timeout.
     Wait,
-    /// It never learns what came of it.
+    /// The client never learns the outcome of the request.
     Abandon,
 }
 
 impl ClientWorkload {
-    /// The connections of a client end.
+    /// Ends the connections of a client.
     pub(super) fn hang_up(&mut self, index: usize, world: &mut World) {
         let open = self.operations.of(index);
         if open.is_empty() {

@@ -1,4 +1,4 @@
-//! Load of the clients: how much they ask, and of what kind.
+//! Load of the clients: the number and the kinds of their requests.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
@@ -6,64 +6,66 @@ use rand_pcg::Pcg64Mcg;
 use super::choose::KEYS_MAX;
 use super::record_shape::RecordShape;
 
-/// Amount and kind of what clients ask.
+/// Number and kinds of the clients' requests.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLoad {
-    /// Clients at each replica.
+    /// Number of clients at each replica.
     pub clients: usize,
-    /// Requests that one client has under way, at most.
+    /// Maximum number of requests that one client has under way.
     pub window: usize,
-    /// Requests that one client sends together, at most.
+    /// Maximum number of requests that one client sends together.
     pub burst: usize,
     /// Requests a second, over all clients.
     pub rate: u32,
-    /// Keys there are.
+    /// Number of keys.
     pub keys: u64,
-    /// Share of reads, of all requests.
+    /// Share of reads among all requests.
     pub reads: f64,
-    /// Share of requests that touch several keys, or compare and swap, or delete.
+    /// Share of requests that concern several keys, or compare and swap, or delete.
     pub rare: f64,
-    /// Share of requests sent to two replicas at once.
+    /// Share of requests that are sent to two replicas at the same time.
     pub twice: f64,
-    /// A client that has no answer after this, in ns, sends the same command
-    /// again, to any replica, and then waits for longer.
+    /// Time in ns after which a client without an answer sends the same command again, to any
+    /// replica. After each attempt it waits longer.
     pub retry_timeout_ns: u64,
-    /// Clients fall silent for about so long, in ns, if this is how long sessions live:
-    /// what they ask next may find theirs alive, or ended, or find both.
+    /// Lifetime of sessions in ns, if clients fall silent for about this time. Their next requests
+    /// may find their sessions alive or ended, or both.
     pub silence_ns: Option<u64>,
-    /// Number of values that may be large.
+    /// Maximum number of large values.
     pub large: u32,
-    /// Share of what is sent together that its client gives up after `timeout_ns`: it
-    /// no longer waits for the answers, and its low-water mark moves past the writes.
+    /// Share of groups of requests that the client abandons after `abandon_timeout_ns`. It then no
+    /// longer waits for the answers, and its low-water mark moves past the writes.
     pub abandons: f64,
-    /// In ns.
+    /// Time after which requests are abandoned, in ns.
     pub abandon_timeout_ns: u64,
     /// Share of arrivals at which a client begins a new session.
     pub renews: f64,
-    /// Share of arrivals at which a client's connection ends. It goes on under another.
+    /// Share of arrivals at which a client's connection ends. The client continues on another one.
     pub hangs_up: f64,
     /// Shape of the values, if they are records.
     pub records: Option<RecordShape>,
 }
 
-/// Maximum number of large values in a run. All of them together fit into what a replica keeps of
-/// executed entries (16 MiB), so that oracles see each before it is forgotten.
+/// Maximum number of large values in a run. All of them together fit into the executed entries that
+/// a replica keeps (16 MiB), so that oracles see each before it is forgotten.
 const LARGE_VALUES: u32 = 15;
-/// Requests a second, requests sent together, and keys of a run with large values.
+/// For runs with large values: requests a second, requests sent together, and number of keys.
 const LARGE_RATE: u32 = 10;
 const LARGE_BURST: usize = 32;
 const LARGE_KEYS: u64 = 3;
 
-/// Share of runs that are small, and their requests a second.
+/// Share of runs that are small, and their number of requests a second.
 const SMALL: f64 = 0.04;
 const SMALL_RATE: u32 = 12;
-/// Share of runs with clients that wait for each answer, and number of such clients per replica.
+/// Share of runs with clients that wait for each answer, and the number of such clients per
+/// replica.
 const PATIENT: f64 = 0.06;
 const PATIENT_CLIENTS: usize = 16;
-/// Clients that do not wait have under way, at most, what so many seconds bring.
+/// Limit of the requests under way for clients that do not wait for each answer: the number that
+/// arrives in this many seconds.
 const WINDOW_S: usize = 8;
 
-/// Share of runs with clients that give up, and of those the share with clients that begin new
+/// Share of runs with clients that abandon requests, and share of runs with clients that begin new
 /// sessions.
 const ABANDON: f64 = 0.4;
 const RENEW: f64 = 0.4;
@@ -72,10 +74,11 @@ const HANG_UP: f64 = 0.35;
 const HANG_UP_SALT: u64 = 0x4a_9697;
 
 impl ClientLoad {
-    /// The load of a run.
+    /// Draws the load of a run.
     pub fn draw(rng: &mut Pcg64Mcg, n: usize, rate: u32) -> ClientLoad {
-        // Most clients send several requests at once, and more before they are
-        // answered, up to what some seconds bring; or many wait for each answer.
+        // Most clients send several requests together, and have more under way, up to the number
+        // that arrives in a few seconds. In some runs there are many clients, each of which waits
+        // for every answer.
         let burst = [4, 8, 16, 32][rng.random_range(0..4)];
         let (clients, burst, window) = if rng.random::<f64>() < PATIENT {
             (PATIENT_CLIENTS, 1, 1)
@@ -84,7 +87,7 @@ impl ClientLoad {
             let some = WINDOW_S * rate as usize / (n * clients);
             (clients, burst, some.max(burst))
         };
-        // Some runs are small, so that all keys can be judged together.
+        // Some runs are so small that the history of all keys can be judged together.
         if rng.random::<f64>() < SMALL {
             return ClientLoad::small(rng, rate);
         }
@@ -129,7 +132,7 @@ impl ClientLoad {
         }
     }
 
-    /// Draws what clients do to their sessions. `ttl_ns`: the lifetime of sessions, if they may end
+    /// Draws how clients use their sessions. `ttl_ns` is the lifetime of sessions, if they may end
     /// within a run.
     pub fn draw_sessions(&mut self, rng: &mut Pcg64Mcg, ttl_ns: Option<u64>) {
         self.silence_ns = ttl_ns.filter(|_| rng.random());
@@ -142,8 +145,8 @@ impl ClientLoad {
         }
     }
 
-    /// Draws whether clients' connections end, and whether values are records. Each apart: all
-    /// else in a seed stays as it is without these.
+    /// Draws whether clients' connections end, and whether values are records. Each has a random
+    /// generator of its own, so all other draws of the seed are the same as without them.
     pub fn draw_apart(&mut self, seed: u64) {
         self.records = RecordShape::draw(seed);
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ HANG_UP_SALT);
@@ -152,8 +155,8 @@ impl ClientLoad {
         }
     }
 
-    /// Clients ask for no more than so many merges a second, or those that wait would only grow in
-    /// number. Bursts of them must wait still.
+    /// Limits the merges of clients to `per_s` a second, because the number of waiting merges would
+    /// grow without bound above that. Bursts of merges still have to wait.
     pub(in super::super) fn limit_merges(&mut self, per_s: f64) {
         let puts_per_s = f64::from(self.rate) * (1.0 - self.reads);
         if let Some(records) = &mut self.records {
@@ -161,9 +164,9 @@ impl ClientLoad {
         }
     }
 
-    /// Makes values large, so that requests sent together, and their answers, exceed a
-    /// frame: few requests, in large bursts, on so few keys that a scan of all of them
-    /// still has an answer. So large records take no merges: values are none.
+    /// Makes values large, so that requests sent together, and their answers, exceed a frame. There
+    /// are few requests, in large bursts, on few keys, so that a scan of all of them still has an
+    /// answer. These runs have no records and therefore no merges.
     pub(in super::super) fn enlarge(&mut self) {
         self.large = LARGE_VALUES;
         self.records = None;

@@ -1,15 +1,14 @@
-//! Clients that look for trouble: a few keys that everybody wants, all kinds of
-//! commands, several at a time, retries at other replicas, and a history that
-//! checkers judge.
+//! Clients that provoke conflicts: they use a few contended keys, all kinds of commands, several at
+//! a time, and retries at other replicas. They record a history that checkers judge.
 //!
-//! They treat sessions as the client library does: a write that is given up is settled,
-//! and the low-water mark moves past it; a write that was sent once and is refused is
-//! sent once more under a new session. What was refused for good is not in the history,
-//! so the checkers must find none of its values. Nor is a write that a replica says it has
-//! not sent, if no other was asked.
+//! They treat sessions as the client library does. A write that is abandoned is settled, and the
+//! low-water mark moves past it. A write that was sent once and is refused is sent once more under
+//! a new session. Permanently refused writes are not in the history, so the checkers must find none
+//! of their values. Nor is a write in the history if a replica says that it has not sent it, and no
+//! other replica received it.
 //!
-//! In some runs values are records (`record_shape`), and many puts merge one field into them; in some
-//! clients' connections end now and then (`hang_up`).
+//! In some runs, values are records (`record_shape`), and many puts merge one field into them. In
+//! some runs, clients' connections end now and then (`hang_up`).
 
 mod answers;
 mod choose;
@@ -38,42 +37,46 @@ use super::fault::FaultKind;
 use super::world::World;
 use leasehold_replica::action::ClientHandle;
 
-/// Share of new sessions, and of arrivals, that a silence comes before; if any does.
+/// In runs in which clients fall silent: the probability of a silence after a new session begins,
+/// and at an arrival.
 const SILENT_AT_FIRST: f64 = 0.5;
 const SILENT: f64 = 0.01;
-/// Share of what new sessions send first that is given up, and of clients that begin
-/// a new session then; if any do.
+/// In runs in which clients abandon requests: the probability that a new session's first requests
+/// are abandoned. In runs in which clients renew sessions: the probability of a new session after
+/// requests were abandoned.
 const ABANDONS_AT_FIRST: f64 = 0.5;
 const RENEWS_AFTER: f64 = 0.3;
-/// A client doubles its timeout with each attempt, up to this many times the first.
+/// Maximum timeout of a client, as a multiple of its first one. The timeout doubles with each
+/// attempt.
 pub(super) const RETRY_TIMEOUT_GROWTH: u32 = 4;
 /// Number of replicas that a client tries before it waits again.
 const DRAWS: usize = 16;
-/// Alarms of clients: an arrival, an attempt that has waited for long, or what its
-/// client now gives up.
+/// Bits of tokens of clients' alarms: an attempt has waited for long, or a client abandons requests
+/// now. Without either bit, the alarm is an arrival.
 const RETRY: u64 = 1 << 62;
 const ABANDON: u64 = 1 << 60;
-/// Number of operations that were sent together, in an alarm's lowest bits.
+/// Width of the lowest bits of an alarm's token, which hold the number of operations that were sent
+/// together.
 const COUNT_BITS: u32 = 8;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-/// Clients that look for trouble, and the history that they record.
+/// Clients that provoke conflicts, and the history that they record.
 pub struct ClientWorkload {
     load: ClientLoad,
     chooser: Chooser,
     clients: Vec<Client>,
-    /// Sessions begun, and numbers given to connections.
+    /// Number of sessions begun, and of connections numbered.
     sessions: u64,
     connections: u64,
     operations: Operations,
-    /// When no more requests are begun, in virtual ns.
+    /// Time after which no request is begun, in virtual ns.
     end_ns: u64,
-    /// Record of what the clients saw.
+    /// Record of the clients' operations and answers.
     pub recorder: HistoryRecorder,
 }
 
 impl ClientWorkload {
-    /// Clients that begin requests until `end_ns`.
+    /// Creates clients that begin requests until `end_ns`.
     pub fn begin(
         load: ClientLoad,
         rng: Pcg64Mcg,
@@ -108,7 +111,8 @@ impl ClientWorkload {
         workload
     }
 
-    /// A client may have nothing to ask, until its session has nearly ended, or just has.
+    /// Lets a client fall silent in some cases, until its session has nearly ended or has just
+    /// ended.
     fn fall_silent(&mut self, index: usize, share: f64, world: &World) {
         if let Some(ttl_ns) = self.load.silence_ns
             && self.chooser.rng.random::<f64>() < share
@@ -121,12 +125,12 @@ impl ClientWorkload {
         }
     }
 
-    /// Operations begun.
+    /// Returns the number of operations begun.
     pub fn requested(&self) -> u64 {
         self.operations.begun()
     }
 
-    /// Requests under way.
+    /// Returns the number of requests under way.
     pub fn under_way(&self) -> usize {
         self.operations.open()
     }
@@ -140,7 +144,7 @@ impl ClientWorkload {
         }
     }
 
-    /// An alarm of a client went off.
+    /// Handles an alarm of a client.
     pub fn alarm(&mut self, token: u64, world: &mut World) {
         let first = |kind: u64| (token & !kind) >> COUNT_BITS;
         let count = token & COUNT_MASK;
@@ -153,7 +157,7 @@ impl ClientWorkload {
         }
     }
 
-    /// A client may have something to ask.
+    /// Handles an arrival: the client begins requests, if it can.
     fn arrive(&mut self, index: usize, world: &mut World) {
         self.next_arrival(index, world);
         if self.load.renews > 0.0 && self.chooser.rng.random::<f64>() < self.load.renews {
@@ -168,7 +172,7 @@ impl ClientWorkload {
         }
     }
 
-    /// A client begins a new session, if its replica can tell it the log time.
+    /// Begins a new session of a client, if its replica can tell it the log time.
     fn renew(&mut self, index: usize, world: &mut World) {
         if let Some(replica) = world.replica(self.clients[index].home) {
             let log_time_ms = replica.log_time_ms();
@@ -182,8 +186,8 @@ impl ClientWorkload {
         self.clients[index].session = ClientSession::new(self.sessions, log_time_ms);
     }
 
-    /// Sends again what has no answer among `count` operations from `first` on, and then waits
-    /// for longer.
+    /// Sends the unanswered ones of `count` operations from `first` on again, and then waits
+    /// longer.
     fn retry(&mut self, first: u64, count: u64, world: &mut World) {
         let mut open: Vec<u64> = Vec::new();
         let mut attempts = 0;
@@ -198,7 +202,7 @@ impl ClientWorkload {
         if open.is_empty() {
             return;
         }
-        // A connection that is refused is refused at once.
+        // A refused connection is refused without delay, so the client can try several replicas.
         let draw = || self.chooser.rng.random_range(0..world.n());
         let mut others = std::iter::repeat_with(draw).take(DRAWS);
         let at = others.find(|at| !world.refuses(*at)).unwrap_or(0);
@@ -206,8 +210,8 @@ impl ClientWorkload {
         self.wait(first, count, attempts, world);
     }
 
-    /// Waits no longer for what has no answer among `count` operations from `first` on. Once all
-    /// is well, everything is waited for.
+    /// Abandons the unanswered ones of `count` operations from `first` on. After the heal of all
+    /// faults, no operation is abandoned.
     fn abandon_unanswered(&mut self, first: u64, count: u64, world: &mut World) {
         if world.now_ns() >= self.end_ns {
             return;
@@ -216,7 +220,7 @@ impl ClientWorkload {
         for id in first..first + count {
             whose = self.abandon(id, world).or(whose);
         }
-        // A client that waits in vain may connect again.
+        // A client that has waited without an answer may begin a new session.
         if let Some(index) = whose.filter(|_| self.load.renews > 0.0)
             && self.chooser.rng.random::<f64>() < RENEWS_AFTER
         {
@@ -224,7 +228,7 @@ impl ClientWorkload {
         }
     }
 
-    /// Ends the wait of a client for an operation, if it waits. Returns the client, if so.
+    /// Abandons an operation, if its client waits for it. Returns the client in that case.
     fn abandon(&mut self, id: u64, world: &mut World) -> Option<usize> {
         let operation = self.end(id)?;
         world.note_fault(FaultKind::Abandon);
@@ -233,7 +237,7 @@ impl ClientWorkload {
         Some(operation.client)
     }
 
-    /// Ends an operation, if it has not: its client's lane is free, and it is settled.
+    /// Ends an operation, if it has not ended: its client's lane becomes free, and it is settled.
     fn end(&mut self, id: u64) -> Option<Operation> {
         let operation = self.operations.end(id)?;
         let client = &mut self.clients[operation.client];
@@ -242,7 +246,7 @@ impl ClientWorkload {
         Some(operation)
     }
 
-    /// A client sends what it wants to ask, as far as it has lanes for it.
+    /// Begins and sends requests of a client, as far as it has free lanes.
     fn start(&mut self, index: usize, world: &mut World) {
         let first = self.operations.begun() + 1;
         let mut ids = Vec::with_capacity(self.load.burst);
@@ -320,8 +324,8 @@ impl ClientWorkload {
         world.request(at, requests);
     }
 
-    /// Waits for the first answers to `count` operations from `first` on; a client may abandon
-    /// them.
+    /// Waits for the first answers to `count` operations from `first` on. The client may abandon
+    /// the operations.
     fn wait_first(&mut self, index: usize, first: u64, count: u64, world: &mut World) {
         self.wait(first, count, 1, world);
         if self.load.abandons == 0.0 {
@@ -338,7 +342,7 @@ impl ClientWorkload {
         }
     }
 
-    /// Looks later whether `count` operations from `first` on are answered.
+    /// Sets an alarm to check whether `count` operations from `first` on are answered.
     fn wait(&mut self, first: u64, count: u64, attempts: u64, world: &mut World) {
         let doubled = 1 << (attempts - 1).min(8);
         let retry_timeout_ns =
@@ -347,7 +351,7 @@ impl ClientWorkload {
         world.alarm(late, RETRY | first << COUNT_BITS | count);
     }
 
-    /// Nothing more will be answered: what is open stays open in the history.
+    /// Ends the history: operations that are still open remain open in it.
     pub fn finish(&mut self) {
         for id in 1..=self.operations.begun() {
             if let Some(operation) = self.operations.end(id) {

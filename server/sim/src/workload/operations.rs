@@ -4,39 +4,39 @@ use leasehold_histories::history::HistoryAction;
 use leasehold_wire::Command;
 use smallvec::SmallVec;
 
-/// Effects of an operation, key by key.
+/// Effects of an operation: (key, action).
 pub(super) type Parts = SmallVec<[(u64, HistoryAction); 1]>;
 
 /// An operation that a client has begun.
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
-    /// Its number.
+    /// Number of the operation.
     pub id: u64,
-    /// Client that has begun it.
+    /// Client that has begun the operation.
     pub client: usize,
-    /// Lane of the client that it occupies.
+    /// Lane of the client that the operation occupies.
     pub lane: usize,
     /// Command that was sent.
     pub command: Command,
-    /// Time at which it began, in virtual ns.
+    /// Time at which the operation began, in virtual ns.
     pub began_ns: u64,
-    /// Number of times that it was sent, but for copies sent together with the first.
+    /// Number of times that the command was sent. Copies sent together with the first are omitted.
     pub attempts: u64,
-    /// Number of copies that were sent.
+    /// Number of copies of the command that were sent.
     pub sent: u64,
-    /// The replica that the last of them was sent to.
+    /// Replica to which the last copy was sent.
     pub at: usize,
-    /// Whether it asks what was refused before, under a new session.
+    /// Whether the operation repeats a refused operation under a new session.
     pub again: bool,
     /// Effects of the operation.
     pub ops: Parts,
 }
 
-/// Operations that clients have begun, by their number: from 1, as they began. Each
-/// is where its lane is, so that those of a client stay close together.
+/// Operations that clients have begun, by their numbers, which rise from 1. Operations are stored
+/// by lane, so that those of one client are close together in memory.
 #[derive(Default)]
 pub(super) struct Operations {
-    /// By client and lane.
+    /// Open operations, by client and lane.
     by_lane: Vec<Vec<Option<Operation>>>,
     /// Client and lane that each operation has or had.
     lanes: Vec<(u32, u32)>,
@@ -64,7 +64,7 @@ impl Operations {
         self.open += 1;
     }
 
-    /// The lane of an operation that has not ended.
+    /// Returns the lane of an operation that has not ended.
     fn lane(&mut self, id: u64) -> Option<&mut Option<Operation>> {
         let (client, lane) = *self.lanes.get(id.checked_sub(1)? as usize)?;
         let lane = &mut self.by_lane[client as usize][lane as usize];
@@ -76,7 +76,7 @@ impl Operations {
         self.open
     }
 
-    /// An operation that has not ended.
+    /// Returns an operation that has not ended.
     pub fn get_mut(&mut self, id: u64) -> Option<&mut Operation> {
         self.lane(id)?.as_mut()
     }
@@ -90,7 +90,7 @@ impl Operations {
         ids
     }
 
-    /// Ends an operation, if it has not.
+    /// Ends an operation, and returns it unless it has already ended.
     pub fn end(&mut self, id: u64) -> Option<Operation> {
         let ended = self.lane(id)?.take();
         self.open -= 1;

@@ -1,14 +1,14 @@
-//! Values that are records, of which clients merge one field anew.
+//! Values that are records, in which clients replace one field by a merge.
 //!
-//! Each record says two things. Its first field names the last write, whole or a merge: it is
-//! the register that a key is in histories without records, too. The other fields, the *rest*,
-//! name the last whole write, and merges leave them alone. So histories judge the rest as a
-//! register of its own, under a key of its own: a whole write, a delete and a read are of both
-//! registers, and a merge is of the first one only. If a merge drops, changes or revives a
-//! field that it does not name, reads of the rest are not linearizable.
+//! A record names two writes. Its first field names the last write, whole or a merge: this field
+//! corresponds to the register that a key is in histories without records. The other fields, the
+//! *rest*, name the last whole write, and merges do not change them. So histories judge the rest as
+//! a separate register, under a separate key. A whole write, a delete and a read concern both
+//! registers, and a merge concerns only the first. If a merge drops, changes or revives a field
+//! that it does not name, reads of the rest are not linearizable.
 //!
-//! A merge into a key that is missing makes a record of the first field alone. Whatever else is
-//! stored is [`ValueId::DAMAGED`].
+//! A merge into a missing key creates a record with only the first field. Any other stored value is
+//! [`ValueId::DAMAGED`].
 
 use bytes::Bytes;
 use leasehold_histories::history::{HistoryAction, ValueId};
@@ -24,35 +24,36 @@ use super::operations::Parts;
 const SALT: u64 = 0x3ec_03d5;
 /// Share of runs with records.
 const RECORDS: f64 = 0.35;
-/// The field that merges change, and how long it is in long merges, in bytes: these are refused
-/// where short ones wait.
+/// Field that merges change, and its length in long merges, in bytes. Long merges are refused while
+/// short ones wait.
 const FIRST: &str = "id";
 const LONG_BYTES: std::ops::Range<usize> = 2500..4000;
 
 /// Shape of the records of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecordShape {
-    /// Fields that merges do not change, in a record that was written whole.
+    /// Number of fields that merges do not change, in a record that was written whole.
     rest: usize,
-    /// The shortest of them, in bytes.
+    /// Length of the shortest of the fields that merges do not change, in bytes.
     bytes: usize,
-    /// Share of merges, of all puts.
+    /// Share of merges among all puts.
     merges: f64,
-    /// Share of long ones, of all merges.
+    /// Share of long merges among all merges.
     long: f64,
 }
 
 /// Content of a record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct RecordContent {
-    /// The last write.
+    /// Last write of the record.
     last: ValueId,
-    /// The last whole write, if there was one.
+    /// Last whole write of the record, if there was one.
     whole: Option<ValueId>,
 }
 
 impl RecordShape {
-    /// The records of a seed. Drawn apart: all else in a seed stays as it is without this.
+    /// Draws whether the values of a seed are records, and their shape. This has a random generator
+    /// of its own, so all other draws of the seed are the same as without it.
     pub fn draw(seed: u64) -> Option<RecordShape> {
         let mut rng = Pcg64Mcg::seed_from_u64(seed ^ SALT);
         (rng.random::<f64>() < RECORDS).then(|| RecordShape {
@@ -63,7 +64,7 @@ impl RecordShape {
         })
     }
 
-    /// No more of the puts are merges than this share.
+    /// Limits the share of merges among all puts to `merges`.
     pub(super) fn limit(&mut self, merges: f64) {
         self.merges = self.merges.min(merges);
     }
@@ -73,7 +74,7 @@ impl RecordShape {
         rng.random::<f64>() < self.merges
     }
 
-    /// The record of a whole write.
+    /// Returns the record that a whole write of `value` stores.
     pub(super) fn whole(&self, value: ValueId) -> Bytes {
         let first = field(FIRST.into(), value.to_value(8));
         let rest = (0..self.rest).map(|nth| self.nth(nth, value));
@@ -81,13 +82,13 @@ impl RecordShape {
         Record { fields }.encode_to_vec().into()
     }
 
-    /// No two of them are as long as each other.
+    /// Returns the `nth` field. No two fields have the same length.
     fn nth(&self, nth: usize, value: ValueId) -> Field {
         let name = Bytes::copy_from_slice(&name(nth));
         field(name, value.to_value(self.bytes + nth))
     }
 
-    /// The fields of a merge.
+    /// Returns the fields of a merge.
     pub(super) fn merged(&self, value: ValueId, rng: &mut Pcg64Mcg) -> Vec<Field> {
         let bytes = if self.long > 0.0 && rng.random::<f64>() < self.long {
             rng.random_range(LONG_BYTES)
@@ -97,7 +98,8 @@ impl RecordShape {
         vec![field(FIRST.into(), value.to_value(bytes))]
     }
 
-    /// Returns what a key, or the rest of what is stored under it, was found to be.
+    /// Returns the value of the register `key`, which is the first field or the rest of the stored
+    /// record.
     pub(super) fn register_value(&self, key: u64, stored: &[u8]) -> Option<ValueId> {
         let content = self.parse(stored).unwrap_or(RecordContent {
             last: ValueId::DAMAGED,
@@ -110,7 +112,7 @@ impl RecordShape {
         }
     }
 
-    /// `None` if no run stores this.
+    /// Parses a stored record; `None` if no run can store it.
     fn parse(&self, stored: &[u8]) -> Option<RecordContent> {
         let record = Record::decode(stored).ok()?;
         let (first, rest) = record.fields.split_first()?;
@@ -143,17 +145,18 @@ fn field(name: Bytes, value: Bytes) -> Field {
     Field { name, value }
 }
 
-/// The key of histories for the rest of what is stored under a key.
+/// Returns the key under which histories judge the rest of a key's record.
 fn rest_of(key: u64) -> u64 {
     key + KEYS_MAX
 }
 
-/// Whether it is a key of histories only.
+/// Whether `key` is used only in histories, for the rest of a record.
 pub(super) fn is_rest(key: u64) -> bool {
     key >= KEYS_MAX
 }
 
-/// Adds what an operation does to the rest of records. A swap that fails does nothing to it.
+/// Adds the effects of an operation on the rest of records. A swap that fails does not affect the
+/// rest.
 pub(super) fn add_rest(op: &Op, parts: &mut Parts) {
     if op.as_merge().is_some() {
         return;
@@ -193,7 +196,8 @@ mod tests {
         Record::decode(stored).expect("it is a record").fields
     }
 
-    /// Checks what merges make of a record, if they are right and if they are not.
+    /// Checks what is read from a record after merges that are correct, and after merges that are
+    /// not.
     #[test]
     fn a_record_says_what_was_merged_and_what_was_written_whole() {
         let mut rng = Pcg64Mcg::seed_from_u64(1);

@@ -1,4 +1,4 @@
-//! Record of what the clients saw, for the checkers.
+//! Record of the clients' operations and answers, for the checkers.
 
 use std::collections::BTreeMap;
 
@@ -8,32 +8,32 @@ use leasehold_wire::Path;
 
 use super::operations::{Operation, Parts};
 
-/// Histories up to this many commands are judged for all keys together, too.
+/// Maximum number of commands of a history that is also judged for all keys together.
 pub(crate) const TOGETHER_MAX: usize = 800;
-/// Room is made at the beginning for at most so many operations of a history.
+/// Maximum number of operations for which memory is reserved in advance.
 const EXPECTED_MAX: u64 = 1 << 16;
 
-/// Record of what the clients saw, for the checkers.
+/// Record of the clients' operations and answers, for the checkers.
 pub struct HistoryRecorder {
-    /// Operations that one client has under way, at most.
+    /// Maximum number of operations that one client has under way.
     window: usize,
-    /// History that the clients saw, key by key.
+    /// History of the operations, key by key.
     pub history: History,
-    /// The same, command by command, as far as they may be judged together.
+    /// History of the operations, command by command, up to the number that can be judged together.
     pub transactions: Vec<Transaction>,
-    /// Operations answered.
+    /// Number of operations that were answered.
     pub answered: u64,
-    /// Operations that nobody can tell the fate of.
+    /// Number of operations with an unknown outcome.
     pub unknown: u64,
-    /// Operations that were refused for good: they are not in the history.
+    /// Number of operations that were permanently refused, and are not in the history.
     pub refused: u64,
-    /// By path.
+    /// Number of answered operations for each path.
     pub paths: BTreeMap<Path, u64>,
 }
 
 impl HistoryRecorder {
-    /// Creates the record of clients that have up to `window` operations under way each; `expected`
-    /// in all.
+    /// Creates the record of clients that each have at most `window` operations under way. They are
+    /// expected to begin `expected` operations in all.
     pub(super) fn new(window: usize, expected: u64) -> HistoryRecorder {
         HistoryRecorder {
             window,
@@ -46,14 +46,14 @@ impl HistoryRecorder {
         }
     }
 
-    /// Nobody can tell what came of an operation: it may be executed at any time, or never.
+    /// Records an operation with an unknown outcome: it may be executed at any time, or never.
     pub(super) fn leave_open(&mut self, operation: &Operation) {
         self.unknown += 1;
         self.push(operation, operation.ops.clone(), None);
     }
 
-    /// An operation did this; `return_ns`: when it was answered, `None` if it may be
-    /// executed at any time, or never.
+    /// Records the effects of an operation. `return_ns` is the time of its answer; `None` if it may
+    /// be executed at any time, or never.
     pub(super) fn push(&mut self, operation: &Operation, parts: Parts, return_ns: Option<u64>) {
         let process = (operation.client * self.window + operation.lane) as u32;
         let invoke_ns = operation.began_ns;

@@ -1,4 +1,4 @@
-//! Effects of the actions of a replica: messages on their way, syncs, answers.
+//! Effects of a replica's actions: messages in transit, syncs and answers.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use leasehold_replica::input::ReadFrom;
 use leasehold_replica::message::{Envelope, LogId};
 use leasehold_replica::shell::{FencedReply, Host};
 
-/// A read this close to the end of its permit would show an error in its arithmetic.
+/// Time before the end of a permit within which an answered read tests the arithmetic of permits.
 const NEAR_END: Duration = Duration::from_millis(10);
 
-/// The newest delivery on a link. Messages of the same step that arrive at the same time
-/// join it.
+/// Newest delivery on a link. Messages of the same step that arrive at the same time are added to
+/// it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct LastDelivery {
     step: u64,
@@ -28,7 +28,7 @@ pub(super) struct LastDelivery {
     place: usize,
 }
 
-/// The process of one replica, which performs what the replica asks for.
+/// Process of one replica (by its index), which performs the replica's actions in the world.
 pub(super) struct ReplicaHost<'a>(pub &'a mut World, pub usize);
 
 impl Host for ReplicaHost<'_> {
@@ -53,7 +53,8 @@ impl Host for ReplicaHost<'_> {
         self.0.replies.push(ClientReply { to, path, outcome });
     }
 
-    /// The clock is read now: the process may have stood still since the read.
+    /// Answers a read if its permit still lasts by the clock as it reads now. The process may have
+    /// been paused since the read was made.
     fn fenced_reply(&mut self, read: FencedReply) {
         let ReplicaHost(world, node) = self;
         let sampled = world.clock(*node);
@@ -79,7 +80,7 @@ impl Host for ReplicaHost<'_> {
         let ReplicaHost(world, node) = self;
         let disk = &world.nodes[*node].disk;
         let entries = disk.read_log(log, from, last);
-        // A disk that stalls does so for readers, too.
+        // While a disk is stalled, reads are delayed as well.
         let at = (world.now_ns + disk.sync_ns).max(disk.stalled_until_ns);
         world.step_at(at, *node, Input::LogRead { log, to, entries });
     }

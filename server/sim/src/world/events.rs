@@ -1,4 +1,4 @@
-//! Events that can happen in a world, and the code that is called for each.
+//! Events that can happen in a world, and the code that handles each of them.
 
 use leasehold_wire::Command;
 
@@ -6,11 +6,12 @@ use super::{ClientReply, World, WorldEvent};
 use leasehold_replica::Input;
 use leasehold_replica::action::ClientHandle;
 
-/// Event at a time. An event with a `run` concerns that run of a process only.
+/// Event that happens at a scheduled time. An event with a `run` concerns only that run of a
+/// process.
 pub(super) enum QueuedEvent {
     Deliver {
         to: usize,
-        /// Inputs from peers.
+        /// Inputs that peers sent.
         inputs: Vec<Input>,
         sent: u64,
     },
@@ -38,7 +39,7 @@ pub(super) enum QueuedEvent {
         input: Box<Input>,
         run: u64,
     },
-    /// A full disk has room again, and is tried.
+    /// A full disk has room again, and the replica tries it.
     DiskRetry {
         node: usize,
     },
@@ -55,7 +56,7 @@ pub(super) enum QueuedEvent {
 }
 
 impl World {
-    /// Moves to the next event. `None`: nothing will ever happen again.
+    /// Handles the next event. Returns `None` if no event is left in the queue.
     pub fn advance(&mut self) -> Option<WorldEvent> {
         let (at_ns, event) = self.queue.pop()?;
         debug_assert!(at_ns >= self.now_ns);
@@ -102,7 +103,7 @@ impl World {
         WorldEvent::Nothing
     }
 
-    /// Whether an event concerns a run that has ended, or a deadline that has moved.
+    /// Whether an event is outdated: its run has ended, or its deadline has moved.
     fn is_stale(&self, event: &QueuedEvent) -> bool {
         match event {
             QueuedEvent::Synced { node, run }
@@ -118,7 +119,7 @@ impl World {
     fn delivered(&mut self, to: usize, mut inputs: Vec<Input>, sent: u64) {
         self.note_hash(1, to, sent << 8 | inputs.len() as u64);
         self.arrive(to, |inbox| inbox.append(&mut inputs));
-        inputs.clear(); // a process that is down takes nothing
+        inputs.clear(); // a process that is down receives nothing
         self.spare.push(inputs);
     }
 

@@ -1,5 +1,5 @@
-//! Faults of replicas, links, clocks and disks: starts and ends, pauses, and everything that `swarm`
-//! plans.
+//! Faults of replicas, links, clocks and disks: starts, ends and pauses of processes, and every
+//! other fault that `swarm` plans.
 
 use std::cell::Cell;
 
@@ -20,13 +20,13 @@ use leasehold_replica::{Input, Replica};
 
 /// Maximum time that a replica may take to leave, in ns.
 pub const LEAVE_WITHIN_NS: u64 = 2_000_000_000;
-/// Interval between two tries of a full disk, in ns.
+/// Interval between two attempts to write to a full disk, in ns.
 const FULL_RETRY_NS: u64 = 500_000_000;
-/// Longer than any run: a century, in ns.
+/// Time in ns that is longer than any run: about a century.
 const FOREVER_NS: u64 = 3_000_000_000_000_000_000;
 
 impl World {
-    /// Changes what goes wrong between replicas from now on.
+    /// Sets the faults of links between replicas from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         self.network.faults = faults;
     }
@@ -36,29 +36,30 @@ impl World {
         self.network.set_cut(from, to, cut);
     }
 
-    /// Links take so many bytes in a second, one message after another; 0: any number.
+    /// Limits each link to `bytes_per_s` bytes a second, which its messages share one after
+    /// another; 0: no limit.
     pub fn set_bandwidth(&mut self, bytes_per_s: u64) {
         self.network.bytes_per_s = bytes_per_s;
     }
 
-    /// Makes the link from one replica to another worse than its delay says, or repairs it.
+    /// Degrades the link from one replica to another beyond its normal delay, or restores it.
     pub fn set_degradation(&mut self, from: usize, to: usize, degradation: LinkDegradation) {
         self.network.set_degradation(from, to, degradation);
     }
 
-    /// A disk brings so many entries of a log a read, at most.
+    /// Limits one read of a replica's log on its disk to `most` entries.
     #[cfg(test)]
     pub fn set_read_max(&mut self, node: usize, most: usize) {
         self.nodes[node].disk.read_max = most;
     }
 
-    /// Starts a replica from its disk, unless it runs or is lost.
+    /// Starts a replica from its disk, unless it already runs or is lost.
     pub fn start(&mut self, node: usize) {
         if self.nodes[node].replica().is_some() || self.nodes[node].lost {
             return;
         }
         if self.nodes[node].disk.is_full() {
-            // A run begins with a write: its incarnation.
+            // A run begins by writing its incarnation, which a full disk does not accept.
             return self.start_at(node, self.now_ns + FULL_RETRY_NS);
         }
         let mut settings = self.settings.replica.clone();
@@ -81,13 +82,13 @@ impl World {
         self.reschedule(node);
     }
 
-    /// Starts a replica later.
+    /// Schedules the start of a replica.
     pub fn start_at(&mut self, node: usize, at_ns: u64) {
         self.queue.schedule(at_ns, QueuedEvent::Start(node));
     }
 
-    /// Ends a replica at once; what was not synced is lost, but for a part of
-    /// what was being synced.
+    /// Ends a replica immediately. Data that was not synced is lost, except for a part of the data
+    /// of the sync in progress.
     pub fn crash(&mut self, node: usize) {
         if self.nodes[node].replica().is_none() {
             return;
@@ -104,8 +105,8 @@ impl World {
         self.note_trace(node, format_args!("is killed"));
     }
 
-    /// Tells a replica to end: it is killed once it has left, or after a while. It is started
-    /// again after `down_ns`, if at all.
+    /// Tells a replica to end. Its process is killed when it has left, or after a maximum time. It
+    /// is started again `down_ns` later; `None`: never.
     pub fn leave(&mut self, node: usize, down_ns: Option<u64>) {
         self.nodes[node].shutdown = Some(PendingShutdown { down_ns });
         self.arrive(node, |inbox| inbox.push(Input::Stop));
@@ -115,7 +116,7 @@ impl World {
             .schedule(at, QueuedEvent::Kill { node, run, down_ns });
     }
 
-    /// A replica that was told to end has left: its process ends.
+    /// Ends the process of a replica that was told to end and has left.
     pub(super) fn left(&mut self, node: usize) {
         if let Some(PendingShutdown { down_ns }) = self.nodes[node].shutdown {
             let run = self.nodes[node].process.run();
@@ -130,20 +131,20 @@ impl World {
         self.nodes[node].crash_in_sync = Some(down_ns);
     }
 
-    /// No trap is set any more.
+    /// Removes the trap that is set for a replica, if any.
     pub fn disarm(&mut self, node: usize) {
         self.nodes[node].process.disarm();
         self.nodes[node].crash_in_sync = None;
     }
 
-    /// A replica that is down comes back on a machine that started again: its
-    /// clock counts from elsewhere.
+    /// Replaces the clock of a replica that is down, as if its machine had been rebooted: the clock
+    /// counts from another origin.
     pub fn reset_clock(&mut self, node: usize) {
         let clock = self.draw_clock();
         self.nodes[node].process.replace_clock(clock);
     }
 
-    /// A clock runs at another rate within the bound.
+    /// Changes the rate of a clock within the bound.
     pub fn change_rate(&mut self, node: usize) {
         let rate = self.draw_rate();
         let now_ns = self.now_ns;
@@ -152,7 +153,7 @@ impl World {
         self.reschedule(node);
     }
 
-    /// A clock jumps ahead: outside what is assumed of clocks.
+    /// Makes a clock jump forward, which breaks the assumptions about clocks.
     pub fn jump_clock(&mut self, node: usize, by_ns: u64) {
         self.oracles.elections.excuse();
         let jump = |clock: &mut Clock| clock.jump(by_ns);
@@ -160,24 +161,24 @@ impl World {
         self.reschedule(node);
     }
 
-    /// A replica is told that its clock is not to be believed, for a while. The clock
-    /// itself runs on within the bound: what is tried is that nobody needs it meanwhile.
+    /// Tells a replica for a while that its clock cannot be trusted. The clock itself stays within
+    /// the bound. This tests that no replica needs the clock meanwhile.
     pub fn distrust_clock(&mut self, node: usize, for_ns: u64) {
         self.report_clock_trust(node, false);
         self.step_at(self.now_ns + for_ns, node, Input::ClockTrusted(true));
     }
 
-    /// A replica's clock is to be believed, or not.
+    /// Tells a replica whether its clock can be trusted.
     pub fn report_clock_trust(&mut self, node: usize, trusted: bool) {
         self.arrive(node, |inbox| inbox.push(Input::ClockTrusted(trusted)));
     }
 
-    /// A replica stands still until it is woken; what arrives waits for it.
+    /// Pauses a replica until it is woken. Messages that arrive meanwhile wait.
     pub fn freeze(&mut self, node: usize) {
         self.pause(node, FOREVER_NS);
     }
 
-    /// A replica stands still for a while; what arrives waits for it.
+    /// Pauses a replica for a while. Messages that arrive meanwhile wait.
     pub fn pause(&mut self, node: usize, for_ns: u64) {
         if self.is_up(node) {
             self.stop(node, for_ns, Vec::new());
@@ -195,7 +196,7 @@ impl World {
             .schedule(self.now_ns + for_ns, QueuedEvent::Resume { node, run });
     }
 
-    /// Ends a replica's pause before its time.
+    /// Ends a replica's pause early.
     pub fn wake(&mut self, node: usize) {
         let Some(pause) = self.nodes[node].process.resume() else {
             return;
@@ -209,12 +210,12 @@ impl World {
         let mut actions = unfinished;
         self.perform(node, &mut actions);
         if let Some(again) = self.nodes[node].process.paused_inbox() {
-            *again = inbox; // a trap stopped it in the same step
+            *again = inbox; // a trap paused the replica again in the same step
             return;
         }
         let now = self.clock(node);
-        // It may have stopped after it read its clock for the next group, or
-        // before: what it had read then must not be used (hazard 25).
+        // The process may have been paused before it read its clock for the next group of inputs,
+        // or after. A reading from before the pause must not be used (hazard 25).
         let reading = Cell::new(since);
         let take = |inputs: &mut Vec<Input>| {
             reading.set(now);
@@ -223,48 +224,49 @@ impl World {
         self.run_iteration(node, take, || ClockReading::alone(reading.get()));
     }
 
-    /// After `actions` more actions of its steps, a replica stops or ends.
+    /// Pauses or ends a replica after `actions` more actions of its steps.
     pub fn set_trap(&mut self, node: usize, actions: u32, trap: Trap) {
         self.nodes[node].process.set_trap(actions, trap);
     }
 
-    /// No sync of a replica ends for a while.
+    /// Stalls a replica's disk for a while: no sync ends in that time.
     pub fn stall_disk(&mut self, node: usize, for_ns: u64) {
         self.nodes[node].disk.stalled_until_ns = self.now_ns + for_ns;
     }
 
-    /// A disk has no room for a while; then it takes a moment to be noticed.
+    /// Fills a replica's disk for a while. The replica notices slightly later that there is room
+    /// again.
     pub fn fill_disk(&mut self, node: usize, for_ns: u64) {
         self.nodes[node].disk.set_full(true);
         let at = self.now_ns + for_ns + FULL_RETRY_NS;
         self.queue.schedule(at, QueuedEvent::DiskRetry { node });
     }
 
-    /// A disk has no room until it is repaired.
+    /// Fills a replica's disk until it is repaired.
     pub fn fill_disk_until_repaired(&mut self, node: usize) {
         self.nodes[node].disk.set_full(true);
     }
 
-    /// Ends a disk's troubles, as far as they end.
+    /// Ends the faults of a disk that can end: a stall, and lack of room.
     pub fn repair_disk(&mut self, node: usize) {
         self.nodes[node].disk.stalled_until_ns = self.now_ns;
         self.try_disk(node);
     }
 
-    /// A replica's disk is damaged. The replica stops, and never takes part again.
+    /// Damages a replica's disk. The replica stops and never participates again.
     pub fn lose(&mut self, node: usize) {
         self.crash(node);
         self.nodes[node].lost = true;
     }
 
-    /// Ends a replica at once, and its disk loses everything: if it took part
-    /// before, the next start finds it out, and it is mute.
+    /// Ends a replica immediately and wipes its disk. If the replica has participated before, it
+    /// finds this out at its next start, and stays silent.
     pub fn wipe(&mut self, node: usize) {
         self.crash(node);
         self.nodes[node].disk.wipe();
     }
 
-    /// A full disk is tried again.
+    /// Lets a replica try a disk that was full.
     pub(super) fn try_disk(&mut self, node: usize) {
         if self.nodes[node].disk.set_full(false) {
             self.begin_sync(node);

@@ -1,4 +1,5 @@
-//! One group of inputs at one process: taken, stepped through, judged, performed.
+//! One iteration of a process: a group of inputs is taken, the replica steps through it, oracles
+//! judge the step, and its actions are performed.
 
 use leasehold_kernel::process::Trap;
 
@@ -15,8 +16,8 @@ use leasehold_replica::message::Message;
 use leasehold_replica::shell;
 
 impl World {
-    /// Hands inputs to a process, together. A paused process takes them when it resumes;
-    /// a process that is down never takes them.
+    /// Hands inputs to a process as one group. A paused process takes them when it resumes; a
+    /// process that is down never takes them.
     pub(super) fn arrive(&mut self, node: usize, take: impl FnOnce(&mut Vec<Input>)) {
         if let Some(inbox) = self.nodes[node].process.paused_inbox() {
             return take(inbox);
@@ -25,7 +26,7 @@ impl World {
         self.run_iteration(node, take, || ClockReading::alone(now));
     }
 
-    /// Lets a replica do what is due.
+    /// Lets a replica do everything that is due now.
     pub(super) fn run_due(&mut self, node: usize) {
         if self.is_up(node) {
             let now = self.clock(node);
@@ -33,7 +34,7 @@ impl World {
         }
     }
 
-    /// One group of inputs, and what comes of it.
+    /// Steps a replica through one group of inputs, and judges and performs the resulting actions.
     pub(super) fn run_iteration(
         &mut self,
         node: usize,
@@ -53,7 +54,7 @@ impl World {
         self.reschedule(node);
     }
 
-    /// Steps a replica through one group of inputs. Returns whether any of them is about
+    /// Steps a replica through one group of inputs. Returns whether any of the inputs concerns
     /// leases; `None` if the process is down.
     fn step(
         &mut self,
@@ -101,8 +102,8 @@ impl World {
         }
     }
 
-    /// Performs actions in order, until a trap ends or stops the process. Messages of one
-    /// step that take the same link and the same time arrive together.
+    /// Performs actions in order, until a trap ends or pauses the process. Messages of one step
+    /// that have the same addressee and arrival time arrive together.
     pub(super) fn perform(&mut self, node: usize, actions: &mut Vec<Action>) {
         self.steps += 1;
         let mut rest = actions.drain(..);
@@ -129,7 +130,7 @@ impl World {
         }
     }
 
-    /// Sends the answers that the performed actions gave, to peers and to clients.
+    /// Sends the answers that the performed actions produced, to peers and to clients.
     fn answer(&mut self, node: usize) {
         for (peer, message) in self.answers.take() {
             let replica = self.nodes[node].replica();
@@ -152,7 +153,8 @@ impl World {
     }
 }
 
-/// Returns what an input says of the clock, if it says something.
+/// Returns whether `input` says that the clock can be trusted; `None` if it does not concern trust
+/// in the clock.
 fn clock_trusted(input: &Input) -> Option<bool> {
     match input {
         Input::ClockTrusted(trusted) => Some(*trusted),
@@ -160,7 +162,7 @@ fn clock_trusted(input: &Input) -> Option<bool> {
     }
 }
 
-/// Whether an input may change what is promised.
+/// Whether an input may change promises.
 fn is_about_leases(input: &Input) -> bool {
     matches!(input, Input::Peer(envelope) if matches!(envelope.message, Message::Lease(_)))
 }

@@ -1,5 +1,5 @@
-//! Reads that a peer is asked for: not too many at a time, not again while it answers others,
-//! and not for clients that have gone.
+//! Reads that a replica forwards to a peer: only a limited number at a time, not again while the
+//! peer answers others, and none for clients that have disconnected.
 
 use leasehold_leases::StrategySpec;
 use leasehold_replica::Input;
@@ -11,7 +11,7 @@ use leasehold_wire::outcome::Result as Answer;
 
 use super::cluster::{Cluster, Packet, put, read, votes_on, write};
 
-/// Reads that a peer is asked for at a time.
+/// Maximum number of unanswered reads that a replica forwards to a peer.
 const AT_A_TIME: usize = 1024;
 
 fn is_question(packet: &Packet) -> bool {
@@ -22,7 +22,7 @@ fn is_answer(packet: &Packet) -> bool {
     matches!(packet.0.message, Message::ReadAnswers(_))
 }
 
-/// Returns the number of reads that were asked of others.
+/// Returns the number of forwarded reads in the packets.
 fn asked(packets: &[Packet]) -> usize {
     let counts = packets.iter().map(|packet| match &packet.0.message {
         Message::ForwardRead { reads, .. } => reads.len(),
@@ -31,7 +31,7 @@ fn asked(packets: &[Packet]) -> usize {
     counts.sum()
 }
 
-/// A client on this connection asks at replica 1, all at once.
+/// Sends commands to replica 1 on this connection, all at the same moment.
 fn ask(cluster: &mut Cluster, connection: u64, commands: Vec<Command>) {
     let before = cluster.replies_to(connection).len() as u64;
     let inputs = (before + 1..).zip(commands).map(|(request, command)| {
@@ -89,7 +89,8 @@ fn what_clients_asked_of_peers_is_forgotten_when_they_have_gone() {
     cluster.input(1, Input::ClientDisconnected { connection: gone });
     cluster.pass(200);
     assert_eq!(cluster.replies_to(gone).len(), 3000, "room is given back");
-    // The peer answers what it was asked. A connection that comes and goes cannot ask for more.
+    // The peer answers the reads that it received. A client that reconnects cannot exceed the
+    // limit.
     assert_eq!(waiting_reads(&cluster), AT_A_TIME as u64 + 5);
     cluster.release();
     assert_eq!(cluster.replies_to(stays).len(), 5);
@@ -104,7 +105,7 @@ fn reads_of_clients_that_have_gone_are_given_up_and_what_is_for_the_log_goes_on(
     cluster.hold(|packet| votes_on(packet, None));
     let gone = 7;
     ask(&mut cluster, gone, vec![put(1, 1, "k", "new")]);
-    // One is held for the write, the other is on its way through the log.
+    // One read is held for the write, the other is on its way through the log.
     let scan = write(0, 0, Op::scan("a", "", 10));
     let from = |request| ClientHandle {
         connection: gone,
@@ -131,7 +132,7 @@ fn reads_of_clients_that_have_gone_are_given_up_and_what_is_for_the_log_goes_on(
     cluster.release();
     cluster.pass(200);
     assert_eq!(told(&cluster), [(2, false), (1, true), (3, false)]);
-    // Its number is its own.
+    // Every further read has a number of its own.
     let reads: Vec<_> = (0..4).map(|_| cluster.read(2, "k")).collect();
     cluster.pass(500);
     assert_eq!(cluster.value(reads[3]).as_deref(), Some("new"));
@@ -161,7 +162,7 @@ fn what_a_peer_leaves_out_while_it_answers_others_is_asked_again_in_the_end() {
     for connection in 0..100 {
         ask(&mut cluster, 100 + connection, gets(10));
     }
-    // More than half of what it may be asked is on its way all the time.
+    // More than half of the permitted reads are in transit at any time.
     let mut answer_some = |ms: u64| {
         for _ in 0..ms / 250 {
             cluster.pass(250);
@@ -179,7 +180,7 @@ fn a_peer_that_is_silent_is_asked_less_and_less_often() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     cluster.hold(is_question);
     ask(&mut cluster, 7, gets(1));
-    // 0.7 s pass, and 1.4 s, 2.1 s and so on.
+    // The intervals are 0.7 s, 1.4 s, 2.1 s and so on.
     cluster.pass(20_000);
     let times = asked(&cluster.sent);
     assert!((5..=8).contains(&times), "{times} times");

@@ -1,4 +1,4 @@
-//! Everything that waits for a disk that takes nothing, or to be executed, is bounded, and nothing
+//! Everything that waits to be executed, or for a disk that accepts no writes, is bounded, and none
 //! of it is lost.
 
 use bytes::Bytes;
@@ -12,10 +12,10 @@ use leasehold_wire::{Command, Field, KeyValue};
 use super::cluster::{Cluster, Packet, RequestToken, accept, between, settings, votes_on, write};
 
 pub const VALUE_BYTES: usize = 1 << 20;
-/// More than may wait.
+/// Number of writes that is above the limit of waiting ones.
 const WRITES: u64 = (BACKLOG_BYTES_MAX / VALUE_BYTES) as u64 + 20;
 
-/// Writes of a mebibyte, each to a key of its own.
+/// Sends writes of a mebibyte, each to a key of its own.
 fn write_much(cluster: &mut Cluster) -> Vec<RequestToken> {
     let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
     let put = |client: u64| Op::put(format!("k{client}"), value.clone());
@@ -27,7 +27,8 @@ fn all_done(cluster: &Cluster, writes: &[RequestToken]) -> bool {
     writes.iter().all(|asked| cluster.done(*asked))
 }
 
-/// Values that `node` has handed to its disk since `cluster.written` was this long.
+/// Returns the number of values that `node` has handed to its disk since `cluster.written` had this
+/// length.
 fn handed_to_disk(cluster: &Cluster, node: usize, since: usize) -> usize {
     let records = cluster.written[since..].iter();
     let of_node = records.filter(|(at, _)| *at == node);
@@ -44,8 +45,8 @@ fn refused(cluster: &Cluster, node: usize) -> u64 {
     cluster.counter(node, "refused_backlog")
 }
 
-/// As many values as a replica takes while its disk takes none: as many as fit, and the one
-/// that fills it.
+/// Checks that a replica has taken as many values as it may while its disk accepts none: those that
+/// fit, and the one that exceeds the limit.
 fn assert_bounded(values: usize) {
     let fit = BACKLOG_BYTES_MAX / VALUE_BYTES;
     assert!((fit - 1..=fit + 1).contains(&values), "{values} of {fit}");
@@ -93,7 +94,7 @@ fn a_leader_whose_disk_takes_nothing_proposes_a_bounded_backlog_and_goes_on() {
     });
 }
 
-/// Entries that are sent again and again wait for the disk only as often as may be.
+/// Entries that are sent repeatedly do not wait for the disk more often than is allowed.
 #[test]
 fn a_majority_whose_disks_take_nothing_keeps_a_bounded_backlog() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -110,8 +111,9 @@ fn a_majority_whose_disks_take_nothing_keeps_a_bounded_backlog() {
     cluster.assert_agreement();
 }
 
-/// Writes that are all committed at once: votes for the first were missing. Returns how many
-/// of these slots their leader executes in the group of inputs in which it learns that.
+/// Commits writes in one step, by delivering the missing votes for the first of them. Returns the
+/// number of their slots that the leader executes in the group of inputs in which it learns of
+/// this.
 fn execute_at_once(cluster: &mut Cluster, writes: Vec<Command>) -> (Vec<RequestToken>, u64) {
     let before = cluster.node(0).executed();
     let stuck = before.next();
@@ -133,15 +135,15 @@ pub fn fields(count: usize, bytes: usize) -> Vec<Field> {
     (0..count).map(field).collect()
 }
 
-/// Settings with which no merge waits at its origin.
+/// Returns settings with which no merge waits at its origin.
 pub fn nothing_held() -> Settings {
     let mut settings = settings(3, StrategySpec::None);
     settings.merge_work_max = usize::MAX;
     settings
 }
 
-/// Puts a record of so many fields, and merges another value of one field into it as often.
-/// Returns how many merges are executed at once; soon all are.
+/// Puts a record with `count` fields, and merges another value of one field into it `merges` times.
+/// Returns how many merges are executed in one step; soon afterwards, all are.
 fn merged_at_once(count: usize, bytes: usize, merges: u64, merged: &[Field]) -> u64 {
     let mut cluster = Cluster::with(nothing_held());
     let record = fields(count, bytes);
@@ -159,7 +161,8 @@ fn merged_at_once(count: usize, bytes: usize, merges: u64, merged: &[Field]) -> 
     at_once
 }
 
-/// A merge takes as long as its record has fields and bytes; there is time for some 1.2 ms.
+/// The time of a merge is proportional to the fields and bytes of its record. About 1.2 ms are
+/// available.
 #[test]
 fn a_group_of_inputs_executes_only_so_much_and_the_next_goes_on() {
     let one = fields(1, 1);
@@ -170,8 +173,8 @@ fn a_group_of_inputs_executes_only_so_much_and_the_next_goes_on() {
     assert_eq!(merged_at_once(10, 100, 200, &one), 200);
 }
 
-/// The replica is idle for most of the time, whenever it is looked at: also if merges come a few at
-/// a time.
+/// The replica is idle for most of the time at every moment, even if only a few merges arrive at a
+/// time.
 #[test]
 fn many_merges_into_large_records_are_executed_in_a_part_of_the_time() {
     let together = |cluster: &mut Cluster, merges| {
@@ -198,14 +201,14 @@ fn assert_merged_in_a_part_of_the_time(ask: impl FnOnce(&mut Cluster, Vec<Comman
     let at_once = cluster.node(0).executed().0 - before;
     assert!((40..90).contains(&at_once), "{at_once} at once");
     cluster.pass(100);
-    // Each takes some 60 us.
+    // Each merge takes about 60 us.
     let executed = cluster.node(0).executed().0 - before;
     assert!((350..550).contains(&executed), "{executed} in 100 ms");
     cluster.pass(1000);
     assert_eq!(cluster.node(0).executed().0 - before, 600);
 }
 
-/// Or it would never catch up with the others, which execute no faster than clients merge.
+/// Otherwise it would never catch up with other replicas, which execute as fast as clients merge.
 #[test]
 fn a_replica_that_is_behind_merges_all_of_the_time() {
     for (left_max, executed_in_time) in [(64 << 20, 200..400), (400 << 10, 590..601)] {
@@ -227,8 +230,8 @@ fn a_replica_that_is_behind_merges_all_of_the_time() {
     }
 }
 
-/// Everything that needs execution would wait at the new leader for all that is left there,
-/// although others have executed it.
+/// Commands that need execution would wait at the new leader for its whole backlog, although other
+/// replicas have executed it.
 #[test]
 fn who_has_much_to_execute_does_not_take_over() {
     let mut cluster = Cluster::with(slow_to_execute());
@@ -256,7 +259,7 @@ fn who_has_much_to_execute_does_not_take_over() {
     assert!(cluster.node(2).executed() < cluster.node(0).executed());
     hand_over(&mut cluster);
     assert_eq!(campaigns(&cluster), 0);
-    // Nor does the leader wait for it, if an operator wants that.
+    // Nor does the leader wait for this replica if an operator requests a transfer to it.
     let ping = Message::Ping {
         stamp: 0,
         cost_ms: 0,
@@ -280,7 +283,7 @@ fn accept_of_leader(cluster: &Cluster) -> Ballot {
     accepts.last().expect("the leader proposed").ballot
 }
 
-/// All of the record is looked at before the merge can be refused.
+/// The entire record is read before the merge can be refused.
 #[test]
 fn refused_merges_count_as_work() {
     let one_too_many = [Field {
@@ -291,7 +294,7 @@ fn refused_merges_count_as_work() {
     assert!((105..120).contains(&refused), "{refused} at once");
 }
 
-/// A slot is executed at once.
+/// A slot is executed in one step.
 #[test]
 fn a_slot_has_no_more_merges_than_a_group_of_inputs_executes() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -318,7 +321,7 @@ fn a_slot_has_no_more_merges_than_a_group_of_inputs_executes() {
     assert!((35..50).contains(&large), "{large} in a slot");
 }
 
-/// A command before a merge in the same slot may make the record of the merge large.
+/// A command before a merge in the same slot may make the merge's record large.
 #[test]
 fn a_slot_has_few_merges_into_a_record_that_is_not_known_yet() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -333,7 +336,7 @@ fn a_slot_has_few_merges_into_a_record_that_is_not_known_yet() {
     assert!(all_done(&cluster, &asked));
 }
 
-/// So others wait neither in the leader's queue nor in the log for them.
+/// So other commands wait for them neither in the leader's queue nor in the log.
 #[test]
 fn merges_into_large_records_wait_at_their_origin_and_others_pass_them() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -358,9 +361,9 @@ fn merges_into_large_records_wait_at_their_origin_and_others_pass_them() {
     asked.extend(cluster.ask_together(1, others.collect()));
     assert_eq!(sent(&cluster), dear_sent + 1000);
 
-    // What is held here may come another way.
+    // A copy of a merge that is held here may reach the log another way.
     let last = cluster.ask(0, dear.last().expect("there are some").clone());
-    // Long ones would keep other large writes waiting at the node.
+    // Long merges would keep other large writes waiting at the node.
     let long = |client| write(client, 1, Op::put_fields("large", fields(1, 4000)));
     let long: Vec<RequestToken> = (3000..3100)
         .map(|client| cluster.ask(1, long(client)))
@@ -377,7 +380,7 @@ fn merges_into_large_records_wait_at_their_origin_and_others_pass_them() {
     cluster.assert_agreement();
 }
 
-/// Their origin cannot know what they will find.
+/// Their origin cannot know which record they will find.
 #[test]
 fn merges_that_are_sent_with_the_write_that_makes_their_record_large_are_held_too() {
     for put_at in [0, 1] {
@@ -397,7 +400,7 @@ fn merges_that_are_sent_with_the_write_that_makes_their_record_large_are_held_to
     }
 }
 
-/// With as many keys there is more that their origin cannot know.
+/// With this many keys, the origin cannot know all records.
 #[test]
 fn of_merges_into_many_records_only_so_many_are_in_the_log() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -411,7 +414,7 @@ fn of_merges_into_many_records_only_so_many_are_in_the_log() {
     let commands = (1000..2000).map(put).chain((2000..22_000).map(merge));
     let mut asked = cluster.ask_together(1, commands.collect());
     assert_eq!(sent(&cluster), 1000 + 8192);
-    // Large ones wait for none of these.
+    // Merges of large records do not wait for any of these.
     let put = cluster.ask(0, write(1, 1, Op::put_fields("large", fields(1000, 240))));
     cluster.pass(50);
     assert!(cluster.done(put));
@@ -454,7 +457,7 @@ fn merges_that_were_held_count_by_what_is_known_when_they_leave() {
     cluster.pass(1000);
     let done = asked.iter().filter(|asked| cluster.done(**asked)).count();
     assert_eq!(done, 8192);
-    // Into the largest record that each might be 170 of them.
+    // If each merged into the largest possible record, there would be 170 of them.
     let next = sent(&cluster);
     assert!((500..520).contains(&next), "{next} at once");
     cluster.release();
@@ -463,7 +466,7 @@ fn merges_that_were_held_count_by_what_is_known_when_they_leave() {
     cluster.assert_agreement();
 }
 
-/// A hot key with a small record is merged into by hundreds at a time.
+/// Hundreds of merges at a time go to one key with a small record.
 #[test]
 fn merges_into_a_small_record_hardly_wait_for_each_other() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -473,7 +476,7 @@ fn merges_into_a_small_record_hardly_wait_for_each_other() {
     assert_eq!(sent(&cluster), 1000);
 }
 
-/// Each connection has its turn, and one that has gone has none.
+/// Connections take turns, and a connection that has ended has no turn.
 #[test]
 fn held_merges_of_a_client_wait_for_none_of_clients_that_have_gone() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -494,9 +497,9 @@ fn held_merges_of_a_client_wait_for_none_of_clients_that_have_gone() {
     assert!(cluster.replies_to(78).is_empty());
     cluster.input(1, Input::ClientDisconnected { connection: 77 });
     cluster.pass(200);
-    // All of them that were held are told so, and the others may have left.
+    // All of them that were held are reported as unsent; others may have been sent.
     assert!(cluster.replies_to(77).len() > 2000);
-    // One is asked again on another connection, which ends first.
+    // One of them is requested again on another connection, which ends first.
     cluster.inputs(1, vec![client(79, 5000), client(80, 5000)]);
     assert_eq!(cluster.replies_to(79).len(), 1, "it was asked again");
     cluster.input(1, Input::ClientDisconnected { connection: 80 });
@@ -511,7 +514,7 @@ fn held_merges_of_a_client_wait_for_none_of_clients_that_have_gone() {
     cluster.assert_agreement();
 }
 
-/// Or puts that come faster than a group of inputs executes its least would never be executed.
+/// Otherwise, puts that arrive faster than a group's minimum is executed would never be executed.
 #[test]
 fn a_group_of_inputs_executes_a_share_of_what_is_left() {
     let mut settings = settings(3, StrategySpec::None);
@@ -525,7 +528,7 @@ fn a_group_of_inputs_executes_a_share_of_what_is_left() {
     }
 }
 
-/// A multi-put of a thousand short keys takes as long as hundreds of puts, and has few bytes.
+/// A multi-put of a thousand short keys takes as long as hundreds of puts, but has few bytes.
 #[test]
 fn a_group_of_inputs_executes_few_commands_of_many_keys() {
     let mut cluster = Cluster::with(settings(3, StrategySpec::None));
@@ -546,12 +549,12 @@ fn a_group_of_inputs_executes_few_commands_of_many_keys() {
     cluster.assert_agreement();
 }
 
-/// Returns the number of commands that are held on their way to the leader.
+/// Returns the number of commands that are in transit to the leader.
 fn sent(cluster: &Cluster) -> usize {
     cluster.held.iter().map(forwarded).sum()
 }
 
-/// Returns the number of commands that a packet brings to the leader.
+/// Returns the number of commands that a packet forwards to the leader.
 fn forwarded(packet: &Packet) -> usize {
     match &packet.0.message {
         Message::Forward { commands } => commands.len(),
@@ -559,7 +562,8 @@ fn forwarded(packet: &Packet) -> usize {
     }
 }
 
-/// Settings with which some writes of [`small_writes`] are more than may wait to be executed.
+/// Returns settings with which a few of [`small_writes`] exceed the limit of entries that wait for
+/// execution.
 fn slow_to_execute() -> Settings {
     let mut settings = settings(3, StrategySpec::None);
     settings.executed_work_max = 1;
@@ -567,7 +571,7 @@ fn slow_to_execute() -> Settings {
     settings
 }
 
-/// Far more than may wait to be executed.
+/// Returns far more writes than may wait for execution.
 fn small_writes(clients: std::ops::Range<u64>) -> Vec<Command> {
     let put = |client| write(client, 1, Op::put(format!("k{client}"), "v".repeat(100)));
     clients.map(put).collect()
@@ -587,8 +591,9 @@ fn a_leader_with_much_to_execute_proposes_nothing_more_until_it_is_executed() {
     cluster.assert_agreement();
 }
 
-/// Accepts of far more than may wait to be executed, of which replica 2 has none yet: the first,
-/// without which nothing can be executed there, and the others.
+/// Returns Accepts of far more writes than may wait for execution. Replica 2 has received none of
+/// them. The first one is returned separately: without it, replica 2 can execute none of the
+/// others.
 fn withheld_accepts(cluster: &mut Cluster) -> (Packet, Vec<Packet>) {
     cluster.hold(|(_, to)| *to == ReplicaId(2));
     for command in small_writes(1..60) {
@@ -623,7 +628,7 @@ fn a_follower_with_much_to_execute_accepts_nothing_more_and_fetches_it_later() {
     cluster.assert_agreement();
 }
 
-/// However many wait long at once, sending them again is no long step.
+/// Even if many entries have waited for long, sending them again takes no long step.
 #[test]
 fn what_waits_long_is_sent_again_in_parts() {
     let mut cluster = Cluster::new(3, StrategySpec::None);

@@ -1,4 +1,4 @@
-//! Catching up: how a replica that lags fetches what it missed.
+//! Catching up: how a lagging replica fetches the entries that it missed.
 
 use std::collections::VecDeque;
 
@@ -16,8 +16,8 @@ fn is_catchup(packet: &Packet) -> bool {
     )
 }
 
-/// Lets time pass in which what is fetched comes from afar, an entry at a time, until
-/// `node` has executed `goal`. Returns how many fetches that took.
+/// Lets time pass until `node` has executed `goal`, with fetched entries that arrive late and one
+/// at a time. Returns the number of fetches that this took.
 fn catch_up(cluster: &mut Cluster, node: usize, goal: Slot) -> usize {
     let mut on_its_way: VecDeque<(u64, Packet)> = VecDeque::new();
     let mut fetches = 0;
@@ -55,7 +55,7 @@ fn a_laggard_asks_for_nothing_that_is_on_its_way() {
     cluster.heal();
     let goal = cluster.node(0).executed();
     let fetches = catch_up(&mut cluster, 2, goal);
-    // One for each entry, and few more.
+    // One fetch for each entry, and few more.
     assert!(fetches < 2 * slots as usize, "{fetches} fetches");
 }
 

@@ -1,4 +1,4 @@
-//! Writing of checkpoints: a large one in parts, between which other writes proceed.
+//! Writing of checkpoints: a large one is written in parts, between which other writes proceed.
 
 use bytes::Bytes;
 use leasehold_leases::{Key, Slot, StrategySpec};
@@ -11,12 +11,12 @@ use super::backlog::{VALUE_BYTES, fields, nothing_held};
 use super::cluster::{Cluster, write};
 
 const PIECE_BYTES: usize = 1 << 20;
-/// Bytes of each large record.
+/// Size of each large record, in bytes.
 const RECORD_BYTES: usize = 200_000;
-/// Number of large records: together they are as large as several checkpoints of one piece each.
+/// Number of large records. Together they are as large as several pieces of a checkpoint.
 const RECORDS: u64 = 20;
 
-/// A cluster with large records that are all written down. A merge changes one later.
+/// Returns a cluster with large records that are in its checkpoints. Merges can change them later.
 fn with_records() -> Cluster {
     let settings = Settings {
         checkpoint_piece_bytes: PIECE_BYTES,
@@ -35,7 +35,7 @@ fn key(client: u64) -> String {
     format!("record {client}")
 }
 
-/// Changes a few bytes of each of them.
+/// Changes a few bytes of every large record.
 fn merge_into_all(cluster: &mut Cluster, sequence: u64) {
     for client in 1..=RECORDS {
         let field = Field {
@@ -47,8 +47,8 @@ fn merge_into_all(cluster: &mut Cluster, sequence: u64) {
     }
 }
 
-/// Returns what `node` has handed to its disk of the state since `cluster.written` was `since`
-/// long: what was written ahead, part by part, and checkpoints.
+/// Returns the parts of the state that `node` has handed to its disk since `cluster.written` was
+/// `since` long: values that were written in advance, and checkpoints.
 fn handed_over(
     cluster: &Cluster,
     node: usize,
@@ -68,7 +68,7 @@ fn handed_over(
 
 type StagedEntries = Vec<(Key, StoredValue)>;
 
-/// Whether the newest that `node` has handed over of the state is a part of a checkpoint.
+/// Whether the newest record of the state that `node` has handed over is a part of a checkpoint.
 fn is_staging(cluster: &Cluster, node: usize) -> bool {
     let of_node = cluster.written.iter().filter(|(at, _)| *at == node);
     let newest = of_node.rev().find_map(|(_, record)| match record {
@@ -79,8 +79,8 @@ fn is_staging(cluster: &Cluster, node: usize) -> bool {
     newest == Some(true)
 }
 
-/// A cluster in which the disk of replica 2 takes nothing, with the first part of a checkpoint on its
-/// way there. The function says how many parts there are.
+/// Returns a cluster in which the disk of replica 2 accepts no writes, while the first part of a
+/// checkpoint is on its way to it. The returned function counts the parts handed over.
 fn with_a_part_on_its_way() -> (Cluster, impl Fn(&Cluster) -> usize) {
     let mut cluster = with_records();
     cluster.pass(1000);
@@ -96,7 +96,7 @@ fn bytes<'a>(values: impl IntoIterator<Item = &'a StoredValue>) -> usize {
     values.into_iter().map(|stored| stored.value.len()).sum()
 }
 
-/// An entry that is accepted meanwhile waits for one write, not for the whole checkpoint.
+/// An entry that is accepted meanwhile waits for one write, not for the entire checkpoint.
 #[test]
 fn a_large_checkpoint_is_written_in_parts() {
     let mut cluster = with_records();
@@ -124,8 +124,8 @@ fn a_large_checkpoint_is_written_in_parts() {
     }
 }
 
-/// A replica begins a checkpoint. What is executed while its parts are written is not in it. It
-/// ends, and starts from the checkpoint and the log above it.
+/// A replica begins a checkpoint. Entries that it executes while the parts are written are not in
+/// the checkpoint. The replica ends, and starts from the checkpoint and the log above it.
 #[test]
 pub fn h86_a_checkpoint_in_parts_holds_the_state_of_one_slot() {
     let mut cluster = with_records();
@@ -153,7 +153,7 @@ pub fn h86_a_checkpoint_in_parts_holds_the_state_of_one_slot() {
     cluster.assert_agreement();
 }
 
-/// A crash between the parts leaves the checkpoint before.
+/// After a crash between the parts, the previous checkpoint is in force.
 #[test]
 fn a_replica_that_ends_within_a_checkpoint_begins_with_the_one_before() {
     let mut cluster = with_records();
@@ -163,7 +163,7 @@ fn a_replica_that_ends_within_a_checkpoint_begins_with_the_one_before() {
     cluster.pass_until(2000, "a checkpoint is begun", |cluster| {
         is_staging(cluster, 2)
     });
-    // It rests for as long before the next part.
+    // The disk rests for as long before the next part.
     cluster.pass(10);
     cluster.unstall(2);
     assert!(is_staging(&cluster, 2));
@@ -173,7 +173,7 @@ fn a_replica_that_ends_within_a_checkpoint_begins_with_the_one_before() {
     cluster.assert_agreement();
 }
 
-/// So that others write meanwhile.
+/// So other writes can proceed meanwhile.
 #[test]
 fn the_disk_rests_between_parts_for_twice_as_long_as_each_took() {
     let (mut cluster, parts) = with_a_part_on_its_way();
@@ -185,7 +185,7 @@ fn the_disk_rests_between_parts_for_twice_as_long_as_each_took() {
     assert!(parts(&cluster) > 1);
 }
 
-/// Else what was changed meanwhile would make the next one long.
+/// Otherwise the values that changed meanwhile would make the next checkpoint long.
 #[test]
 fn parts_of_a_checkpoint_follow_at_once_if_much_has_changed() {
     let (mut cluster, parts) = with_a_part_on_its_way();
@@ -197,7 +197,7 @@ fn parts_of_a_checkpoint_follow_at_once_if_much_has_changed() {
     assert!(parts(&cluster) > 2, "{} parts", parts(&cluster));
 }
 
-/// Values that are replaced within a second are mostly written once.
+/// Values that are replaced within a second are mostly written only once.
 #[test]
 fn a_value_that_is_soon_replaced_is_in_no_checkpoint() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -212,7 +212,7 @@ fn a_value_that_is_soon_replaced_is_in_no_checkpoint() {
     }
 }
 
-/// 20 MiB within 20 ms.
+/// Writes 20 MiB within 20 ms.
 fn write_large(cluster: &mut Cluster, key: impl Fn(u64) -> String) {
     for client in 1..=20 {
         let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
@@ -221,7 +221,8 @@ fn write_large(cluster: &mut Cluster, key: impl Fn(u64) -> String) {
     }
 }
 
-/// A leader that restarts proposes it all again, and a restart has it in memory.
+/// A leader that restarts proposes all entries above the checkpoint again, and a restart keeps them
+/// in memory.
 #[test]
 fn little_is_above_a_checkpoint_however_fast_large_values_are_written() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -236,7 +237,7 @@ fn little_is_above_a_checkpoint_however_fast_large_values_are_written() {
     }
 }
 
-/// While a part waits for a slow disk, so much is written that the next parts do not wait.
+/// While a part waits for a slow disk, so many entries are written that the next parts do not wait.
 #[test]
 fn the_disk_rests_less_the_more_is_above_the_last_checkpoint() {
     let (mut cluster, parts) = with_a_part_on_its_way();
@@ -250,7 +251,8 @@ fn the_disk_rests_less_the_more_is_above_the_last_checkpoint() {
     assert!(parts(&cluster) > 1, "half of 20 ms");
 }
 
-/// A slow disk takes as much of the checkpoint as of the log: else the checkpoint would never catch up.
+/// A slow disk receives as much of the checkpoint as of the log. Otherwise the checkpoint would
+/// never catch up.
 #[test]
 fn a_part_is_as_large_as_what_waits_for_the_disk() {
     let mut cluster = with_records();

@@ -1,6 +1,6 @@
-//! A cluster that a test drives by hand: messages arrive at once unless they are
-//! held or lost, disks sync at once unless they are stalled, and time passes
-//! when the test says so. Every replica has a clock of its own.
+//! A cluster that a test controls. Messages arrive immediately unless they are held or lost, disks
+//! sync immediately unless they are stalled, and time passes when the test says so. Every replica
+//! has a clock of its own.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use leasehold_wire::command::Op;
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Command, Outcome, Path};
 
-/// A message on its way.
+/// A message and its addressee.
 pub type Packet = (Envelope, ReplicaId);
 type Rule = Box<dyn Fn(&Packet) -> bool>;
 
@@ -31,7 +31,7 @@ struct Node {
     offset_ns: u64,
 }
 
-/// A cluster that a test drives by hand.
+/// A cluster that a test controls.
 pub struct Cluster {
     settings: Settings,
     now_ms: u64,
@@ -41,40 +41,40 @@ pub struct Cluster {
     lose: Vec<Rule>,
     /// Messages that are held back.
     pub held: Vec<Packet>,
-    /// Everything that was ever sent, in order.
+    /// All messages ever sent, in order.
     pub sent: Vec<Packet>,
-    /// Everything that was ever written, by replica.
+    /// All records ever written, with the replica that wrote each.
     pub written: Vec<(usize, Record)>,
     replies: Vec<(ClientHandle, Path, Outcome)>,
-    /// Answers to reads that peers forwarded, of the batch of inputs that is handled.
+    /// Answers to reads that peers forwarded, from the batch of inputs being handled.
     answers: FencedAnswers,
     requests: u64,
     lives: u64,
-    /// Results of admin requests: where, their numbers, and the answers.
+    /// Answers to admin requests: (replica, number of the request, answer).
     pub lease_answers: Vec<(usize, u64, LeaseAnswer)>,
-    /// Whether replica 0 may ask for leadership back.
+    /// Whether replica 0 may request leadership back.
     pub transfers: bool,
 }
 
-/// A request of a client; its answer is asked for by this.
+/// Handle of a client's request, with which a test finds its answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RequestToken(u64);
 
-/// Settings for `n` replicas, of which 0 leads when it can at the first start.
+/// Returns settings for `n` replicas, of which 0 leads when it can at the first start.
 pub fn settings(n: usize, strategy: impl Into<RangeMap<StrategySpec>>) -> Settings {
     let mut settings = Settings::new(ReplicaId(0), n);
     settings.strategies = strategy.into();
     settings.elections.preferred = Some(ReplicaId(0));
-    // Schedules of tests count on these.
+    // Schedules of tests depend on these durations.
     settings.params = LeaseParams::default();
     settings.timing.heartbeat = Duration::from_millis(250);
     settings.timing.election_timeout = Duration::from_millis(1500);
     settings.timing.reconfigure = Duration::from_millis(500);
-    settings.elections.pre_vote = false; // the test chooses which replica campaigns
+    settings.elections.pre_vote = false; // the test chooses the replica that campaigns
     settings
 }
 
-/// The process of one replica, which performs what the replica asks for.
+/// Process of one replica, which performs the replica's actions.
 struct NodeHost<'a>(&'a mut Cluster, usize);
 
 impl Host for NodeHost<'_> {
@@ -121,15 +121,15 @@ impl Host for NodeHost<'_> {
 }
 
 impl Cluster {
-    /// A cluster led by replica 0, with the configuration in force and every lease active.
+    /// Returns a cluster led by replica 0, with the configuration in force and every lease active.
     pub fn new(n: usize, strategy: StrategySpec) -> Cluster {
         Cluster::with(settings(n, strategy))
     }
 
-    /// The same with these settings.
+    /// Returns the cluster of [`new`](Self::new) with these settings.
     pub fn with(settings: Settings) -> Cluster {
         let mut cluster = Cluster::asleep(settings);
-        // Nobody campaigns before replica 0, for nobody else's clock runs yet.
+        // Only the clock of replica 0 runs yet, so no other replica campaigns before it.
         while cluster.node(0).leader().is_none() {
             cluster.tick(0, 1);
         }
@@ -138,7 +138,7 @@ impl Cluster {
         cluster
     }
 
-    /// A cluster that has just started.
+    /// Returns a cluster that has just started.
     pub fn asleep(settings: Settings) -> Cluster {
         let nodes = (0..settings.n).map(|index| Node {
             replica: None,
@@ -176,12 +176,12 @@ impl Cluster {
         Time(self.nodes[node].offset_ns + self.now_ms * 1_000_000)
     }
 
-    /// A running replica.
+    /// Returns a running replica.
     pub fn node(&self, node: usize) -> &Replica {
         self.nodes[node].replica.as_ref().expect("it runs")
     }
 
-    /// A counter of `node` in this run, as operators see it.
+    /// Returns a counter of `node` in its present run, as operators see it.
     pub fn counter(&self, node: usize, name: &str) -> u64 {
         let status = self.node(node).status(self.clock(node));
         let mut counters = status.counters.iter();
@@ -189,7 +189,7 @@ impl Cluster {
         found.expect("there is such a counter").value
     }
 
-    /// Whether `node` runs and takes itself for the leader.
+    /// Whether `node` runs and considers itself the leader.
     pub fn leads(&self, node: usize) -> bool {
         let replica = self.nodes[node].replica.as_ref();
         replica.is_some_and(|replica| replica.leader() == Some(ReplicaId(node as u8)))
@@ -200,7 +200,7 @@ impl Cluster {
         self.start_with(node, self.settings.clone());
     }
 
-    /// The same with other settings than the first time.
+    /// Starts a replica from its disk, with other settings than before.
     pub fn start_with(&mut self, node: usize, mut settings: Settings) {
         settings.me = ReplicaId(node as u8);
         let now = self.clock(node);
@@ -211,77 +211,77 @@ impl Cluster {
         self.nodes[node].replica = Some(Replica::new(now, settings, recovered, seed));
     }
 
-    /// Ends a replica; what was not synced is lost.
+    /// Ends a replica. Data that was not synced is lost.
     pub fn crash(&mut self, node: usize) {
         self.nodes[node].replica = None;
         self.nodes[node].disk.crash(0);
         self.nodes[node].stalled = false;
     }
 
-    /// Ends a replica, and its disk loses everything.
+    /// Ends a replica and wipes its disk.
     pub fn wipe(&mut self, node: usize) {
         self.crash(node);
         self.nodes[node].disk.wipe();
     }
 
-    /// Returns a copy of what the disk of `node` holds now.
+    /// Returns a copy of the disk of `node`.
     pub fn disk(&self, node: usize) -> Disk {
         self.nodes[node].disk.clone()
     }
 
-    /// Ends a replica as a power failure does. Its disk goes back to `held`: nothing was synced
-    /// since.
+    /// Ends a replica as a power failure does: its disk goes back to the state `held`, as if
+    /// nothing had been synced since.
     pub fn lose_power(&mut self, node: usize, held: Disk) {
         self.crash(node);
         self.nodes[node].disk = held;
     }
 
-    /// From now on nothing becomes durable at `node`.
+    /// Stalls the disk of `node`: nothing becomes durable from now on.
     pub fn stall(&mut self, node: usize) {
         self.nodes[node].stalled = true;
     }
 
-    /// The disk of `node` works again, and makes durable what was waiting.
+    /// Ends the stall of the disk of `node`, and makes durable the records that waited.
     pub fn unstall(&mut self, node: usize) {
         self.nodes[node].stalled = false;
         self.sync(node);
         self.deliver_all();
     }
 
-    /// Holds messages back, until [`release`](Self::release).
+    /// Holds back messages for which `rule` is true, until [`release`](Self::release).
     pub fn hold(&mut self, rule: impl Fn(&Packet) -> bool + 'static) {
         self.hold.push(Box::new(rule));
     }
 
-    /// Holds nothing back any more, and delivers what was held.
+    /// Stops holding messages back, and delivers the held ones.
     pub fn release(&mut self) {
         self.hold.clear();
         self.in_flight.extend(std::mem::take(&mut self.held));
         self.deliver_all();
     }
 
-    /// Holds nothing back any more; what was held is lost.
+    /// Stops holding messages back, and drops the held ones.
     pub fn forget_held(&mut self) {
         self.hold.clear();
         self.held.clear();
     }
 
-    /// Loses messages, until [`heal`](Self::heal).
+    /// Loses messages for which `rule` is true, until [`heal`](Self::heal).
     pub fn lose(&mut self, rule: impl Fn(&Packet) -> bool + 'static) {
         self.lose.push(Box::new(rule));
     }
 
-    /// Loses everything to and from `node`.
+    /// Loses all messages to and from `node`.
     pub fn isolate(&mut self, node: usize) {
         self.lose(move |(envelope, to)| envelope.from.index() == node || to.index() == node);
     }
 
-    /// Loses nothing any more.
+    /// Stops losing messages.
     pub fn heal(&mut self) {
         self.lose.clear();
     }
 
-    /// Delivers a packet now, whatever the rules say.
+    /// Delivers a packet now, regardless of the rules.
     pub fn deliver(&mut self, packet: Packet) {
         let (envelope, to) = packet;
         self.input(to.index(), Input::Peer(envelope));
@@ -315,11 +315,11 @@ impl Cluster {
         self.sync(node);
     }
 
-    /// Transmits a message in the form that its addressee decodes: every message fits into a frame.
+    /// Transmits a message as its addressee decodes it. The message must fit into a frame.
     fn transmit(&mut self, envelope: Envelope, to: ReplicaId) {
         let decoded = FrameOracle::default().pass(envelope);
         let packet = (decoded.unwrap_or_else(|refused| panic!("{refused:?}")), to);
-        // The test chooses which replica leads.
+        // The test chooses the leader.
         if !self.transfers && matches!(packet.0.message, Message::TransferRequest) {
             return;
         }
@@ -358,7 +358,7 @@ impl Cluster {
         self.deliver_all();
     }
 
-    /// Lets time pass for everybody.
+    /// Lets time pass for all replicas, in ms.
     pub fn pass(&mut self, ms: u64) {
         for _ in 0..ms {
             self.now_ms += 1;
@@ -366,7 +366,7 @@ impl Cluster {
         }
     }
 
-    /// Lets time pass until `done`, at most `ms`.
+    /// Lets time pass until `done`, for at most `ms` milliseconds.
     pub fn pass_until(&mut self, ms: u64, what: &str, done: impl Fn(&Cluster) -> bool) {
         for _ in 0..ms {
             if done(self) {
@@ -377,7 +377,7 @@ impl Cluster {
         assert!(done(self), "after {ms} ms still not so: {what}");
     }
 
-    /// Makes `node` campaign, as if the leader that it knows had handed over.
+    /// Makes `node` campaign, as if the leader that it knows had transferred leadership to it.
     pub fn elect(&mut self, node: usize) {
         let leader = self.node(node).leader().expect("somebody hands over");
         let news = self
@@ -391,7 +391,7 @@ impl Cluster {
             ballot,
             by_operator: false,
         };
-        // Between the runs that this node knows, whether or not the leader is up.
+        // The message is between the runs that this node knows, whether or not the leader is up.
         let back = self.node(node).envelope(leader, message);
         let envelope = Envelope {
             from: leader,
@@ -410,7 +410,7 @@ impl Cluster {
         }
     }
 
-    /// A client asks at `node`; what follows at once has followed.
+    /// Sends a client's command to `node`, and handles everything that follows immediately.
     pub fn ask(&mut self, node: usize, command: Command) -> RequestToken {
         let from = self.handle();
         self.input(node, Input::Client { from, command });
@@ -418,7 +418,7 @@ impl Cluster {
         RequestToken(from.request)
     }
 
-    /// Clients ask at `node`, all at the same moment.
+    /// Sends commands of different clients to `node`, all at the same moment.
     pub fn ask_together(&mut self, node: usize, commands: Vec<Command>) -> Vec<RequestToken> {
         let handles: Vec<ClientHandle> = commands.iter().map(|_| self.handle()).collect();
         let inputs = handles.iter().zip(commands).map(|(from, command)| {
@@ -434,17 +434,17 @@ impl Cluster {
             .collect()
     }
 
-    /// A client reads `key` at `node`.
+    /// Sends a client's read of `key` to `node`.
     pub fn read(&mut self, node: usize, key: &'static str) -> RequestToken {
         self.ask(node, read(key))
     }
 
-    /// The answer, if it came.
+    /// Returns the answer to a request, if it was given.
     pub fn answer(&self, request: RequestToken) -> Option<&(ClientHandle, Path, Outcome)> {
         self.replies.iter().find(|(to, ..)| to.request == request.0)
     }
 
-    /// Returns the answers to a connection of its own.
+    /// Returns the answers on a connection.
     pub fn replies_to(&self, connection: u64) -> Vec<&(ClientHandle, Path, Outcome)> {
         let replies = self.replies.iter();
         replies
@@ -457,12 +457,13 @@ impl Cluster {
         self.answer(request).is_some()
     }
 
-    /// Returns the path by which a request was served.
+    /// Returns the path by which a request was served, if it was answered.
     pub fn path(&self, request: RequestToken) -> Option<Path> {
         self.answer(request).map(|(_, path, _)| *path)
     }
 
-    /// The value that a read was answered with; "" if the key was missing.
+    /// Returns the value in the answer to a read; "" if the key was missing, `None` without an
+    /// answer.
     pub fn value(&self, request: RequestToken) -> Option<String> {
         let (.., outcome) = self.answer(request)?;
         match outcome.result.as_ref()? {
@@ -472,7 +473,7 @@ impl Cluster {
         }
     }
 
-    /// Whether a write was answered, and done.
+    /// Whether a write was answered and executed.
     pub fn done(&self, request: RequestToken) -> bool {
         let outcome = self
             .answer(request)
@@ -480,7 +481,7 @@ impl Cluster {
         matches!(outcome, Some(Answer::Written(_)))
     }
 
-    /// Checks that every running replica has executed the same.
+    /// Checks that all running replicas have executed the same values.
     pub fn assert_agreement(&self) {
         let running: Vec<&Replica> = self
             .nodes
@@ -493,7 +494,7 @@ impl Cluster {
         }
     }
 
-    /// The newest promise that `from` sent to `to`.
+    /// Returns the newest promise that `from` sent to `to`.
     pub fn last_promise(&self, from: usize, to: usize) -> Option<Promise> {
         self.sent
             .iter()
@@ -506,7 +507,7 @@ impl Cluster {
             })
     }
 
-    /// Accepts of commands that `from` has sent, oldest first.
+    /// Returns the Accepts of commands that `from` has sent, oldest first.
     pub fn accepts(&self, from: usize) -> Vec<Accept> {
         let accepts = self
             .sent
@@ -516,7 +517,7 @@ impl Cluster {
         accepts.collect()
     }
 
-    /// Returns how many times `from` has sent commands to `to` to be proposed.
+    /// Returns the number of times that `from` has forwarded commands to `to`.
     pub fn forwards(&self, from: usize, to: usize) -> usize {
         let sent = self.sent.iter().filter(|packet| between(packet, from, to));
         sent.filter(|(envelope, _)| matches!(envelope.message, Message::Forward { .. }))
@@ -524,12 +525,12 @@ impl Cluster {
     }
 }
 
-/// A write of `value` under `key`, the first of its client.
+/// Returns a write of `value` under `key`. The client has received every answer before it.
 pub fn put(client: u64, sequence: u64, key: &'static str, value: &'static str) -> Command {
     write(client, sequence, Op::put(key, value))
 }
 
-/// Any write, of a client that has had every answer before it.
+/// Returns a write with any operation. The client has received every answer before it.
 pub fn write(client: u64, sequence: u64, op: Op) -> Command {
     Command {
         client,
@@ -540,7 +541,7 @@ pub fn write(client: u64, sequence: u64, op: Op) -> Command {
     }
 }
 
-/// A read.
+/// Returns a read of `key`.
 pub fn read(key: &'static str) -> Command {
     Command {
         op: Some(Op::get(Key::from(key))),
@@ -548,13 +549,13 @@ pub fn read(key: &'static str) -> Command {
     }
 }
 
-/// Whether a packet goes from one replica to another.
+/// Whether a packet travels between two replicas, in either direction.
 pub fn between(packet: &Packet, a: usize, b: usize) -> bool {
     let (envelope, to) = packet;
     envelope.from.index() == a && to.index() == b
 }
 
-/// The Accept of commands in a packet.
+/// Returns the Accept of commands in a packet, if it is one.
 pub fn accept(packet: &Packet) -> Option<&Accept> {
     match &packet.0.message {
         Message::Accept(accept) if accept.log == LogId::Commands => Some(accept),
@@ -562,7 +563,7 @@ pub fn accept(packet: &Packet) -> Option<&Accept> {
     }
 }
 
-/// Whether a packet holds votes on commands, `slot` among them if one is named.
+/// Whether a packet contains votes on commands, and on `slot` if one is given.
 pub fn votes_on(packet: &Packet, slot: Option<Slot>) -> bool {
     match &packet.0.message {
         Message::Accepted {
@@ -574,12 +575,12 @@ pub fn votes_on(packet: &Packet, slot: Option<Slot>) -> bool {
     }
 }
 
-/// Whether a packet is about leases.
+/// Whether a packet concerns leases.
 pub fn about_leases(packet: &Packet) -> bool {
     matches!(packet.0.message, Message::Lease(_))
 }
 
-/// Returns the ballot of the leader that sent a packet, if that is a heartbeat.
+/// Returns the ballot of the leader that sent a packet, if the packet is a heartbeat.
 pub fn heartbeat_of(packet: &Packet) -> Option<Ballot> {
     match &packet.0.message {
         Message::Heartbeat { ballot, .. } => Some(*ballot),

@@ -1,4 +1,4 @@
-//! Phase 1, ballots and what is left of earlier ones.
+//! Phase 1, ballots, and the entries that remain from earlier ballots.
 
 use std::sync::Arc;
 
@@ -30,14 +30,14 @@ fn fetch(packet: &Packet) -> bool {
 #[test]
 pub(super) fn h13_what_phase_1_finds_goes_through_phase_2() {
     let mut cluster = Cluster::new(5, StrategySpec::All);
-    // 1, 2 and 3 accept, which is a majority; holder 4 is not told.
+    // 1, 2 and 3 accept, which is a majority. Holder 4 does not receive the write.
     cluster.hold(|packet| votes_on(packet, None));
     cluster.lose(|packet| between(packet, 0, 4) && accept(packet).is_some());
     let write = cluster.ask(1, put(1, 1, "k", "new"));
     let slot = cluster.accepts(0).last().expect("proposed").slot;
     cluster.isolate(0);
     cluster.forget_held();
-    // The new leader hears of three acceptances; none of them carries a tag.
+    // The new leader learns of three acceptances, none of which carries a tag.
     cluster.hold(|packet| between(packet, 1, 4) && accept(packet).is_some());
     cluster.elect(1);
     assert!(cluster.leads(1));
@@ -50,7 +50,7 @@ pub(super) fn h13_what_phase_1_finds_goes_through_phase_2() {
     assert!(cluster.node(1).executed() < slot, "4 has not been told");
     assert!(!cluster.answered(write));
     cluster.release();
-    // 0 is cut off and may read as well, while its leases last.
+    // 0 is cut off, and may read, too, while its leases last.
     cluster.pass_until(10_000, "the write commits", |cluster| cluster.done(write));
     let new = cluster.read(4, "k");
     assert_eq!(cluster.value(new).as_deref(), Some("new"));
@@ -62,8 +62,8 @@ pub(super) fn h20_votes_at_another_ballot_commit_no_old_value() {
     settings.accept_replies = leasehold_replica::settings::AcceptReplies::All;
     let mut cluster = Cluster::with(settings);
     cluster.pass(100);
-    // A value reaches 1 alone, and then another leader's opening no-op takes its
-    // slot: 1 hears the votes on that, but not that leader.
+    // Only 1 receives a value. Then another leader's opening no-op takes the same slot. 1 receives
+    // the votes on the no-op, but no messages of that leader.
     cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 1);
     cluster.ask(0, put(1, 1, "k", "old"));
     let slot = cluster.accepts(0).last().expect("proposed").slot;
@@ -102,7 +102,7 @@ fn h19_holes_are_filled() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     let warm = cluster.ask(0, put(1, 1, "a", "0"));
     assert!(cluster.done(warm));
-    // One slot reaches nobody, the next two everybody.
+    // One slot reaches no replica, and the next two reach all.
     cluster.lose(|packet| accept(packet).is_some());
     let lost = cluster.ask(0, put(1, 2, "a", "1"));
     cluster.heal();
@@ -120,7 +120,7 @@ fn h19_holes_are_filled() {
     cluster.crash(0);
     for key in ["b", "c"] {
         let read = cluster.read(1, key);
-        // The holder that it knows is dead: it asks itself in the end.
+        // The holder that 1 knows is dead, so 1 finally directs the read to itself.
         cluster.pass(1000);
         assert_eq!(
             cluster.value(read).as_deref(),
@@ -138,7 +138,7 @@ fn h19_holes_are_filled() {
 #[test]
 pub(super) fn h27_a_candidate_behind_its_quorum_fetches_first() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
-    // 2 sleeps through writes that 0 and 1 commit and execute.
+    // 2 is cut off while 0 and 1 commit and execute writes.
     cluster.isolate(2);
     for sequence in 1..6 {
         let write = cluster.ask(0, put(1, sequence, "k", "new"));
@@ -166,15 +166,15 @@ pub(super) fn h27_a_candidate_behind_its_quorum_fetches_first() {
     assert_eq!(cluster.value(read).as_deref(), Some("new"));
 }
 
-/// A candidate that fetches for longer than an election timeout goes on while something arrives,
-/// and a replica that has promised waits with it. If nothing does, another campaigns.
+/// A candidate that fetches for longer than an election timeout continues while entries arrive, and
+/// a replica that has promised waits with it. If nothing arrives, another replica campaigns.
 #[test]
 fn a_candidate_waits_for_as_long_as_it_hears_something_new() {
     for arrives in [true, false] {
         let mut cluster = Cluster::new(5, StrategySpec::None);
         cluster.isolate(2);
         for sequence in 1..9 {
-            // Each of them fills a message.
+            // Each of these writes fills a message.
             let write = Op::put("k", vec![0; 700_000]);
             let write = cluster.ask(0, super::cluster::write(1, sequence, write));
             assert!(cluster.done(write));
@@ -224,14 +224,14 @@ fn h27_a_replier_behind_the_candidate_catches_up() {
 #[test]
 pub(super) fn h28_a_commit_point_commits_only_what_was_accepted_at_its_ballot() {
     let mut cluster = Cluster::new(5, StrategySpec::Leader);
-    // An entry reaches 2 alone.
+    // Only 2 receives an entry.
     cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 2);
     cluster.ask(0, put(1, 1, "k", "stale"));
     let slot = cluster.accepts(0).last().expect("proposed").slot;
     cluster.heal();
     cluster.isolate(0);
-    // 1 leads without 2, and puts its opening no-op into that very slot. 2 hears
-    // of the commits, but not of the values.
+    // 1 leads without 2, and its opening no-op takes the same slot. 2 learns of the commits, but
+    // does not receive the values.
     cluster.lose(|packet| between(packet, 1, 2) && prepare(packet));
     cluster.hold(|packet| between(packet, 1, 2) && accept(packet).is_some());
     cluster.hold(fetch);
@@ -251,7 +251,7 @@ pub(super) fn h28_a_commit_point_commits_only_what_was_accepted_at_its_ballot() 
 #[test]
 pub(super) fn h29_a_ballots_start_is_its_leaders_word_not_a_no_op() {
     let mut cluster = Cluster::new(5, StrategySpec::Leader);
-    // The opening no-op of 1 reaches 2 alone, and is not committed.
+    // Only 2 receives the opening no-op of 1, which is not committed.
     cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 2);
     cluster.elect(1);
     let opening = cluster.accepts(1).last().expect("proposed").slot;
@@ -272,8 +272,8 @@ pub(super) fn h29_a_ballots_start_is_its_leaders_word_not_a_no_op() {
 #[test]
 fn a_dead_entry_stays_dead_whoever_reports_it() {
     let mut cluster = Cluster::new(5, StrategySpec::None);
-    // Some slots reach 4 alone, which then sleeps; their leader dies, and with it the replica that
-    // would ask for them again.
+    // Only 4 receives some slots, and is then cut off. Their leader dies, which is the replica that
+    // would send them again.
     cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 4);
     for client in 1..5 {
         cluster.ask(0, put(client, 1, "k", "dead"));
@@ -282,13 +282,13 @@ fn a_dead_entry_stays_dead_whoever_reports_it() {
     cluster.heal();
     cluster.crash(0);
     cluster.isolate(4);
-    // 1 leads without it: its ballot begins at the first of them.
+    // 1 leads without 4: its ballot begins at the first of these slots.
     cluster.elect(1);
     assert!(cluster.leads(1));
     let lives = cluster.ask(1, put(9, 1, "k", "alive"));
     assert!(cluster.done(lives));
     assert!(cluster.accepts(1).iter().all(|accept| accept.slot < dead));
-    // 2 hears of the others from 4, and of where 1 began from 3.
+    // 2 receives the later slots from 4, and the start of 1's ballot from 3.
     cluster.heal();
     cluster.isolate(1);
     cluster.elect(2);
@@ -309,7 +309,7 @@ fn where_old_ballots_began_is_forgotten_in_the_end() {
         cluster.elect(1 + round % 2);
         cluster.pass(700);
     }
-    // Another election shows what each still reports.
+    // Another election shows which starts of ballots each replica still reports.
     cluster.elect(1);
     let reports = cluster
         .sent
@@ -337,12 +337,12 @@ fn where_old_ballots_began_is_forgotten_in_the_end() {
 #[test]
 fn a_leader_that_hears_nobody_makes_room() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
-    // The leader is heard, so nobody else campaigns; but it hears no vote.
+    // The leader is heard, so no other replica campaigns, but it receives no votes.
     cluster.lose(|packet| packet.1.index() == 0);
     cluster.pass(12_000);
     assert!(!cluster.leads(0));
     assert!(cluster.leads(1) || cluster.leads(2));
-    // Nor does it stop the new leader with campaigns that cannot succeed.
+    // Nor does it delay the new leader by campaigns that cannot succeed.
     let write = cluster.ask(1, put(1, 1, "k", "v"));
     cluster.pass_until(15_000, "a write commits", |cluster| cluster.done(write));
     let prepares = cluster.sent.len();
@@ -359,7 +359,7 @@ fn a_transfer_that_fails_does_not_stop_writes_for_ever() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     cluster.elect(1);
     assert!(cluster.leads(1));
-    // The preferred replica asks for leadership, but cannot take it.
+    // The preferred replica requests leadership, but cannot take it.
     cluster.transfers = true;
     cluster.lose(|packet| matches!(packet.0.message, Message::Transfer { .. }));
     cluster.pass(6000);
@@ -388,7 +388,7 @@ fn an_entry_far_ahead_is_nobodys_honest_report() {
     let (ballot, commits) = asked.expect("it campaigns");
     let entry = ReportedEntry {
         log: LogId::Commands,
-        // Believed of a slot, and far beyond the window.
+        // A number that is valid for a slot, but far beyond the window.
         slot: Slot(1 << 40),
         ballot: Ballot {
             round: 1,
@@ -441,7 +441,7 @@ fn parts_of_two_answers_make_no_promise() {
             ..Batch::default()
         })),
     };
-    // The second answer has in its first part what the first has in its second.
+    // The first part of the second answer has the content of the second part of the first answer.
     let part = |cluster: &Cluster, answer, part, entries| {
         let message = Message::Prepared {
             ballot,
@@ -472,7 +472,8 @@ fn parts_of_two_answers_make_no_promise() {
     assert_eq!(again.expect("it is proposed").value, chosen.value);
 }
 
-/// A cluster of replicas that ask before they campaign, as they do when they serve.
+/// Returns a cluster of replicas that do a pre-vote before they campaign, as they do when they
+/// serve.
 fn asking(n: usize) -> Cluster {
     let mut settings = super::cluster::settings(n, StrategySpec::Leader);
     settings.elections.pre_vote = true;
@@ -512,7 +513,7 @@ fn who_hears_nothing_raises_no_round_over_a_healthy_leader() {
 fn two_that_restart_while_their_leader_is_silent_to_one_of_them_wait() {
     let mut cluster = asking(3);
     let since = cluster.sent.len();
-    // 1 hears nothing of the leader; 2 does, but has just started and does not know it yet.
+    // 1 does not hear the leader. 2 does, but has just started and does not know the leader yet.
     cluster.lose(|packet| between(packet, 0, 1));
     cluster.pass(1400);
     cluster.crash(2);
@@ -525,7 +526,7 @@ fn two_that_restart_while_their_leader_is_silent_to_one_of_them_wait() {
 #[test]
 fn a_lost_election_leaves_nobody_behind() {
     let mut cluster = asking(5);
-    // 3 promises a ballot of 4, which then ends: it accepts nothing of the leader any more.
+    // 3 promises a ballot of 4, which then ends. So 3 accepts nothing from the leader any more.
     cluster.lose(|packet| prepare(packet) && packet.1.index() != 3);
     cluster.elect(4);
     cluster.crash(4);
@@ -554,19 +555,19 @@ fn an_operator_moves_leadership_through_any_replica() {
             "r{asked} is asked for r{leads}"
         );
     }
-    // 0 is preferred, but the operator wants 2.
+    // 0 is preferred, but the operator has moved leadership to 2.
     cluster.transfers = true;
     cluster.pass(10_000);
     assert!(cluster.leads(2));
-    // Nobody else is wanted once 2 has ended.
+    // Once 2 has ended, the operator's choice no longer applies.
     cluster.crash(2);
     cluster.pass_until(30_000, "preference counts again", |cluster| {
         cluster.leads(0)
     });
 }
 
-/// A replica that lost leadership as soon as it led has to be healthy for a while. An operator does
-/// not wait for that.
+/// A replica that lost leadership soon after it had begun to lead must be healthy for a while
+/// before it leads again. An operator's transfer does not wait for that.
 #[test]
 fn an_operator_does_not_wait_for_a_preferred_leader_to_be_healthy() {
     let mut cluster = asking(3);
@@ -590,8 +591,8 @@ fn an_operator_does_not_wait_for_a_preferred_leader_to_be_healthy() {
     assert!(cluster.leads(0));
 }
 
-/// A replica that stood still finds an old transfer of leadership in its inbox, and behind it a
-/// heartbeat of the replica that leads by now.
+/// A replica that was paused finds an old transfer of leadership in its inbox, and behind it a
+/// heartbeat of the present leader.
 #[test]
 fn an_old_hand_over_deposes_nobody() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -644,7 +645,7 @@ fn who_lags_takes_nothing_over() {
     }
 }
 
-/// A move to a replica that does not answer would keep every write waiting in vain.
+/// A transfer to a replica that does not answer would delay every write without effect.
 #[test]
 fn nothing_is_handed_over_to_who_does_not_answer() {
     let mut cluster = asking(3);
@@ -675,7 +676,7 @@ fn a_hand_over_to_an_earlier_run_is_not_taken() {
     let old = cluster.node(0).envelope(ReplicaId(2), hand_over);
     cluster.crash(2);
     cluster.start(2);
-    // Its restart wait is over, and it follows.
+    // Its restart wait is over, and it follows the leader.
     cluster.pass(20_000);
     assert_eq!(cluster.node(2).leader(), Some(ReplicaId(0)));
     let since = cluster.sent.len();

@@ -1,5 +1,5 @@
-//! Messages with out-of-range jumps in their numbers, as no honest replica would say them: nothing
-//! of them is believed, the cluster goes on, and every directory can be opened again.
+//! Messages with numbers that jump out of range, as no honest replica sends them. No replica
+//! believes them, the cluster continues, and every directory can be opened again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use leasehold_replica::sanity::{NUMBER_MAX, ROUNDS_AHEAD_MAX};
 
 use super::cluster::{Cluster, Packet, between, heartbeat_of, put};
 
-/// Returns the packet with which `from` would say `message` to `to`.
+/// Returns the packet with which `from` would send `message` to `to`.
 fn forged(cluster: &Cluster, from: usize, to: usize, message: Message) -> (Envelope, ReplicaId) {
     let to = ReplicaId(to as u8);
     (cluster.node(from).envelope(to, message), to)
@@ -29,7 +29,7 @@ fn forge(cluster: &mut Cluster, from: usize, to: usize, message: Message) {
     cluster.deliver(packet);
 }
 
-/// Delivers it. Returns how many messages the addressee refused for it.
+/// Delivers a packet. Returns the number of messages that the addressee refused because of it.
 fn refused_of(cluster: &mut Cluster, packet: Packet) -> u64 {
     let to = packet.1.index();
     let before = cluster.counter(to, "refused_messages");
@@ -64,7 +64,7 @@ fn accept(ballot: Ballot, slot: Slot, log_time_ms: u64) -> Message {
     })
 }
 
-/// Every kind of message that tells of a round, said by replica 1.
+/// Returns a message of replica 1 for each kind that contains a round.
 fn of_round(round: u64) -> [Message; 5] {
     let ballot = ballot(round, 1);
     [
@@ -86,7 +86,7 @@ fn of_round(round: u64) -> [Message; 5] {
     ]
 }
 
-/// Every ballot that was written down can be read again.
+/// Checks that every ballot that was written to disk can be decoded again.
 fn assert_readable(cluster: &Cluster) {
     for (_, record) in &cluster.written {
         if let Record::Promised(ballot) | Record::Accepted { ballot, .. } = record {
@@ -132,7 +132,7 @@ fn rounds_that_are_just_too_far_ahead_come_nearer() {
         forge(&mut cluster, 1, 2, prepare);
     }
     cluster.heal();
-    // What 2 has promised is more than the others believe at once.
+    // The round that 2 has promised is further ahead than the others accept in one step.
     let write = cluster.ask(2, put(1, 1, "k", "v"));
     cluster.pass_until(60_000, "2 takes part again", |cluster| cluster.done(write));
     assert!(newest_ballot(&cluster).round > seen + 3 * ROUNDS_AHEAD_MAX);
@@ -188,7 +188,7 @@ pub(super) fn h81_slots_that_leap_are_not_asked_for() {
     cluster.pass(20_000);
     let asks = |message: &Message| matches!(message, Message::Fetch { .. });
     assert!(!cluster.sent.iter().any(|(e, _)| asks(&e.message)));
-    // It promises still: its configurations do not lag.
+    // 1 still makes promises, because it does not consider its configurations outdated.
     assert!(cluster.last_promise(1, 2).is_some());
     let local = cluster.read(1, "k");
     assert!(cluster.answered(local));
@@ -268,7 +268,7 @@ fn votes_at_a_ballot_that_nobody_proposes_at_block_no_slot() {
 pub(super) fn h81_a_lease_of_years_is_not_believed() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     let mut promise = cluster.last_promise(1, 2).expect("1 promises to 2");
-    // 2 answers what it takes: the next may build on that.
+    // 2 acknowledges promises that it takes, so the next promise may build on this one.
     promise.base = promise.sequence;
     promise.sequence += 1;
     promise.t_lease = Duration::from_nanos(NUMBER_MAX);
@@ -284,7 +284,7 @@ pub(super) fn h81_a_lease_of_years_is_not_believed() {
     assert_eq!(refused, 1);
 }
 
-/// A replica waits for the longest lease there ever was, after each restart.
+/// After each restart, a replica waits for the longest lease that was ever configured.
 #[test]
 pub(super) fn h81_a_configuration_of_years_is_not_accepted() {
     let mut cluster = Cluster::new(3, StrategySpec::All);

@@ -1,5 +1,5 @@
-//! Messages that gather several things fit into a frame. The harness encodes every message, and
-//! ends the test for one that does not.
+//! Messages with several parts fit into a frame. The harness encodes every message, and fails the
+//! test if a message does not fit.
 
 use leasehold_leases::StrategySpec;
 use leasehold_replica::message::Message;
@@ -9,7 +9,7 @@ use super::cluster::{Cluster, accept, between, read, votes_on, write};
 
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// Writes of the longest values, by as many clients.
+/// Returns writes of the longest values, each by another client.
 fn large() -> Vec<Command> {
     let put = |(client, key): (u64, &&'static str)| {
         write(client, 1, Op::put(*key, vec![7; VALUE_BYTES_MAX]))
@@ -31,7 +31,7 @@ pub(super) fn h82_answers_to_forwarded_reads_are_split() {
     }
     cluster.sent.clear();
     let reads = cluster.ask_together(1, KEYS.map(read).into());
-    // No time has passed: nobody has asked twice.
+    // No time has passed, so no read was sent again.
     assert!(reads.iter().all(|read| cluster.answered(*read)));
     let questions = count(&cluster, |m| matches!(m, Message::ForwardRead { .. }));
     let answers = count(&cluster, |m| matches!(m, Message::ReadAnswers(_)));
@@ -41,7 +41,7 @@ pub(super) fn h82_answers_to_forwarded_reads_are_split() {
 #[test]
 pub(super) fn h82_commands_and_promises_are_split() {
     let mut cluster = Cluster::new(5, StrategySpec::None);
-    // Nobody hears a vote, so nothing is committed.
+    // No replica receives a vote, so nothing is committed.
     cluster.lose(|packet| votes_on(packet, None));
     let writes = cluster.ask_together(1, large());
     let proposed = cluster.accepts(0).into_iter();
@@ -68,7 +68,7 @@ pub(super) fn h82_what_was_missed_is_fetched_in_parts() {
         assert!(cluster.done(write));
     }
     cluster.heal();
-    // The first are no longer in memory.
+    // The first entries are no longer in memory.
     let goal = cluster.node(0).executed();
     cluster.pass_until(60_000, "it has caught up", |cluster| {
         cluster.node(2).executed() >= goal

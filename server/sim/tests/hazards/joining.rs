@@ -1,4 +1,4 @@
-//! Hazard 33: a replica with a wiped disk does not take part again.
+//! Hazard 33: a replica with a wiped disk never participates again.
 
 use leasehold_leases::{ReplicaId, StrategySpec};
 use leasehold_replica::action::Record;
@@ -11,13 +11,13 @@ fn join(packet: &Packet) -> bool {
     matches!(packet.0.message, Message::Join { .. })
 }
 
-/// An answer to a Join, for `node`.
+/// Whether a packet answers the Join of `node`.
 fn joined_for(packet: &Packet, node: usize) -> bool {
     let (envelope, to) = packet;
     to.index() == node && matches!(envelope.message, Message::Joined { .. })
 }
 
-/// Returns what `node` has said since `since` that others could count on.
+/// Returns the messages of `node` since `since` on which others could rely.
 fn counted(cluster: &Cluster, node: usize, since: usize) -> Vec<&Message> {
     let said = cluster.sent[since..].iter().map(|(envelope, _)| envelope);
     let said = said.filter(|envelope| envelope.from.index() == node);
@@ -37,16 +37,16 @@ fn counted(cluster: &Cluster, node: usize, since: usize) -> Vec<&Message> {
 #[test]
 pub(super) fn h33_a_wiped_replica_does_not_vote() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
-    // 0 and 1 choose a value that 2 never hears of.
+    // 0 and 1 choose a value that 2 never receives.
     cluster.isolate(2);
     let write = cluster.ask(0, put(1, 1, "k", "old"));
     assert!(cluster.done(write));
-    // 0 goes, and 1 loses its disk. To 2 the empty 1 would be a majority that
-    // has accepted nothing, and they would choose another value in that slot.
+    // 0 ends, and 1 loses its disk. For 2, the empty 1 would complete a majority that has accepted
+    // nothing, and together they would choose another value in that slot.
     cluster.crash(0);
     cluster.wipe(1);
     cluster.heal();
-    // What 2 remembers of 1 is durable.
+    // The knowledge of 2 that 1 has joined is durable.
     cluster.crash(2);
     cluster.start(2);
     let since = cluster.sent.len();
@@ -60,12 +60,12 @@ pub(super) fn h33_a_wiped_replica_does_not_vote() {
     assert!(!cluster.leads(1) && !cluster.leads(2));
     assert!(cluster.node(1).is_wiped(), "it has found itself out");
     assert_eq!(counted(&cluster, 1, since).len(), 0);
-    // A restart does not help it: it would be asked again.
+    // A restart does not help 1: it remains excluded.
     cluster.crash(1);
     cluster.start(1);
     cluster.pass(5000);
     assert!(cluster.node(1).is_wiped());
-    // With the disk that has it, the value is found.
+    // The value is found on the disk of 0.
     cluster.start(0);
     cluster.pass_until(20_000, "2 is answered", |cluster| cluster.answered(other));
     assert_eq!(counted(&cluster, 1, since).len(), 0);
@@ -94,7 +94,7 @@ fn h33_a_replica_wiped_alone_is_found_out_by_those_who_go_on() {
     cluster.ask(3, put(2, 1, "k", "mute"));
     cluster.pass(2000);
     let after_the_end = counted(&cluster, 3, since);
-    // Before its disk was lost it may have spoken; afterwards it has not.
+    // Before its disk was wiped, it may have sent such messages, but not since.
     assert_eq!(after_the_end.len(), 0, "{after_the_end:?}");
 }
 
@@ -104,7 +104,7 @@ fn h33_two_wiped_of_five_cannot_vouch_for_each_other() {
     for node in [3, 4] {
         cluster.wipe(node);
     }
-    // The third witness that each needs is one of the replicas that remember it.
+    // Each needs a third witness, and all other replicas remember that it has joined.
     for node in [3, 4] {
         cluster.start(node);
     }
@@ -115,7 +115,7 @@ fn h33_two_wiped_of_five_cannot_vouch_for_each_other() {
 #[test]
 fn h33_a_first_start_waits_until_enough_others_know_of_it() {
     let mut cluster = Cluster::asleep(settings(3, StrategySpec::Leader));
-    // Asked alone, 2 could not tell later whether 0 had begun with 1.
+    // If 0 had joined with only 1 as a witness, 2 could not tell later whether it had.
     cluster.isolate(2);
     let write = cluster.ask(0, put(1, 1, "k", "v"));
     cluster.pass(5000);
@@ -150,7 +150,7 @@ fn h33_what_is_not_durable_vouches_for_nobody() {
     let mut cluster = Cluster::asleep(settings(3, StrategySpec::Leader));
     cluster.stall(1);
     cluster.pass(2000);
-    // 1 would forget the replicas that it vouched for, and that it has joined itself.
+    // 1 would forget the replicas for which it vouched, and that it has joined itself.
     assert!(!cluster.sent.iter().any(|packet| {
         packet.0.from == ReplicaId(1) && matches!(packet.0.message, Message::Joined { .. })
     }));
@@ -185,13 +185,14 @@ fn h33_who_has_joined_restarts_without_asking() {
 
 #[test]
 fn no_time_is_lost_over_a_first_start() {
-    // A preferred replica that had to wait campaigns at once.
+    // A preferred replica that had to wait campaigns immediately after the wait.
     let mut cluster = Cluster::asleep(settings(3, StrategySpec::Leader));
     cluster.hold(|packet| joined_for(packet, 0));
     cluster.pass(1000);
     cluster.release();
     assert!(cluster.leads(0));
-    // A replica that was asked for its promise before it might give it, gives it at once.
+    // A replica that received a request for a promise too early makes the promise as soon as it
+    // may.
     let mut cluster = Cluster::asleep(settings(3, StrategySpec::Leader));
     cluster.hold(|packet| joined_for(packet, 1) || joined_for(packet, 2));
     cluster.pass(600);
@@ -200,8 +201,8 @@ fn no_time_is_lost_over_a_first_start() {
     assert!(cluster.leads(0));
 }
 
-/// A replica that is wrong about its own directory before it ever took part keeps itself out, and
-/// nobody else.
+/// A replica that is wrong about its own directory before it has ever participated excludes only
+/// itself.
 #[test]
 fn a_wrong_life_keeps_out_only_who_says_it() {
     let mut cluster = Cluster::asleep(settings(5, StrategySpec::None));

@@ -1,4 +1,5 @@
-//! Changes that operators make while a cluster runs, and what no client may notice of them.
+//! Changes of leases that operators make while a cluster runs, and what clients must not notice of
+//! them.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ fn ask(cluster: &mut Cluster, node: usize, ask: u64, set: &LeaseSet) {
     cluster.input(node, Input::Operator(OperatorRequest::Lease { ask, set }));
 }
 
-/// The answer at `node`, once it is there.
+/// Returns the answer to request `ask` at `node`, once it is given.
 fn answer(cluster: &mut Cluster, node: usize, ask: u64) -> LeaseAnswer {
     let find = |cluster: &Cluster| {
         let mut answers = cluster.lease_answers.iter().rev();
@@ -62,7 +63,7 @@ fn any_replica_takes_a_change_and_says_when_it_is_in_force() {
     cluster.pass(1_000);
     assert!(cluster.lease_answers.is_empty(), "the answer is lost");
     cluster.heal();
-    // So it is asked for again, with the same number: it is answered as before.
+    // The operator repeats the request with the same number, and gets the same answer.
     let before = configs(&cluster, 0).newest();
     ask(&mut cluster, 2, 1, &set);
     let InForce { config, already } = answer(&mut cluster, 2, 1).expect("in force");
@@ -74,7 +75,7 @@ fn any_replica_takes_a_change_and_says_when_it_is_in_force() {
         assert_eq!(configs.holders(b"z"), ReplicaSet::all(3));
         assert_eq!(configs.holders(b"a"), ReplicaSet::one(ReplicaId(0)));
     }
-    // And the leader itself is asked for another.
+    // Another request is sent to the leader itself.
     let set = strategy(KeyRange::all(), StrategySpec::None);
     ask(&mut cluster, 0, 1, &set);
     let in_force = answer(&mut cluster, 0, 1).expect("in force");
@@ -128,7 +129,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert!(answer(&mut cluster, 1, 9).is_ok());
 }
 
-/// Each of several that come together is answered, also if they add up to no change.
+/// Several requests arrive together. Each is answered, even if all of them together change nothing.
 #[test]
 fn changes_that_come_together_are_all_answered() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -141,7 +142,7 @@ fn changes_that_come_together_are_all_answered() {
         },
         ..LeaseSet::default()
     };
-    // While one is on its way, others wait.
+    // While one request is being applied, others wait.
     let together = |cluster: &mut Cluster, first: LeaseSet, sets: [LeaseSet; 3]| {
         cluster.hold(proposes_configuration);
         ask(cluster, 0, 9, &first);
@@ -155,7 +156,7 @@ fn changes_that_come_together_are_all_answered() {
         cluster.lease_answers.clear();
         answers.map(|it| it.already)
     };
-    // Durations there, elsewhere, and back: nothing is left to do.
+    // The durations change and change back, so that no change remains.
     let sets = [lease(3_000), lease(5_000), lease(4_000)];
     let back = together(&mut cluster, lease(4_000), sets);
     assert_eq!(back, [false, true, true, true]);
@@ -178,7 +179,7 @@ fn durations(durations: Durations) -> LeaseSet {
     }
 }
 
-/// Returns the reason of the leader, which cannot take a change now.
+/// Returns the reason that the leader gives for not accepting a request now.
 fn busy(cluster: &mut Cluster, node: usize, nth: u64) -> String {
     match answer(cluster, node, nth) {
         Err(Refusal::Busy(reason)) => reason,
@@ -186,7 +187,7 @@ fn busy(cluster: &mut Cluster, node: usize, nth: u64) -> String {
     }
 }
 
-/// Each would do with what is in force, and both together would not.
+/// Each request is compatible with the durations in force, but both together are not.
 #[test]
 fn a_change_is_judged_with_those_that_are_under_way() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -205,7 +206,7 @@ fn a_change_is_judged_with_those_that_are_under_way() {
     ask(&mut cluster, 1, 2, &renew);
     let refusal = answer(&mut cluster, 1, 2).expect_err("both cannot be");
     assert!(refusal.reason().contains("renew_ms, 1500 ms"));
-    // Nor while the first only waits for another.
+    // The same holds while the first request only waits for another.
     let guard = durations(Durations {
         t_guard: ms(1_900),
         ..Durations::default()
@@ -235,8 +236,8 @@ fn a_change_is_judged_with_those_that_are_under_way() {
     );
 }
 
-/// More requests wait than a leader keeps: a requester that is too many may ask again, and is not
-/// notified that its change can never be made.
+/// More requests wait than a leader keeps. The requester above the limit may retry, and is not told
+/// that its change is impossible.
 #[test]
 fn a_leader_that_keeps_as_many_changes_as_it_may_is_busy() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -262,8 +263,8 @@ fn a_leader_that_keeps_as_many_changes_as_it_may_is_busy() {
     assert!(answer(&mut cluster, 1, 65).is_ok());
 }
 
-/// A new leader judges durations when it knows all round trips, and nothing before it has
-/// executed what the last leader proposed.
+/// A new leader cannot judge durations until it knows all round-trip times, and cannot judge any
+/// request until it has executed the proposals of the last leader.
 #[test]
 fn a_leader_that_does_not_know_enough_yet_is_busy() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -283,7 +284,7 @@ fn a_leader_that_does_not_know_enough_yet_is_busy() {
     cluster.pass(500);
     ask(&mut cluster, 1, 2, &lease);
     assert!(busy(&mut cluster, 1, 2).contains("round trips"));
-    // Strategies are judged without them.
+    // Strategies are judged without round-trip times.
     ask(&mut cluster, 1, 1, &all);
     assert!(answer(&mut cluster, 1, 1).is_ok());
     cluster.heal();
@@ -293,7 +294,7 @@ fn a_leader_that_does_not_know_enough_yet_is_busy() {
     assert!(answer(&mut cluster, 1, 2).is_ok());
 }
 
-/// A new leader knows nothing of what the old one was asked for. Every requester reports its
+/// A new leader does not know the requests that the old one received. Every requester sends its
 /// request again.
 #[test]
 fn a_change_that_a_leader_took_with_it_is_asked_for_again() {
@@ -310,8 +311,8 @@ fn a_change_that_a_leader_took_with_it_is_asked_for_again() {
     assert!(answer(&mut cluster, 1, 1).is_ok());
 }
 
-/// The first copy of a request comes when the second was answered, and another has changed
-/// what it asked for.
+/// The first copy of a request arrives after the second was answered, and after another request has
+/// changed the same settings.
 #[test]
 fn a_late_copy_of_a_change_that_was_answered_undoes_no_later_one() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -332,8 +333,8 @@ fn a_late_copy_of_a_change_that_was_answered_undoes_no_later_one() {
     assert!(configs(&cluster, 0).holders(b"k").is_empty());
 }
 
-/// A leader that was replaced, and does not know it yet, does not say that something is in
-/// force that its successor has changed.
+/// A leader that was replaced, and does not know this yet, must not answer that a change is already
+/// in force that its successor has replaced.
 #[test]
 fn who_was_replaced_does_not_say_that_a_change_is_in_force_already() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
@@ -360,8 +361,8 @@ fn who_was_replaced_does_not_say_that_a_change_is_in_force_already() {
     assert_eq!(holders, ReplicaSet::one(ReplicaId(1)));
 }
 
-/// Puts `spec` in force, and looks all the time whether a replica that held `key` before and holds
-/// it afterwards may read it.
+/// Puts `spec` in force. Checks throughout that each replica that held `key` before and holds it
+/// afterwards may read it.
 fn switch(cluster: &mut Cluster, nth: u64, spec: &StrategySpec, key: &[u8]) {
     let holders = |cluster: &Cluster| configs(cluster, 0).holders(key);
     let before = holders(cluster);
@@ -387,9 +388,9 @@ fn switch(cluster: &mut Cluster, nth: u64, spec: &StrategySpec, key: &[u8]) {
     assert_eq!(denied, [], "{}: from {before:?} to {after:?}", spec.name());
 }
 
-/// §11: old grants are obeyed while they live, new ones begin at once, and a strategy that
-/// lists keys changes the defaults last. So a read that is local under both strategies never
-/// stops being local. There are more keys than one entry of the log may list.
+/// §11: old grants are obeyed while they last, new ones begin immediately, and a strategy that
+/// lists keys changes the default holders last. So a read that is local under both strategies
+/// always stays local. There are more keys than one log entry may list.
 #[test]
 fn who_holds_a_key_under_both_strategies_holds_it_all_the_time() {
     let mut cluster = Cluster::new(5, quorum());
@@ -428,8 +429,8 @@ fn who_holds_a_key_under_both_strategies_holds_it_all_the_time() {
     }
 }
 
-/// Reports to a leader are forgotten when it leads no more: a pass over them ends, and is not
-/// finished with what a later leadership hears.
+/// A leader that loses leadership forgets the reports that it received. A pass over them ends, and
+/// is not continued with reports to a later leadership.
 #[test]
 fn a_pass_over_the_demand_ends_with_the_leadership() {
     let mut cluster = Cluster::new(3, quorum());

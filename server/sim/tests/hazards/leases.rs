@@ -33,7 +33,7 @@ pub(super) fn h07_a_promise_counts_what_is_on_its_way_to_disk() {
 #[test]
 pub(super) fn h07_a_vote_carries_the_promises_of_its_sending_not_of_its_acceptance() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
-    // 1 promises 2 nothing while it accepts, and something before it votes.
+    // 1 promises nothing to 2 when it accepts, and makes a promise before it votes.
     cluster.lose(|packet| between(packet, 1, 2) && about_leases(packet));
     cluster.pass(9500);
     cluster.stall(1);
@@ -64,7 +64,7 @@ pub(super) fn h07_a_vote_carries_the_promises_of_its_sending_not_of_its_acceptan
 
 #[test]
 fn a_status_names_a_holder_of_an_older_configuration_while_it_is_promised_anything() {
-    // It is excluded long before what it was promised runs out.
+    // The holder is excluded long before the promises to it end.
     let mut settings = settings(3, StrategySpec::All);
     settings.params.t_grace = Duration::from_secs(1);
     let mut cluster = Cluster::with(settings);
@@ -89,7 +89,7 @@ fn a_status_names_a_holder_of_an_older_configuration_while_it_is_promised_anythi
 #[test]
 pub(super) fn h19_a_promise_names_the_highest_slot_over_a_hole() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
-    // One slot reaches nobody; the next reaches 1, and nothing is committed.
+    // One slot reaches no replica. The next reaches 1, and nothing is committed.
     cluster.lose(|packet| accept(packet).is_some());
     cluster.ask(0, put(1, 1, "k", "lost"));
     cluster.heal();
@@ -105,8 +105,8 @@ pub(super) fn h19_a_promise_names_the_highest_slot_over_a_hole() {
 #[test]
 pub(super) fn h24_a_barrier_on_a_dead_entry_falls() {
     let mut cluster = Cluster::new(5, StrategySpec::All);
-    // 3 counts on 1 and 4 alone, and 4's chain begins while it has accepted
-    // entries that nobody else ever sees.
+    // 3 relies only on 1 and 4. The chain of 4's promises begins while 4 has accepted entries that
+    // no other replica ever receives.
     let leases_to_3 =
         |from: usize| move |packet: &_| between(packet, from, 3) && about_leases(packet);
     cluster.lose(leases_to_3(0));
@@ -129,7 +129,7 @@ pub(super) fn h24_a_barrier_on_a_dead_entry_falls() {
             .highest_accepted,
         dead
     );
-    // The leader dies, another follows, and nobody writes any more.
+    // The leader dies, another replica takes over, and no client writes any more.
     cluster.heal();
     cluster.crash(0);
     cluster.lose(leases_to_3(2));
@@ -154,7 +154,7 @@ pub(super) fn h36_a_holder_that_answers_but_cannot_persist_is_excluded() {
     let write = cluster.ask(0, put(1, 1, "k", "v"));
     cluster.pass(1000);
     assert!(!cluster.answered(write), "holder 2 has not accepted");
-    // t_grace + t_guard + t_lease, drift, and a commit.
+    // The time is t_grace + t_guard + t_lease, plus drift and a commit.
     cluster.pass_until(5000 + 2000 + 2000 + 1000, "the write goes on", |c| {
         c.done(write)
     });
@@ -163,12 +163,12 @@ pub(super) fn h36_a_holder_that_answers_but_cannot_persist_is_excluded() {
     assert_ne!(cluster.path(refused), Some(Path::Local));
 }
 
-/// Promises under the configuration without the suspect name the blocked slot, but
-/// go on with the chains of before.
+/// Promises under the configuration without the suspect have the blocked slot as barrier, but
+/// continue the earlier chains.
 #[test]
 fn other_keys_are_read_locally_while_a_slot_waits_for_a_suspect() {
     let mut settings = super::cluster::settings(3, StrategySpec::All);
-    // It is excluded long before its last promise has ended.
+    // The suspect is excluded long before its last promise has ended.
     settings.params.t_grace = std::time::Duration::from_millis(1200);
     let mut cluster = Cluster::with(settings);
     cluster.crash(2);
@@ -181,7 +181,7 @@ fn other_keys_are_read_locally_while_a_slot_waits_for_a_suspect() {
         let suspects = cluster.node(1).configs().excluded();
         excluded += u32::from(suspects.contains(ReplicaId(2)));
     }
-    // Past the end of all promises from before the exclusion, and past t_guard.
+    // This is after the end of all promises from before the exclusion, and after t_guard.
     assert!(excluded >= 2000 / 20 + 50, "{excluded}");
 }
 
@@ -221,7 +221,7 @@ pub(super) fn h80_a_replica_whose_clock_is_not_trusted_gives_back_and_promises_n
     cluster.pass(3000);
     let after = cluster.last_promise(2, 1).expect("promised once").sequence;
     assert_eq!(before, after, "it promises nothing");
-    // A full disk that has room again is not all that it needs.
+    // Room on a full disk alone is not enough, because the clock is still not trusted.
     cluster.input(2, Input::StorageWritable(false));
     cluster.input(2, Input::StorageWritable(true));
     cluster.pass(1000);
@@ -234,7 +234,7 @@ pub(super) fn h80_a_replica_whose_clock_is_not_trusted_gives_back_and_promises_n
     assert_eq!(cluster.value(read).as_deref(), Some("v"));
 }
 
-/// Replica 1's clock may have run fast when it let its promise to 2 lapse.
+/// Replica 1's clock may have run fast when replica 1 let its promise to 2 lapse.
 #[test]
 pub(super) fn h80_what_was_promised_by_a_clock_that_is_not_trusted_does_not_lapse() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
@@ -259,14 +259,14 @@ pub(super) fn h80_what_was_promised_by_a_clock_that_is_not_trusted_does_not_laps
 fn h41_a_grantor_whose_configurations_lag_stops_promising() {
     let mut cluster = Cluster::new(5, StrategySpec::All);
     let known = cluster.node(1).configuration();
-    // 1 hears from the leader, but no configuration reaches it any more.
+    // 1 hears the leader, but receives no configuration any more.
     let configs = |packet: &super::cluster::Packet| match &packet.0.message {
         Message::Accept(accept) => accept.log == LogId::Configs,
         Message::Fetched { log, .. } => *log == LogId::Configs,
         _ => false,
     };
     cluster.lose(move |packet| configs(packet) && packet.1.index() == 1);
-    // 2 is silent to 0 for as long as it takes to be excluded.
+    // 2 is silent towards 0 until it is excluded.
     cluster.lose(|packet| between(packet, 2, 0));
     cluster.pass_until(12_000, "2 is excluded", |cluster| {
         cluster.node(0).configs().excluded().contains(ReplicaId(2))
@@ -289,7 +289,7 @@ fn what_the_log_says_is_in_force_not_what_a_node_is_told() {
         cluster.node(0).configs().params(first).t_lease.as_millis(),
         1500
     );
-    // Nothing is proposed again and again, and a restart changes nothing.
+    // Nothing is proposed repeatedly, and a restart changes nothing.
     cluster.pass(10_000);
     assert_eq!(cluster.node(0).configuration(), first);
 }

@@ -1,4 +1,5 @@
-//! Reads of several keys that go through the log: they take no more of it than others.
+//! Reads of several keys that go through the log: they take no more space in it than other
+//! commands.
 
 use leasehold_leases::{Key, StrategySpec};
 use leasehold_replica::action::Record;
@@ -9,13 +10,13 @@ use leasehold_wire::{Command, KeyValue, Path};
 
 use super::cluster::{Cluster, RequestToken, accept, put, votes_on, write};
 
-/// The commands of a value that write nothing.
+/// Returns the commands of a value that write nothing.
 fn reads(value: &Value) -> impl Iterator<Item = &Command> {
     let commands = value.commands().iter().map(|proposed| &proposed.command);
     commands.filter(|command| !command.is_write())
 }
 
-/// A client that may only read does not fill disks, and no other waits for a list of keys.
+/// A client that may only read cannot fill disks, and others do not wait for its list of keys.
 #[test]
 fn what_a_read_names_stays_where_it_was_asked() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -53,7 +54,8 @@ fn what_a_read_names_stays_where_it_was_asked() {
     assert!(in_log.len() >= 8, "they went through the log");
     for command in in_log {
         assert_eq!(command.keys().count(), 0);
-        // As much work as what it stands for, by number or by bytes, so that a slot has no more.
+        // It has the same work as the read that it stands for, by number or by bytes, so that a
+        // slot holds no more of them.
         let limit = match &command.op {
             Some(Op::Scan(scan)) if scan.from.is_empty() && scan.to.is_empty() => scan.limit,
             other => panic!("{other:?} in the log"),
@@ -62,7 +64,8 @@ fn what_a_read_names_stays_where_it_was_asked() {
     }
 }
 
-/// A read sees what is before it in the log, and nothing that is executed with what follows.
+/// A read includes the effects of everything before it in the log, and no effects of entries that
+/// are executed together with it but come after it.
 #[test]
 fn a_read_through_the_log_is_executed_at_its_place() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -94,7 +97,7 @@ fn mark_many(cluster: &mut Cluster, client: u64) -> RequestToken {
     cluster.ask(0, write(client, 1, Op::multi_put(entries)))
 }
 
-/// To look whether something of a range is marked takes as long as there are marks.
+/// The time to check a range for marks is proportional to the number of marks.
 #[test]
 fn scans_look_at_some_marks_and_else_go_through_the_log() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
@@ -105,7 +108,7 @@ fn scans_look_at_some_marks_and_else_go_through_the_log() {
         .collect();
     let local = cluster.ask(0, scan());
     assert_eq!(cluster.path(local), Some(Path::Local));
-    // Together they would look at more.
+    // All of them together would check more marks than is allowed.
     let together = cluster.ask_together(0, vec![scan(); 4]);
     let at_once = together.iter().filter(|asked| cluster.answered(**asked));
     assert_eq!(at_once.count(), 2);

@@ -1,6 +1,6 @@
-//! Directed tests of the hazards that live in the replica (protocol §6): each is
-//! the schedule that broke an earlier wording of its rule, and fails without it.
-//! Numbers in names and comments are those of §6.
+//! Directed tests of the hazards in the replica (protocol §6). Each test replays the schedule that
+//! broke an earlier wording of a rule, and fails without the rule. Numbers in names and comments
+//! are those of §6.
 
 mod asking;
 mod backlog;

@@ -1,4 +1,4 @@
-//! Directed tests, each without the rule it is about: it must fail.
+//! Directed tests, each run without the rule that it tests: it must fail.
 
 use std::panic::catch_unwind;
 

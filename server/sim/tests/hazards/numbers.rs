@@ -1,5 +1,5 @@
-//! Every kind of message, and every number in it. Both are listed by matches without a rest: a
-//! kind or a field that is added does not compile until it is here.
+//! Every kind of message, and every number in it. Both are listed by exhaustive matches: an added
+//! kind or field does not compile until it is listed here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use leasehold_replica::message::{
 };
 use leasehold_wire::Command;
 
-/// A number of a message.
+/// A number in a message.
 pub enum Number<'a> {
     Long(&'a mut u64),
     Short(&'a mut u32),
@@ -20,7 +20,7 @@ pub enum Number<'a> {
 }
 
 impl Number<'_> {
-    /// Puts `value` here, or what of it fits.
+    /// Sets the number to `value`, or to as much of it as fits.
     pub fn set(self, value: u64) {
         match self {
             Number::Long(number) => *number = value,
@@ -32,11 +32,11 @@ impl Number<'_> {
 
 macro_rules! kinds {
     ($($kind:ident,)*) => {
-        /// Kinds of messages. Those of leases are kinds of their own.
+        /// Kind of a message. Each kind of lease message is a kind of its own.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Kind { $($kind,)* }
 
-        /// All of them.
+        /// All kinds of messages.
         pub const KINDS: &[Kind] = &[$(Kind::$kind,)*];
     };
 }
@@ -48,7 +48,7 @@ kinds! {
     Move, SetLease, LeaseAnswer,
 }
 
-/// The kind of a message.
+/// Returns the kind of a message.
 pub fn kind_of(message: &Message) -> Kind {
     match message {
         Message::Ping { .. } => Kind::Ping,
@@ -88,7 +88,7 @@ pub fn kind_of(message: &Message) -> Kind {
     }
 }
 
-/// Shows every number of a message, each in its turn.
+/// Calls `visit` with every number of a message in turn.
 pub fn each_number(message: &mut Message, visit: &mut dyn FnMut(Number<'_>)) {
     let mut it = Visitor { visit };
     match message {
@@ -174,7 +174,7 @@ pub fn each_number(message: &mut Message, visit: &mut dyn FnMut(Number<'_>)) {
                 it.command(command);
             }
         }
-        // An outcome is what a leader says of a request: no number of it is counted on.
+        // An outcome is a leader's answer to a request, and no replica relies on its numbers.
         Message::Answered { answers } => {
             for (request, _outcome) in answers {
                 it.long(&mut request.0);
@@ -244,7 +244,7 @@ impl Visitor<'_> {
         self.slot(configs);
     }
 
-    /// The sender is known from the connection: `replica` is compared with that.
+    /// The sender is known from the connection, and `replica` is compared with it.
     fn ballot(&mut self, Ballot { round, replica: _ }: &mut Ballot) {
         self.long(round);
     }

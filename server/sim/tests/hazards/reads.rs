@@ -1,4 +1,4 @@
-//! Reads: held, forwarded, confirmed.
+//! Reads that are held, forwarded or confirmed.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ fn votes_to(leader: usize) -> impl Fn(&Packet) -> bool {
 #[test]
 pub(super) fn h10_a_leader_waits_for_its_own_writes_in_flight() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
-    // The origin learns of the commit, and answers its client; the leader does not.
+    // The origin learns of the commit and answers its client. The leader does not learn of it.
     cluster.hold(votes_to(0));
     let write = cluster.ask(1, put(1, 1, "k", "new"));
     assert!(cluster.done(write));
@@ -29,19 +29,19 @@ pub(super) fn h10_a_leader_waits_for_its_own_writes_in_flight() {
 #[test]
 pub(super) fn h18_a_read_does_not_wait_for_a_value_that_was_replaced() {
     let mut cluster = Cluster::new(5, StrategySpec::All);
-    // The write reaches holder 4 alone, and dies with its leader.
+    // Only holder 4 receives the write, and the leader dies.
     cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 4);
     cluster.ask(0, put(1, 1, "k", "lost"));
     let read = cluster.read(4, "k");
     assert!(!cluster.answered(read), "it waits for the write");
     cluster.heal();
     cluster.isolate(0);
-    // 4 knows the lost write, and is not asked.
+    // 4 knows the lost write, and does not receive the Prepare.
     let prepare = |packet: &Packet| matches!(packet.0.message, Message::Prepare { .. });
     cluster.lose(move |packet| between(packet, 1, 4) && prepare(packet));
     cluster.elect(1);
     assert!(cluster.leads(1));
-    // Without a permit it would look elsewhere anyway: it has one.
+    // It has a permit; without one, it would forward the read anyway.
     assert_eq!(cluster.path(read), Some(Path::Local));
     assert_eq!(cluster.value(read).as_deref(), Some(""));
 }
@@ -63,7 +63,7 @@ pub(super) fn h26_the_index_is_what_was_proposed_not_what_the_leader_knows_commi
 #[test]
 pub(super) fn h26_an_old_answer_confirms_nothing() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
-    // Answers to the leader's heartbeats are on their way when it is cut off.
+    // Answers to the leader's heartbeats are in transit when it is cut off.
     let ack = |packet: &Packet| matches!(packet.0.message, Message::HeartbeatAck { .. });
     cluster.hold(move |packet| ack(packet) && packet.1.index() == 0);
     cluster.pass(500);
@@ -74,7 +74,8 @@ pub(super) fn h26_an_old_answer_confirms_nothing() {
     cluster.elect(1);
     let write = cluster.ask(1, put(1, 1, "k", "new"));
     assert!(cluster.done(write));
-    // The old leader does not know, and may not answer on the strength of those.
+    // The old leader does not know that another one leads, and must not answer because of these
+    // acks.
     let read = cluster.read(0, "k");
     old.into_iter().for_each(|packet| cluster.deliver(packet));
     assert!(!cluster.answered(read));
@@ -97,13 +98,13 @@ pub(super) fn h37_a_forwarded_answer_of_an_earlier_life_is_no_answer() {
     cluster.start(2);
     cluster.pass(1000);
     cluster.ask(0, put(1, 2, "k", "new"));
-    // The first read of the new life, and the answer to the first of the old.
+    // The first read of the new run, and the answer to the first read of the old run.
     cluster.hold(move |packet| answers(packet) && packet.1.index() == 2);
     let read = cluster.read(2, "k");
     let mut packet = old.remove(0);
     cluster.deliver(packet.clone());
     assert!(!cluster.answered(read), "that answers another life's read");
-    // Even if it named the present life: the name of the attempt is another.
+    // This holds even if the answer named the present run, because each attempt has another name.
     packet.0.to_incarnation = cluster.node(2).incarnation();
     cluster.deliver(packet);
     assert!(!cluster.answered(read));
@@ -120,7 +121,7 @@ pub(super) fn h43_several_keys_are_read_under_leases_or_in_the_log() {
     assert_eq!(cluster.path(many), Some(Path::Log), "never by read-index");
     let scan = cluster.ask(2, write(0, 0, Op::scan("a", "", 10)));
     assert_eq!(cluster.path(scan), Some(Path::Log));
-    // With leases: local, unless a key that it could return is marked.
+    // Under leases the read is local, unless a key that it could return is marked.
     let mut cluster = Cluster::new(3, StrategySpec::All);
     let scan = cluster.ask(2, write(0, 0, Op::scan("a", "c", 10)));
     assert_eq!(cluster.path(scan), Some(Path::Local));
@@ -138,7 +139,7 @@ pub(super) fn h43_several_keys_are_read_under_leases_or_in_the_log() {
 #[test]
 fn a_read_refused_by_a_leader_of_the_past_is_not_asked_there_again_at_once() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
-    // 2 does not hear of the new leader; the old one refuses.
+    // 2 does not learn of the new leader, and the old one refuses.
     cluster.lose(|packet| between(packet, 1, 2));
     cluster.elect(1);
     assert!(cluster.leads(1));
@@ -167,12 +168,12 @@ fn a_read_that_was_asked_of_a_leader_that_is_gone_asks_the_next_at_once() {
 #[test]
 fn reads_that_wait_for_a_leader_ask_the_next_as_soon_as_it_is_heard_of() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
-    // Nobody confirms reads to the old leader: one of its own client, and one of 2.
+    // No replica confirms reads to the old leader: one of its own client, and one forwarded by 2.
     let ack = |packet: &Packet| matches!(packet.0.message, Message::HeartbeatAck { .. });
     cluster.lose(move |packet| ack(packet) && packet.1.index() == 0);
     let own = cluster.read(0, "k");
     let forwarded = cluster.read(2, "k");
-    // And this one was asked of 0 as well, by the replica that leads next.
+    // The replica that leads next has forwarded this read to 0, too.
     let next = cluster.read(1, "k");
     for read in [own, forwarded, next] {
         assert!(!cluster.answered(read));
@@ -186,7 +187,7 @@ fn reads_that_wait_for_a_leader_ask_the_next_as_soon_as_it_is_heard_of() {
 
 #[test]
 fn a_committed_slot_is_read_before_those_before_it() {
-    // §3.3: a slot blocked on one key does not delay readers of another.
+    // §3.3: a slot that is blocked on one key does not delay readers of another key.
     let mut cluster = Cluster::new(3, StrategySpec::All);
     let warm = cluster.ask(0, put(1, 1, "a", "0"));
     assert!(cluster.done(warm));
@@ -204,8 +205,8 @@ fn a_committed_slot_is_read_before_those_before_it() {
     assert!(!cluster.answered(read_a));
 }
 
-/// Returns the commands of one batch. Whether the compare-and-swap of `a` writes is known only once
-/// what is before it is executed.
+/// Returns the commands of one batch. Whether the compare-and-swap of `a` writes is known only
+/// after the commands before it are executed.
 fn several_writes_of_a_key() -> Vec<Command> {
     let batch = [
         Op::put("a", "hidden"),
@@ -223,7 +224,7 @@ fn a_read_finds_the_last_command_on_its_key_in_a_committed_slot() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     let stuck = Slot(cluster.node(0).executed().0 + 1);
     cluster.hold(move |packet| votes_on(packet, Some(stuck)));
-    // So that all that comes now is one batch.
+    // So all commands that arrive now form one batch.
     cluster.ask(0, put(9, 1, "stuck", "1"));
     cluster.ask_together(0, several_writes_of_a_key());
     let reads = ["a", "b", "c"].map(|key| cluster.read(1, key));

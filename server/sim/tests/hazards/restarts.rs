@@ -8,7 +8,7 @@ use leasehold_wire::Path;
 
 use super::cluster::{Cluster, Packet, accept, between, put, votes_on};
 
-/// Tags of the votes on commands that `node` has sent since `since`.
+/// Returns the tags of the votes on commands that `node` has sent since `since`.
 fn tags(cluster: &Cluster, node: usize, since: usize) -> Vec<ReplicaSet> {
     let sent = cluster.sent[since..]
         .iter()
@@ -41,7 +41,7 @@ pub(super) fn h15_a_restarted_grantor_demands_everyone_until_its_wait_is_over() 
     assert!(!votes.is_empty());
     let everyone = ReplicaSet::all(3);
     assert!(votes.iter().all(|tag| *tag == everyone), "{votes:?}");
-    // (t_guard + t_lease + 2 rho t0_cap)(1 + rho)/(1 - rho), from its start.
+    // The wait is (t_guard + t_lease + 2 rho t0_cap)(1 + rho)/(1 - rho) from its start.
     cluster.pass(4100);
     let since = cluster.sent.len();
     cluster.ask(0, put(1, 2, "k", "v"));
@@ -51,7 +51,7 @@ pub(super) fn h15_a_restarted_grantor_demands_everyone_until_its_wait_is_over() 
 
 #[test]
 pub(super) fn h23_all_grantors_restart_while_a_holder_is_cut_off() {
-    // Leases that outlast an election.
+    // Leases last for longer than an election.
     let mut settings = super::cluster::settings(3, StrategySpec::All);
     settings.params.t_lease = std::time::Duration::from_secs(8);
     let mut cluster = Cluster::with(settings);
@@ -60,7 +60,7 @@ pub(super) fn h23_all_grantors_restart_while_a_holder_is_cut_off() {
         cluster.crash(node);
         cluster.start(node);
     }
-    // Both have forgotten what they promised; 2 still reads under it.
+    // Both have forgotten their promises, and 2 still reads under them.
     cluster.pass_until(6000, "somebody leads", |cluster| {
         cluster.leads(0) || cluster.leads(1)
     });
@@ -81,8 +81,8 @@ pub(super) fn h23_all_grantors_restart_while_a_holder_is_cut_off() {
 #[test]
 pub(super) fn h16_a_restarted_holder_honours_no_old_promise() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
-    // The guard that opened a window of its earlier life comes once more, and
-    // the promise that named it arrives only now.
+    // The guard that opened a window of its earlier run arrives once more, and the promise that
+    // named this window arrives only now.
     let lease = |(envelope, to): &Packet| match &envelope.message {
         Message::Lease(message) if *to == ReplicaId(2) => Some(message.clone()),
         _ => None,
@@ -102,7 +102,7 @@ pub(super) fn h16_a_restarted_holder_honours_no_old_promise() {
     });
     let guard = guard.expect("a guard came before it").clone();
     cluster.crash(2);
-    // Nobody knows of its new life yet, and so promises it nothing new.
+    // No replica knows its new run yet, so no replica makes new promises to it.
     cluster.lose(|packet| packet.0.from == ReplicaId(2));
     cluster.start(2);
     cluster.deliver(guard);
@@ -118,7 +118,7 @@ pub(super) fn h30_a_restart_promises_above_everything_it_has_accepted() {
     let slot = cluster.accepts(0).last().expect("proposed").slot;
     cluster.crash(1);
     cluster.forget_held();
-    // Nothing is told to 1 that would make it learn of the slot again.
+    // 1 receives nothing that would make it learn of the slot again.
     cluster.lose(|packet| between(packet, 0, 1) && !super::cluster::about_leases(packet));
     cluster.start(1);
     cluster.pass(800);
@@ -129,7 +129,7 @@ pub(super) fn h30_a_restart_promises_above_everything_it_has_accepted() {
 #[test]
 pub(super) fn h30_a_restarted_holder_waits_for_what_it_had_accepted() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
-    // 2, which will cover the key at 1, never hears of the write that 1 accepts.
+    // 2, which will cover the key at 1, never receives the write that 1 accepts.
     cluster.lose(|packet| between(packet, 0, 2) && !super::cluster::about_leases(packet));
     cluster.lose(|packet| votes_on(packet, None));
     cluster.ask(0, put(1, 1, "k", "new"));
@@ -182,14 +182,14 @@ fn an_acknowledged_write_survives_the_crash_of_all() {
         acknowledged.extend(cluster.done(write).then_some(client));
     }
     assert!(acknowledged.len() > 20);
-    // At once, and before any checkpoint of those writes.
+    // All replicas end immediately, before any checkpoint of these writes.
     (0..5).for_each(|node| cluster.crash(node));
     (0..5).for_each(|node| cluster.start(node));
     cluster.pass(8000);
     let read = cluster.read(3, "k");
     cluster.pass(1000);
     assert_eq!(cluster.value(read).as_deref(), Some("v"));
-    // Every one of them is known as done: a retry is not executed again.
+    // Every write is known to be executed, and a retry is not executed again.
     let before = cluster.node(0).digest();
     for client in acknowledged {
         let retry = cluster.ask(0, put(client, 1, "k", "again"));
@@ -209,7 +209,7 @@ fn nobody_takes_leadership_by_preference_during_its_restart_wait() {
     cluster.start(0);
     cluster.pass(3500);
     assert!(cluster.leads(1), "0 has forgotten whom it promised");
-    // It has lost leadership lately, too.
+    // It has lost leadership recently, too.
     cluster.pass(10_000);
     assert!(cluster.leads(0));
 }
@@ -223,7 +223,7 @@ fn what_was_not_durable_was_not_said() {
     let write = cluster.ask(0, put(1, 1, "k", "v"));
     cluster.pass(100);
     assert!(tags(&cluster, 1, since).is_empty() && !cluster.answered(write));
-    // Both forget it; so nobody may have counted on them.
+    // Both forget the votes, so no replica may have relied on them.
     cluster.crash(1);
     cluster.crash(2);
     cluster.lose(|packet| accept(packet).is_some());
@@ -238,7 +238,7 @@ fn what_was_not_durable_was_not_said() {
 #[test]
 fn what_an_earlier_run_asked_for_is_not_taken() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
-    // 2 hears of the next leader, but its promise does not reach its disk.
+    // 2 learns of the next leader, but its promise does not reach its disk.
     cluster.stall(2);
     cluster.elect(1);
     assert!(cluster.leads(1));
@@ -253,7 +253,7 @@ fn what_an_earlier_run_asked_for_is_not_taken() {
     cluster.crash(2);
     cluster.isolate(2);
     cluster.start(2);
-    // At the ballot that this run knows, the entry would count as dead to the next.
+    // At the ballot that this run knows, the next run would consider the entry dead.
     let executed = cluster.node(2).executed();
     held.into_iter().for_each(|packet| cluster.deliver(packet));
     assert_eq!(cluster.node(2).executed(), executed);
@@ -269,7 +269,7 @@ fn what_was_read_for_an_earlier_run_is_not_sent_to_the_next() {
         cluster.ask(0, put(9, sequence, "w", "1"));
     }
     cluster.pass(2500);
-    // 2 hears of the next leader and fetches, but nothing of it reaches its disk.
+    // 2 learns of the next leader and fetches, but nothing of this reaches its disk.
     cluster.stall(2);
     for sequence in 5..9 {
         let write = cluster.ask(0, put(9, sequence, "w", "1"));
@@ -306,8 +306,8 @@ fn what_was_read_for_an_earlier_run_is_not_sent_to_the_next() {
     cluster.crash(2);
     cluster.start(2);
     cluster.lose(move |packet| packet.1 == ReplicaId(2) && !fetch(packet));
-    cluster.pass(1); // 1 hears of the new run
-    // The disk of 1 has taken so long.
+    cluster.pass(1); // 1 learns of the new run
+    // The disk of 1 was slow until now.
     let executed = cluster.node(2).executed();
     cluster.input(1, Input::LogRead { log, to, entries });
     cluster.pass(1);
@@ -323,11 +323,11 @@ fn what_the_disk_does_not_have_yet_is_not_read_from_it() {
     let write = cluster.ask(0, put(1, 1, "k", "a"));
     assert!(cluster.done(write));
     cluster.pass(2000);
-    // What 1 has executed before this run is no longer in its memory.
+    // The entries that 1 executed before this run are no longer in its memory.
     cluster.crash(1);
     cluster.start(1);
     cluster.pass(1000);
-    // A write reaches 0 and 1 alone; the next leader does not hear of it.
+    // Only 0 and 1 receive a write, and the next leader does not learn of it.
     cluster.lose(|packet| accept(packet).is_some() && packet.1.index() != 1);
     cluster.ask(0, put(1, 2, "k", "lost"));
     let slot = cluster.accepts(0).last().expect("proposed").slot;
@@ -335,7 +335,7 @@ fn what_the_disk_does_not_have_yet_is_not_read_from_it() {
     cluster.isolate(0);
     let prepare = |packet: &Packet| matches!(packet.0.message, Message::Prepare { .. });
     cluster.lose(move |packet| prepare(packet) && packet.1.index() == 1);
-    // What 1 learns from now on does not reach its disk.
+    // Entries that 1 learns from now on do not reach its disk.
     cluster.stall(1);
     cluster.elect(2);
     assert!(cluster.leads(2));
@@ -364,7 +364,7 @@ fn what_the_disk_does_not_have_yet_is_not_read_from_it() {
     assert!(told > 0);
 }
 
-/// Whether `node` has written down that its next run need not wait.
+/// Whether `node` has recorded that its next run need not wait.
 fn needs_no_wait(cluster: &Cluster, node: usize) -> bool {
     let zero = Record::RestartWait(std::time::Duration::ZERO);
     let of_it = cluster.written.iter().filter(|(by, _)| *by == node);
@@ -378,7 +378,7 @@ pub(super) fn h83_who_ends_while_it_may_be_believed_waits_at_its_next_start() {
     let mut settings = super::cluster::settings(3, StrategySpec::All);
     settings.params.t_lease = std::time::Duration::from_secs(8);
     let mut cluster = Cluster::with(settings);
-    // 2 hears of nothing: it reads under what 0 and 1 have promised, and gives nothing back.
+    // 2 hears no replica. It reads under promises of 0 and 1, and does not release them.
     cluster.isolate(2);
     for node in [0, 1] {
         cluster.input(node, Input::Stop);
@@ -421,7 +421,7 @@ fn a_planned_restart_keeps_nobody_waiting() {
     cluster.start(1);
     cluster.pass(300);
     let since = cluster.sent.len();
-    // Of three, 1 and 0 are a majority. Its votes name nobody without need.
+    // Of three, 1 and 0 are a majority. The votes of 1 name no replica without need.
     cluster.isolate(2);
     cluster.ask(0, put(1, 2, "k", "w"));
     let everyone = ReplicaSet::all(3);
@@ -439,7 +439,8 @@ fn who_leaves_with_a_clock_that_was_wrong_waits_at_its_next_start() {
     cluster.input(1, Input::Stop);
     cluster.pass(50);
     assert!(needs_no_wait(&cluster, 1));
-    // The clock that said so may have run too fast: others may believe its promises still.
+    // The clock that measured the wait may have run too fast, so others may still believe the
+    // promises.
     cluster.input(1, Input::ClockTrusted(false));
     cluster.pass(50);
     cluster.crash(1);
@@ -461,7 +462,7 @@ fn a_leader_that_ends_hands_over_first() {
     assert!(cluster.done(write), "nobody waits for who has left");
 }
 
-/// A promise that was on its way when its grantor left is refused, however late it comes.
+/// A promise that was in transit when its grantor left is refused, however late it arrives.
 #[test]
 fn a_promise_on_its_way_is_refused_after_its_grantor_left() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
@@ -494,8 +495,8 @@ fn a_wiped_replica_that_ends_writes_down_no_wait() {
     assert_eq!(records.iter().filter(waits).count(), 0);
 }
 
-/// Checks what docs/operating.md says of durability `async`, which is outside of what is promised:
-/// a write is confirmed when a majority has handed it to the operating system.
+/// Checks the claims of docs/operating.md about durability `async`, which is outside of the
+/// guarantees: a write is confirmed when a majority has handed it to the operating system.
 #[test]
 fn without_syncs_one_loss_of_power_loses_a_confirmed_write_and_replicas_differ_for_good() {
     let mut cluster = Cluster::new(3, StrategySpec::None);
@@ -508,7 +509,7 @@ fn without_syncs_one_loss_of_power_loses_a_confirmed_write_and_replicas_differ_f
     for node in [1, 2] {
         cluster.start(node);
     }
-    // Neither has heard of the write, and they are a majority, too.
+    // Neither of them has received the write, and they are a majority, too.
     cluster.pass_until(20_000, "1 or 2 leads", |cluster| {
         cluster.leads(1) || cluster.leads(2)
     });

@@ -1,4 +1,4 @@
-//! Sessions that make room for others.
+//! Sessions that end to make room for others.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use leasehold_wire::{Command, ErrorCode, Version};
 
 use super::cluster::{Cluster, RequestToken, accept, put, settings, votes_on};
 
-/// There is room for `max` sessions, which stay for a second.
+/// Returns settings with room for `max` sessions, which are kept for at least a second.
 fn narrow(max: u32) -> Settings {
     let mut settings = settings(3, StrategySpec::Leader);
     settings.sessions.max = max;
@@ -17,7 +17,7 @@ fn narrow(max: u32) -> Settings {
     settings
 }
 
-/// The first write of a client that has just begun a session.
+/// Returns the first write of a client that has just begun a session.
 fn first(cluster: &Cluster, client: u64, key: &'static str) -> Command {
     put(client, 1, key, "first").opened(cluster.node(0).log_time_ms())
 }
@@ -27,8 +27,8 @@ fn do_write(cluster: &mut Cluster, command: Command) {
     assert!(cluster.done(asked), "{:?}", cluster.answer(asked));
 }
 
-/// A client that has what it asked for, and then falls silent for so long that its session
-/// may make room.
+/// Lets a client receive its answer, and then stay silent until its session may end to make room.
+/// Returns the client's command.
 fn falls_silent(cluster: &mut Cluster, client: u64) -> Command {
     let command = first(cluster, client, "k");
     do_write(cluster, command.clone());
@@ -60,7 +60,7 @@ pub(super) fn h84_a_session_that_made_room_is_not_opened_again() {
     }
     assert_eq!(cluster.counter(1, "sessions_made_room"), 1);
     cluster.pass(3000);
-    // A copy comes late, through another replica, and when there is room again.
+    // A copy arrives late through another replica, when there is room again.
     let late = cluster.ask(1, late);
     cluster.pass(1000);
     assert_eq!(code(&cluster, late), Some(ErrorCode::SessionExpired));
@@ -73,7 +73,7 @@ pub(super) fn h84_a_restart_remembers_whose_sessions_may_have_made_room() {
     let late = falls_silent(&mut cluster, 1);
     let other = first(&cluster, 2, "k");
     do_write(&mut cluster, other);
-    cluster.pass(3000); // it is in a checkpoint
+    cluster.pass(3000); // until the session is in a checkpoint
     for node in 0..3 {
         cluster.crash(node);
     }
@@ -95,10 +95,10 @@ pub(super) fn h85_a_session_with_an_unanswered_write_does_not_make_room() {
     let refused = cluster.ask(0, other.clone());
     assert_eq!(code(&cluster, refused), Some(ErrorCode::Unavailable));
     assert_eq!(cluster.counter(0, "sessions_refused"), 1);
-    // The first client had no answer, and asks again: its result is there.
+    // The first client had no answer, and retries: its result is still known.
     let again = cluster.ask(2, one);
     assert!(cluster.done(again), "{:?}", cluster.answer(again));
-    // The second one asks again, too, when the first has been silent for long enough.
+    // The second client retries, too, when the first has been silent for long enough.
     cluster.pass(3000);
     do_write(&mut cluster, other);
     cluster.assert_agreement();
@@ -108,7 +108,7 @@ pub(super) fn h85_a_session_with_an_unanswered_write_does_not_make_room() {
 pub(super) fn h31_a_write_whose_session_may_make_room_is_not_answered_at_commit() {
     let mut cluster = Cluster::with(narrow(1));
     falls_silent(&mut cluster, 1);
-    // What opens another session is stuck, and will end the first.
+    // A write is stuck that opens another session and will end the first.
     let stuck = Slot(cluster.accepts(0).last().expect("it proposed").slot.0 + 1);
     cluster.hold(move |packet| votes_on(packet, Some(stuck)));
     let other = first(&cluster, 2, "a");
@@ -121,8 +121,8 @@ pub(super) fn h31_a_write_whose_session_may_make_room_is_not_answered_at_commit(
     assert_eq!(code(&cluster, next), Some(ErrorCode::SessionExpired));
 }
 
-/// The log holds three writes of one client: a first one that found no room, a second one
-/// that did, and the first once more. Its new leader has executed two of them.
+/// The log holds three writes of one client: a first one that found no room, a second one that did,
+/// and a copy of the first. The new leader has executed two of them.
 #[test]
 pub(super) fn h31_a_later_copy_of_a_write_that_found_no_room_is_in_flight() {
     let mut settings = narrow(1);
@@ -163,8 +163,8 @@ pub(super) fn h31_a_later_copy_of_a_write_that_found_no_room_is_in_flight() {
     cluster.assert_agreement();
 }
 
-/// The new leader knows that a write is committed, and has not executed it when its client
-/// sends it once more.
+/// The new leader knows that a write is committed, and has not executed it when the client sends it
+/// once more.
 #[test]
 pub(super) fn h31_a_committed_write_is_in_flight_until_it_is_executed() {
     let mut settings = settings(3, StrategySpec::All);
@@ -175,7 +175,7 @@ pub(super) fn h31_a_committed_write_is_in_flight_until_it_is_executed() {
         do_write(&mut cluster, opens);
     }
     cluster.pass(3000);
-    // A slot that is open keeps those behind it from execution, until all are committed.
+    // A slot that is open prevents the execution of later slots, until all are committed.
     let stuck = Slot(cluster.accepts(0).last().expect("it proposed").slot.0 + 1);
     cluster.hold(move |packet| votes_on(packet, Some(stuck)));
     for sequence in 2..40 {
@@ -210,7 +210,7 @@ fn a_write_whose_session_stays_is_answered_at_commit() {
     assert_eq!(code(&cluster, other), Some(ErrorCode::Unavailable));
 }
 
-/// Replicas that are told different bounds execute alike: what the leader was told counts.
+/// Replicas with different configured bounds execute alike: the leader's bound is authoritative.
 #[test]
 fn the_leaders_bound_counts_on_every_replica() {
     let mut cluster = Cluster::with(narrow(2));
@@ -258,7 +258,7 @@ fn clients_of_a_replica_open_so_many_sessions_in_a_second() {
         slot.0 + 5,
         "they have not left"
     );
-    // A client that has a session is not refused, nor is another replica's client.
+    // A client with a session is not refused, nor is a client of another replica.
     let next = cluster.ask(1, put(1, 2, "k", "v"));
     let elsewhere = cluster.ask(2, put(7, 1, "k", "v"));
     assert!(cluster.done(next) && cluster.done(elsewhere));

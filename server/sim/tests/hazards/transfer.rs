@@ -1,4 +1,4 @@
-//! Handing leadership over, and giving way: what must not be done meanwhile.
+//! Transfer of leadership, agreement with other candidates, and what must not happen meanwhile.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use leasehold_replica::{Input, OperatorRequest};
 
 use super::cluster::{Cluster, Packet, heartbeat_of, put, votes_on};
 
-/// A campaign, or the question before it, of this replica.
+/// Whether a packet belongs to a campaign or pre-vote of replica `of`.
 fn campaigns(packet: &Packet, of: u8) -> bool {
     let message = &packet.0.message;
     let asks = matches!(message, Message::Prepare { .. } | Message::PreVote { .. });
@@ -26,7 +26,7 @@ fn asking(n: usize) -> Cluster {
     Cluster::with(settings)
 }
 
-/// A candidate that gave way would give its own campaign up before the promises come.
+/// A candidate that gave way would abandon its own campaign before the promises arrive.
 #[test]
 fn a_candidate_that_agrees_with_another_waits_on_for_its_own_promises() {
     let mut cluster = Cluster::new(5, StrategySpec::None);
@@ -37,7 +37,7 @@ fn a_candidate_that_agrees_with_another_waits_on_for_its_own_promises() {
             .any(|p| heartbeat_of(p).is_some())
     });
     cluster.isolate(0);
-    // Long enough to agree with another, and not to campaign.
+    // This is long enough to agree with another candidate, and too short to campaign.
     cluster.pass(1400);
     cluster.hold(|packet| matches!(packet.0.message, Message::Prepared { .. }));
     let since = cluster.sent.len();
@@ -66,7 +66,8 @@ fn a_candidate_that_agrees_with_another_waits_on_for_its_own_promises() {
 }
 
 /// A replica that takes over refuses the old leader's heartbeats before its own promise is durable
-/// and the others hear of it. The old leader must not take that for a lost election, and lead on.
+/// and the others learn of it. The old leader must not take the refusal for a lost election and
+/// lead on.
 #[test]
 fn a_leader_that_hands_over_does_not_ask_to_lead_on() {
     let mut cluster = asking(3);
@@ -84,7 +85,7 @@ fn a_leader_that_hands_over_does_not_ask_to_lead_on() {
             .any(|packet| campaigns(packet, 0))
     );
 
-    // If its heir fails, there is another leader all the same.
+    // If its successor fails, another replica is elected nevertheless.
     cluster.stall(2);
     cluster.input(1, Input::Operator(OperatorRequest::Transfer(ReplicaId(2))));
     cluster.pass(400);
@@ -94,10 +95,10 @@ fn a_leader_that_hands_over_does_not_ask_to_lead_on() {
     });
 }
 
-/// A replica that is to end would lead for a moment only, and be missed again.
+/// A replica that is about to end would lead for only a moment, and then leave a gap again.
 #[test]
 fn who_is_to_end_campaigns_no_more() {
-    // Its time to ask comes.
+    // The time for its pre-vote comes.
     let mut cluster = asking(3);
     for leaving in [1, 2] {
         cluster.input(leaving, Input::Stop);
@@ -108,7 +109,7 @@ fn who_is_to_end_campaigns_no_more() {
     let asked = |packet: &Packet| campaigns(packet, 1) || campaigns(packet, 2);
     assert!(!cluster.sent[since..].iter().any(asked));
 
-    // The others agree with what it asked before.
+    // The others agree with its earlier pre-vote.
     let mut cluster = asking(3);
     cluster.crash(0);
     cluster.hold(|packet| matches!(packet.0.message, Message::PreVoted { .. }));
@@ -124,7 +125,7 @@ fn who_is_to_end_campaigns_no_more() {
             .any(|p| prepare(p) && p.0.from == asker)
     );
 
-    // The leader hands over to it.
+    // The leader transfers leadership to it.
     let mut cluster = Cluster::new(3, StrategySpec::None);
     cluster.input(1, Input::Stop);
     let since = cluster.sent.len();
@@ -155,7 +156,7 @@ fn a_candidate_that_is_to_end_hands_over_once_it_leads() {
     });
 }
 
-/// An operator that asks again and again for what cannot be would keep every write waiting.
+/// An operator that repeats an impossible request would delay every write.
 #[test]
 fn a_move_that_is_asked_for_again_gets_no_more_time() {
     let mut cluster = asking(3);
@@ -172,8 +173,8 @@ fn a_move_that_is_asked_for_again_gets_no_more_time() {
     assert!(cluster.done(write), "the leader gave the move up in time");
 }
 
-/// A configuration that is proposed meanwhile would have to commit first, and its successor
-/// would propose another.
+/// A configuration that is proposed meanwhile would have to commit first, and the successor would
+/// propose another one.
 #[test]
 fn nothing_is_configured_while_leadership_is_handed_over() {
     let mut cluster = asking(3);
@@ -198,13 +199,13 @@ fn nothing_is_configured_while_leadership_is_handed_over() {
     assert!(configures(&cluster, since), "it was given up");
 }
 
-/// Returns the transfer target named by the first packet that transfers leadership.
+/// Returns the target of the first packet since `since` that transfers leadership.
 fn handed_to(cluster: &Cluster, since: usize) -> Option<ReplicaId> {
     let mut sent = cluster.sent[since..].iter();
     sent.find(|packet| transfer(packet)).map(|packet| packet.1)
 }
 
-/// 1 is heard, but does not hear: it would take nothing over.
+/// 1 is heard, but hears no other replica, so it could not take over.
 #[test]
 fn a_leader_that_ends_hands_over_to_who_answers() {
     let mut cluster = asking(3);
@@ -217,7 +218,7 @@ fn a_leader_that_ends_hands_over_to_who_answers() {
     assert!(cluster.leads(2));
 }
 
-/// The leader's proposal does not commit, so it never has nothing left to wait for.
+/// The leader's proposal does not commit, so the leader always has something to wait for.
 #[test]
 fn a_leader_that_ends_does_not_wait_for_what_is_blocked() {
     let mut cluster = asking(3);
@@ -230,7 +231,7 @@ fn a_leader_that_ends_does_not_wait_for_what_is_blocked() {
     });
 }
 
-/// The preferred replica asks for leadership, and would not hear that it may take over.
+/// The preferred replica requests leadership, but would not receive the transfer.
 #[test]
 fn a_leader_hands_over_by_preference_only_to_who_answers() {
     let mut cluster = asking(3);
@@ -246,13 +247,13 @@ fn a_leader_hands_over_by_preference_only_to_who_answers() {
     assert!(cluster.done(write), "the leader leads on");
 }
 
-/// A campaign that took long and failed all the same is not repeated at once: the replicas that
-/// promised have waited, too, and may do better.
+/// A candidate does not immediately repeat a campaign that took long and failed. The replicas
+/// that promised have waited, too, and may succeed.
 #[test]
 fn who_gave_up_after_a_long_wait_leaves_the_next_turn_to_others() {
     let mut cluster = asking(5);
     cluster.crash(0);
-    // Parts of a promise come, but never all of them.
+    // Some parts of a promise arrive, but never all of them.
     cluster.hold(|packet| matches!(packet.0.message, Message::Prepared { .. }));
     cluster.pass_until(20_000, "somebody campaigns", |cluster| {
         !cluster.held.is_empty()
@@ -281,7 +282,7 @@ fn who_gave_up_after_a_long_wait_leaves_the_next_turn_to_others() {
     assert_ne!(first.0.from, candidate);
 }
 
-/// Returns the ballot that a message asks for, or promises.
+/// Returns the ballot that a message requests or promises.
 fn asked_for(message: &Message) -> Option<Ballot> {
     match message {
         Message::PreVote { ballot, .. } | Message::Prepared { ballot, .. } => Some(*ballot),
@@ -289,8 +290,8 @@ fn asked_for(message: &Message) -> Option<Ballot> {
     }
 }
 
-/// A replica that is to end does not ask, either, because a follower had promised more than its
-/// ballot.
+/// A replica that is about to end does not campaign, even if a follower has promised a higher
+/// ballot than its own.
 #[test]
 fn who_is_to_end_does_not_ask_for_a_higher_ballot() {
     let mut cluster = asking(3);

@@ -1,4 +1,5 @@
-//! Where the windows of logs end: what a replica accepts above its durable checkpoint.
+//! Ends of the windows of logs: the limit of the slots that a replica accepts above its durable
+//! checkpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use super::cluster::{Cluster, Packet, RequestToken, accept, put};
 
 const WINDOW: u64 = 16;
 
-/// Small windows, and no checkpoint but when a window asks for it.
+/// Returns settings with small windows, in which only a window that is nearly full causes a
+/// checkpoint.
 fn settings(n: usize) -> Settings {
     let mut settings = super::cluster::settings(n, StrategySpec::None);
     settings.log_window = WINDOW;
@@ -31,7 +33,7 @@ fn all_done(cluster: &Cluster, writes: &[RequestToken]) -> bool {
     writes.iter().all(|asked| cluster.done(*asked))
 }
 
-/// The Phase 1 that `node` asks for.
+/// Returns the ballot and the commit points in the newest Prepare of `node`.
 fn asked(cluster: &Cluster, node: usize) -> (Ballot, PerLog<Slot>) {
     let mut sent = cluster.sent.iter().rev();
     let prepare = sent.find_map(|(envelope, _)| match envelope.message {
@@ -43,7 +45,7 @@ fn asked(cluster: &Cluster, node: usize) -> (Ballot, PerLog<Slot>) {
     prepare.expect("it campaigns")
 }
 
-/// Returns the answer of `from` to 1, which campaigns: that it has accepted `value` in `slot`.
+/// Returns the answer of `from` to candidate 1 that it has accepted `value` in `slot`.
 fn report(cluster: &Cluster, from: usize, slot: Slot, value: Value) -> Packet {
     let (ballot, commits) = asked(cluster, 1);
     let round = ballot.round - 1;
@@ -78,7 +80,7 @@ fn commands() -> Value {
     }))
 }
 
-/// Nobody answers a Phase 1, but for what the test delivers.
+/// Loses all answers to Phase 1, except those that the test delivers.
 fn lose_answers(cluster: &mut Cluster) {
     cluster.lose(|packet| matches!(packet.0.message, Message::Prepared { .. }));
 }
@@ -105,10 +107,10 @@ pub(super) fn h78_a_vote_far_above_the_checkpoint_is_not_forgotten() {
 
 #[test]
 fn the_whole_window_survives_a_restart() {
-    let mut cluster = Cluster::with(settings(5)); // two of them commit nothing
+    let mut cluster = Cluster::with(settings(5)); // two of five replicas commit nothing
     lose_answers(&mut cluster);
     cluster.elect(2);
-    // What 2 would send if it led, with a checkpoint a whole window ahead of that of 1.
+    // The message that 2 would send as leader, with a checkpoint a whole window above that of 1.
     let highest = cluster.node(1).highest_of(LogId::Commands);
     let checkpoint = highest.0 - cluster.counter(1, "log_window_used");
     let accepted: Vec<Slot> = (highest.0 + 1..=checkpoint + WINDOW).map(Slot).collect();
@@ -163,14 +165,14 @@ fn a_leader_waits_for_its_own_checkpoint_and_others_for_theirs() {
     let mut cluster = Cluster::with(settings(3));
     let writes = write(&mut cluster, 1..3);
     assert!(all_done(&cluster, &writes));
-    // The disks of the two others make everything durable; that of 0 nothing.
+    // The disks of the two others make everything durable, and that of 0 makes nothing durable.
     cluster.stall(0);
     let writes = write(&mut cluster, 10..10 + 5 * WINDOW);
     cluster.pass(50);
     assert!(!all_done(&cluster, &writes));
     cluster.unstall(0);
     cluster.pass_until(10_000, "all are done", |cluster| all_done(cluster, &writes));
-    // 2 accepts in memory up to the end of its window; what comes later it fetches.
+    // 2 accepts in memory up to the end of its window, and fetches later slots.
     cluster.stall(2);
     let writes = write(&mut cluster, 200..200 + 5 * WINDOW);
     cluster.pass(50);
@@ -216,7 +218,7 @@ fn a_candidate_that_lags_by_windows_catches_up_and_leads() {
 #[test]
 fn a_candidate_leads_once_its_checkpoint_leaves_room_for_what_it_recovers() {
     let mut cluster = Cluster::with(settings(3));
-    // Fewer slots than force a checkpoint, more than none.
+    // At least one slot, and fewer than force a checkpoint.
     let writes = write(&mut cluster, 1..3);
     assert!(all_done(&cluster, &writes));
     let mut used = cluster.counter(1, "log_window_used");

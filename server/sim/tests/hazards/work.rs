@@ -1,5 +1,5 @@
-//! Processor time of requests that one client can repeat: it must not grow faster than what they
-//! ask about. Times are compared with each other, in processor time of this thread.
+//! Processor time of requests that one client can repeat: it must not grow faster than their
+//! subject does. The tests compare processor times of this thread.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::cluster::{Cluster, settings};
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread.
 #[allow(clippy::disallowed_methods)] // measures the test, and decides nothing in it
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The least processor time of several runs: the one that was disturbed least.
+/// Returns the least processor time of several runs, which belongs to the least disturbed run.
 fn least(runs: usize, mut does: impl FnMut()) -> Duration {
     let each = (0..runs).map(|_| {
         let began = cpu();
@@ -30,8 +30,8 @@ fn least(runs: usize, mut does: impl FnMut()) -> Duration {
     each.min().expect("it runs at least once")
 }
 
-/// Processor time that the leader needs for 100 statuses with the holders of the hottest key, when
-/// clients have read so many keys.
+/// Returns the processor time in which the leader answers 100 status requests with the holders of
+/// the hottest key, after clients have read `keys` keys.
 fn hundred_statuses(keys: u32) -> Duration {
     let unlisted = UnlistedHolders::Nearest;
     let mut cluster = Cluster::new(3, StrategySpec::Quorum { unlisted });
@@ -68,15 +68,15 @@ fn hundred_statuses(keys: u32) -> Duration {
     })
 }
 
-/// Without the rule a status took 4 to 9 ms at 600,000 keys, and 16 of them one round.
+/// Without the rule, a status took 4 to 9 ms at 600,000 keys, and one round served 16 of them.
 #[test]
 fn the_hottest_key_is_found_without_a_pass_over_all_keys() {
     let (few, many) = (hundred_statuses(200), hundred_statuses(100_000));
     assert!(many < few * 20, "{few:?} at 200 keys, {many:?} at 100,000");
 }
 
-/// A map of 600 ranges, behind those of [`small_range`]: a change passes over about as many,
-/// however many wait.
+/// Returns a map of 600 ranges, above those of [`small_range`]. A change passes over about as many
+/// ranges, however many changes wait.
 fn many_ranges() -> RangeMap<StrategySpec> {
     let ranges = (0..600).map(|nth| {
         let spec = [StrategySpec::Leader, StrategySpec::None][nth % 2].clone();
@@ -86,7 +86,7 @@ fn many_ranges() -> RangeMap<StrategySpec> {
     RangeMap::from_starts(begin.into_iter().chain(ranges).collect()).expect("in order")
 }
 
-/// A strategy for a small range, which differs from its neighbours'.
+/// Returns a strategy for a small range that differs from the neighboring ranges' strategies.
 fn small_range(nth: usize) -> LeaseSet {
     let key = |nth: usize| Key::from(format!("{nth:06}"));
     let range = KeyRange::new(key(2 * nth), Some(key(2 * nth + 1))).expect("some keys");
@@ -96,11 +96,12 @@ fn small_range(nth: usize) -> LeaseSet {
     }
 }
 
-/// Processor time that a leader needs to take one more change of leases while so many wait.
+/// Returns the processor time in which a leader accepts one more change of leases while `waiting`
+/// changes wait.
 fn one_more_change(waiting: usize) -> Duration {
     let again = (0..5).map(|_| {
         let mut cluster = Cluster::with(settings(3, many_ranges()));
-        // The configuration with them is never accepted, so that all of them wait.
+        // The configuration with these changes is never accepted, so all of them wait.
         cluster.hold(|(envelope, _)| {
             matches!(&envelope.message, Message::Accept(accept) if accept.log == LogId::Configs)
         });
@@ -119,8 +120,8 @@ fn one_more_change(waiting: usize) -> Duration {
     again.min().expect("it runs at least once")
 }
 
-/// Those that wait are merged once, and not again for each that comes: before, one behind 60 cost
-/// five times as much as one behind 8.
+/// Waiting changes are merged once, and not again for each new one. Before this rule,
+/// a change behind 60 cost five times as much as one behind 8.
 #[test]
 fn changes_of_leases_that_wait_are_not_merged_again() {
     let (few, many) = (one_more_change(8), one_more_change(60));

@@ -20,13 +20,13 @@ fn entry(key: &'static str, value: &'static str) -> KeyValue {
 #[test]
 pub(super) fn h09_the_leaders_own_grants_are_in_its_vote() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
-    // Only the leader's promises keep holder 2 going: those of 1 lapse.
+    // Only the leader's promises keep 2 a holder: those of 1 lapse.
     cluster.lose(|packet| between(packet, 1, 2) && super::cluster::about_leases(packet));
     cluster.pass(9500);
-    // 2 is not told of the write.
+    // 2 does not receive the write.
     cluster.hold(|packet| between(packet, 0, 2) && accept(packet).is_some());
     let write = cluster.ask(0, put(1, 1, "k", "new"));
-    // 0 and 1 are a majority, and 1 demands nobody. But 2 may read the old value.
+    // 0 and 1 are a majority, and the tag of 1 demands no replica. But 2 may read the old value.
     let old = cluster.read(2, "k");
     assert_eq!(cluster.value(old).as_deref(), Some(""));
     assert!(!cluster.answered(write), "2 still reads the old value");
@@ -41,7 +41,7 @@ pub(super) fn h11_no_reader_sees_a_value_that_a_later_one_does_not() {
     let mut cluster = Cluster::new(3, StrategySpec::All);
     cluster.hold(|packet| between(packet, 0, 2) && accept(packet).is_some());
     let write = cluster.ask(1, put(1, 1, "k", "new"));
-    // A majority has accepted, this holder among it; that is not enough.
+    // A majority has accepted, including this holder, which is not enough.
     let early = cluster.read(1, "k");
     assert!(!cluster.answered(early), "it waits for the write");
     let late = cluster.read(2, "k");
@@ -73,7 +73,7 @@ fn h20_an_origin_without_the_value_answers_nothing() {
     assert!(cluster.done(write));
 }
 
-/// The slot of the newest Accept of commands that replica 0 sent.
+/// Returns the slot of the newest Accept of commands that replica 0 sent.
 fn slot_of(cluster: &Cluster) -> Slot {
     cluster.accepts(0).last().expect("it proposed").slot
 }
@@ -85,7 +85,7 @@ pub(super) fn h21_a_retry_elsewhere_is_not_executed_again() {
     assert!(cluster.done(first));
     let other = cluster.ask(1, put(2, 1, "k", "theirs"));
     assert!(cluster.done(other));
-    // The client had no answer, and asks again at another replica.
+    // The client had no answer, and retries at another replica.
     let retry = cluster.ask(2, put(1, 1, "k", "mine"));
     cluster.pass(1000);
     let version = |asked| match &cluster.answer(asked).expect("answered").2.result {
@@ -108,7 +108,7 @@ pub(super) fn h39_a_delayed_first_attempt_after_its_retry_is_refused() {
     cluster.ask(1, put(1, 1, "k", "first"));
     let retry = cluster.ask(2, put(1, 1, "k", "first"));
     assert!(cluster.done(retry));
-    // The client has had its answer and goes on.
+    // The client has received its answer and continues.
     let next = cluster.ask(2, put(1, 2, "k", "second"));
     assert!(cluster.done(next));
     cluster.release();
@@ -117,9 +117,9 @@ pub(super) fn h39_a_delayed_first_attempt_after_its_retry_is_refused() {
     assert_eq!(cluster.value(read).as_deref(), Some("second"));
 }
 
-/// A client at replica 1 gives its first write up, which has not reached the leader,
-/// and sends its second, which has: the write of `v2`, whose mark is past the first.
-/// Replica 1 has not heard what became of it.
+/// Sends two writes of a client at replica 1. The client abandons the first, which has not reached
+/// the leader. The second has reached it: it writes `v2`, and its low-water mark is past the first.
+/// Replica 1 has not learned the outcome of the second.
 fn second_write_after_the_first_was_given_up(cluster: &mut Cluster) -> RequestToken {
     cluster.lose(|packet| between(packet, 1, 0));
     let first = cluster.ask(1, put(1, 1, "k", "v1"));
@@ -132,8 +132,8 @@ fn second_write_after_the_first_was_given_up(cluster: &mut Cluster) -> RequestTo
     second
 }
 
-/// The write of `v2` was executed once, before that of `x`. If its client were told
-/// that it was refused, it would write `v2` again.
+/// Checks that the write of `v2` was executed once, before that of `x`. If the client were told
+/// that the write was refused, it would write `v2` again.
 fn assert_executed_once(cluster: &Cluster, second: RequestToken) {
     assert!(cluster.done(second), "{:?}", cluster.answer(second));
     cluster.assert_agreement();
@@ -142,11 +142,11 @@ fn assert_executed_once(cluster: &Cluster, second: RequestToken) {
 #[test]
 pub(super) fn h77_a_late_first_write_does_not_let_a_refused_second_one_in() {
     let mut settings = super::cluster::settings(3, StrategySpec::Leader);
-    // Replica 1 goes on asking the leader that it does not hear.
+    // Replica 1 continues to send to the leader, which it does not hear.
     settings.timing.election_timeout = Duration::from_secs(8);
     let mut cluster = Cluster::with(settings);
     let second = second_write_after_the_first_was_given_up(&mut cluster);
-    // Replica 1 forwards both again: first the one that was given up.
+    // Replica 1 forwards both writes again, and the abandoned one first.
     let forwards = cluster.forwards(1, 0);
     cluster.pass_until(4000, "both are forwarded again", |cluster| {
         cluster.forwards(1, 0) >= forwards + 2
@@ -166,9 +166,9 @@ pub(super) fn h77_a_late_first_write_does_not_let_a_refused_second_one_in() {
 pub(super) fn h77_a_new_leader_does_not_let_a_refused_write_in() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     let second = second_write_after_the_first_was_given_up(&mut cluster);
-    cluster.pass(1000); // replica 2 executes what replica 1 has not heard of
+    cluster.pass(1000); // replica 2 executes the write; replica 1 does not learn of this
     cluster.isolate(0);
-    // Replica 1 sends both to the new leader, and hears from it what the log holds.
+    // Replica 1 sends both writes to the new leader, and learns from it what the log holds.
     cluster.elect(2);
     cluster.pass(2000);
     assert!(cluster.leads(2));
@@ -204,7 +204,7 @@ fn what_a_slot_in_flight_would_open_is_not_counted_on() {
     settings.sessions.ttl = Duration::from_secs(4);
     settings.sessions.stay = Duration::from_secs(4);
     let mut cluster = Cluster::with(settings);
-    // A session that is opened at log time 0 may open with a write until 4 s.
+    // A session of log time 0 may be opened by a write until 4 s.
     let mut sequence = 0;
     while cluster.node(0).log_time_ms() < 3_800 {
         cluster.pass(50);
@@ -220,7 +220,7 @@ fn what_a_slot_in_flight_would_open_is_not_counted_on() {
     cluster.lose(move |packet| accept(packet).is_some_and(|accept| accept.slot == stuck));
     cluster.ask(0, of_client(1, "x"));
     cluster.pass(400);
-    // The slot before may turn out empty, and this write cannot open the session.
+    // The slot before may turn out empty, and this write alone cannot open the session.
     let second = cluster.ask(0, of_client(2, "y"));
     assert!(!cluster.answered(second));
     cluster.crash(0);
@@ -237,12 +237,12 @@ pub(super) fn h31_what_execution_may_refuse_is_not_answered_at_commit() {
     let mut cluster = Cluster::new(3, StrategySpec::Leader);
     let opened = cluster.ask(0, put(1, 1, "a", "1"));
     assert!(cluster.done(opened));
-    // Sequence 5 says that everything below has been acknowledged, and is stuck.
+    // Sequence 5 says that all earlier sequences have been acknowledged. Its slot is stuck.
     let stuck = Slot(slot_of(&cluster).0 + 1);
     cluster.hold(move |packet| votes_on(packet, Some(stuck)));
     let high = cluster.ask(0, put(1, 5, "a", "5"));
     assert!(!cluster.answered(high));
-    // Sequence 3 commits in the next slot, and will be refused in slot order.
+    // Sequence 3 commits in the next slot, and will be refused when slots are executed in order.
     let low = cluster.ask(0, put(1, 3, "b", "3"));
     assert!(!cluster.answered(low), "it will not be executed");
     cluster.release();
@@ -262,7 +262,7 @@ pub(super) fn h34_a_single_key_write_does_not_overtake_a_multi_key_one() {
     let multi = Op::multi_put(vec![entry("a", "1"), entry("b", "1")]);
     let multi = cluster.ask(0, write(1, 1, multi));
     let single = cluster.ask(0, put(2, 2, "a", "2"));
-    // Answered now, a read of b between the two would show neither order.
+    // If it were answered now, a read of b between the two would be consistent with neither order.
     assert!(!cluster.answered(single), "the multi-key write is open");
     cluster.release();
     assert!(cluster.done(multi) && cluster.done(single));
@@ -281,7 +281,7 @@ fn h34_without_a_multi_key_write_a_blocked_slot_stops_nobody() {
     let single = cluster.ask(0, put(2, 2, "b", "2"));
     assert!(!cluster.answered(blocked));
     assert!(cluster.done(single), "no slot that matters to it is open");
-    // What needs execution waits all the same, and is counted.
+    // An operation that needs execution still waits, and the counter shows it.
     let swap = cluster.ask(0, write(3, 1, Op::cas("c", "3", None)));
     assert!(!cluster.answered(swap));
     let status = cluster.node(0).status(cluster.clock(0));
@@ -297,7 +297,7 @@ fn h34_without_a_multi_key_write_a_blocked_slot_stops_nobody() {
 #[test]
 pub(super) fn h38_the_last_multi_key_write_of_an_earlier_leader_counts_too() {
     let mut cluster = Cluster::new(5, StrategySpec::None);
-    // The multi-key write is accepted by all, but no vote arrives anywhere.
+    // All replicas accept the multi-key write, but no vote arrives anywhere.
     cluster.hold(|packet| votes_on(packet, None));
     let multi = Op::multi_put(vec![entry("a", "1"), entry("b", "1")]);
     cluster.ask(0, write(1, 1, multi));
@@ -308,7 +308,7 @@ pub(super) fn h38_the_last_multi_key_write_of_an_earlier_leader_counts_too() {
     cluster.elect(1);
     assert!(cluster.leads(1));
     let single = cluster.ask(1, put(2, 1, "a", "2"));
-    // The new leader's ballot has no multi-key command of its own.
+    // No multi-key command was first proposed at the new leader's ballot.
     assert!(
         cluster
             .accepts(1)
@@ -335,14 +335,14 @@ pub(super) fn h42_two_writes_of_one_batch_have_two_versions() {
     let (first, second) = (version(both[0]), version(both[1]));
     assert_eq!(first.slot, second.slot, "one batch");
     assert_ne!(first.index, second.index);
-    // A client that has seen the first may not swap over the second.
+    // A client that has seen the first value may not swap over the second.
     let swap = cluster.ask(0, write(3, 1, Op::cas("k", "three", Some(first))));
     assert!(cluster.answered(swap) && !cluster.done(swap));
     let found = cluster.ask(0, read("k"));
     assert_eq!(cluster.value(found).as_deref(), Some("two"));
 }
 
-/// Ranges by their first keys, each with its holders.
+/// Returns ranges that begin at these keys, each with its holders.
 fn fixed<const N: usize>(ranges: [(&'static str, &[u8]); N]) -> RangeMap<StrategySpec> {
     let fixed = |(from, ids): (&'static str, &[u8])| {
         let holders = Some(ids.iter().copied().map(ReplicaId).collect());
@@ -357,8 +357,8 @@ fn a_class_that_is_blocked_leaves_room_for_the_others() {
     let mut settings = super::cluster::settings(3, ranges);
     settings.in_flight_max = 8;
     let mut cluster = Cluster::with(settings);
-    // Holder 2 has died: writes of its keys wait for its leases to end, those of other keys
-    // only if they come at once.
+    // Holder 2 has died. Writes of its keys wait for its leases to end. Writes of other keys wait
+    // only if they arrive in the same batch.
     cluster.crash(2);
     cluster.pass(25);
     let blocked: Vec<_> = (1..40)
@@ -374,7 +374,7 @@ fn a_class_that_is_blocked_leaves_room_for_the_others() {
     });
 }
 
-/// §3.9: the holders at hand answer as soon as any majority, so they delay no other key.
+/// §3.9: the holders at hand answer as soon as any majority does, so they delay no other key.
 #[test]
 fn writes_share_a_batch_if_all_their_holders_answer_at_hand() {
     let ranges = fixed([("", &[0, 2]), ("m", &[0, 1])]);
@@ -393,7 +393,7 @@ fn writes_share_a_batch_if_all_their_holders_answer_at_hand() {
     assert_eq!(one, other, "everybody has just answered");
 }
 
-/// §3.7: it answers probes all the time, so it looks as if it were at hand.
+/// §3.7: the holder answers probes all the time, so it seems to be at hand.
 #[test]
 fn a_holder_at_hand_whose_disk_hangs_holds_up_no_other_key() {
     let ranges = fixed([("", &[0, 2]), ("m", &[0, 1])]);
@@ -413,7 +413,7 @@ fn a_holder_at_hand_whose_disk_hangs_holds_up_no_other_key() {
     assert!(cluster.done(first));
 }
 
-/// §3.9: all holders of one key are holders of the other too, and one more is.
+/// §3.9: all holders of one key are also holders of the other key, which has one more.
 #[test]
 fn a_dead_holder_of_one_key_holds_up_no_key_with_fewer_holders() {
     let ranges = fixed([("", &[0, 1, 2]), ("m", &[0, 1])]);
@@ -425,13 +425,13 @@ fn a_dead_holder_of_one_key_holds_up_no_key_with_fewer_holders() {
         let both = cluster.ask_together(0, writes);
         let done = [0, 1].map(|i| cluster.done(both[i]));
         assert_eq!(done, [false, true], "client {client}");
-        // The next in turn is the class of the other.
+        // The next class of writes in turn is that of the other key.
         let other = cluster.ask(0, put(100 + client, 1, "m", "2"));
         assert!(cluster.done(other), "client {client}");
     }
 }
 
-/// A new leader has heard nothing yet of the replicas that died before it led.
+/// A new leader has not heard yet from the replicas that died before it led.
 #[test]
 fn a_dead_leader_holds_up_no_key_that_it_does_not_hold() {
     let ranges = fixed([("", &[0, 1, 2]), ("m", &[1, 2])]);
@@ -448,7 +448,7 @@ fn a_dead_leader_holds_up_no_key_that_it_does_not_hold() {
     assert_eq!(done, [false, true, false, true]);
 }
 
-/// Replica 4 has died, and many writes wait for its leases. The disk of replica 3 hangs.
+/// Replica 4 has died, and many writes wait for its leases. The disk of replica 3 stalls.
 #[test]
 fn a_holder_whose_disk_hangs_holds_up_no_other_key_while_many_wait_for_a_dead_one() {
     let ranges = fixed([("", &[0, 1, 4]), ("h", &[0, 1, 3]), ("m", &[0, 1, 2])]);
@@ -470,7 +470,7 @@ fn a_holder_whose_disk_hangs_holds_up_no_other_key_while_many_wait_for_a_dead_on
     }
 }
 
-/// Writes that were queued while all were at hand, long before one of them died.
+/// Writes were queued while all replicas were at hand, long before one of them died.
 #[test]
 fn who_dies_holds_up_no_other_key_that_was_queued_before() {
     let ranges = fixed([("", &[0, 2]), ("m", &[0, 1])]);
@@ -493,7 +493,7 @@ fn who_dies_holds_up_no_other_key_that_was_queued_before() {
 fn a_key_that_a_dead_replica_held_before_holds_up_no_other() {
     let ranges = fixed([("", &[0, 1, 2]), ("m", &[0, 1])]);
     let mut settings = super::cluster::settings(3, ranges);
-    // Excluded long before what it was promised has run out.
+    // The holder is excluded long before the promises to it end.
     settings.params.t_grace = Duration::from_secs(1);
     let mut cluster = Cluster::with(settings);
     let before = cluster.node(0).configuration();
@@ -518,8 +518,8 @@ fn a_vote_that_said_less_and_was_lost_is_asked_for_again() {
     cluster.crash(2);
     let write = cluster.ask(0, put(1, 1, "k", "v"));
     assert!(!cluster.answered(write), "2 may still read the old value");
-    // 1 says once, when its grant to 2 lapses, that it demands nobody else now;
-    // that is lost.
+    // 1 sends only one vote that demands no other replica, when its grant to 2 lapses, and this
+    // vote is lost.
     cluster.lose(|packet| votes_on(packet, None));
     cluster.pass(9000);
     assert!(!cluster.answered(write));

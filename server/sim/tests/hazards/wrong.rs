@@ -1,6 +1,6 @@
-//! A member that is wrong: it says absurd numbers, speaks as a run of itself that has ended,
-//! repeats what it said long ago. Whatever kind of message it says, the cluster goes on, elects,
-//! serves, and starts again from its disks.
+//! A faulty member: it sends absurd numbers, sends messages in the name of an ended run of itself,
+//! and repeats old messages. For every kind of message, the cluster must continue, elect, serve,
+//! and start again from its disks.
 
 use std::time::Duration;
 
@@ -25,18 +25,19 @@ use leasehold_wire::{Outcome, Path, Version};
 use super::cluster::{Cluster, Packet, heartbeat_of, put, write};
 use super::numbers::{KINDS, Kind, each_number, kind_of};
 
-/// Numbers that no honest replica says, and the limit of the decoders.
+/// Numbers that no honest replica sends, and the limits of the decoders.
 const ABSURD: [u64; 4] = [0, NUMBER_MAX - 1, NUMBER_MAX, u64::MAX];
 const SPAN: Duration = Duration::from_millis(500);
 
-/// A replica that is wrong, and what it could say honestly.
+/// A faulty replica, with the values for messages that it could send honestly.
 struct FaultyReplica<'a> {
     cluster: &'a Cluster,
     me: usize,
 }
 
 impl FaultyReplica<'_> {
-    /// At which it leads, or has led: somebody else's is not believed of it.
+    /// Returns a ballot at which the replica leads or has led. Others do not believe a ballot of
+    /// another replica from it.
     fn ballot(&self) -> Ballot {
         let newest = newest_ballot(self.cluster);
         if newest.replica.index() == self.me {
@@ -66,7 +67,7 @@ impl FaultyReplica<'_> {
         }
     }
 
-    /// The last one that was sent of a value like this.
+    /// Returns the last Accept that was sent with a value like this.
     fn accept(&self, like: fn(&Value) -> bool) -> Message {
         let mut sent = self.cluster.sent.iter().rev();
         let found = sent.find_map(|(envelope, _)| match &envelope.message {
@@ -233,7 +234,7 @@ fn newest_ballot(cluster: &Cluster) -> Ballot {
     ballots.max().expect("a leader sends heartbeats")
 }
 
-/// `message`, and each message that differs from it in one number only, which is absurd.
+/// Returns `message`, and all variants of it in which one number is absurd.
 fn variants(message: Message) -> Vec<Message> {
     let mut count = 0;
     each_number(&mut message.clone(), &mut |_| count += 1);
@@ -253,17 +254,17 @@ fn variants(message: Message) -> Vec<Message> {
     all
 }
 
-/// Returns what arrives of it, if the decoder lets it pass.
+/// Returns the envelope as its addressee receives it, if the decoder accepts it.
 fn decoded(envelope: Envelope) -> Option<Envelope> {
     FrameOracle::default().pass(envelope).ok()
 }
 
-/// `from` says it to all others, in the run that it is in. Returns how many hear it.
+/// Sends `message` from `from` to all others in its present run. Returns how many receive it.
 fn say(cluster: &mut Cluster, from: usize, message: &Message) -> usize {
     say_as(cluster, from, message, |_| {})
 }
 
-/// The same, in an envelope that is changed.
+/// Sends `message` like [`say`], in a modified envelope.
 fn say_as(
     cluster: &mut Cluster,
     from: usize,
@@ -285,7 +286,7 @@ fn say_as(
     heard
 }
 
-/// Three replicas that have all run before, with a history: every replica has led, and values of all
+/// Returns three replicas with a history: all have run before, each has led, and values of all
 /// kinds were proposed.
 fn cluster() -> Cluster {
     let mut cluster = Cluster::new(3, StrategySpec::All);
@@ -302,7 +303,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// Writes and reads at every replica, by clients from `first` on.
+/// Writes and reads at every replica, by clients with numbers from `first` on.
 fn serves(cluster: &mut Cluster, first: u64, what: &str) {
     for node in 0..3 {
         let written = cluster.ask(node, put(first + node as u64, 1, "k", "after"));
@@ -317,7 +318,7 @@ fn serves(cluster: &mut Cluster, first: u64, what: &str) {
     }
 }
 
-/// The cluster goes on, elects another leader, and starts again from its disks.
+/// Checks that the cluster continues, elects another leader, and starts again from its disks.
 fn lives_on(cluster: &mut Cluster, what: &str) {
     serves(cluster, 100, what);
     let leader = newest_ballot(cluster).replica.index();
@@ -336,7 +337,7 @@ fn lives_on(cluster: &mut Cluster, what: &str) {
     assert_readable(cluster, what);
 }
 
-/// Every ballot that was written down can be read again.
+/// Checks that every ballot that was written to disk can be decoded again.
 fn assert_readable(cluster: &Cluster, what: &str) {
     for (_, record) in &cluster.written {
         if let Record::Promised(ballot) | Record::Accepted { ballot, .. } = record {
@@ -379,7 +380,8 @@ fn absurd_numbers_in_any_place_of_any_message_leave_the_cluster_live() {
                 said += say(&mut cluster, me, &message);
             }
         }
-        // Replicas count from 0 in each of their runs: before they start again.
+        // Counters of replicas begin at 0 in each run, so they are read before the replicas start
+        // again.
         refused += (0..3)
             .map(|node| cluster.counter(node, "refused_messages"))
             .sum::<u64>();
@@ -412,8 +414,8 @@ fn every_message_of_another_run_leaves_the_cluster_live() {
     }
 }
 
-/// All that was ever said comes once more: in the order in which it was said, and the other way
-/// round.
+/// All messages that were ever sent arrive once more: in the order in which they were sent, and in
+/// reverse.
 #[test]
 fn everything_that_was_ever_said_leaves_the_cluster_live() {
     for reversed in [false, true] {

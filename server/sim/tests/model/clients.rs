@@ -1,10 +1,10 @@
-//! Clients, what they know, and what an answer may say.
+//! Clients, what they know, and which answers are allowed.
 //!
-//! One client writes 1, 2, … under one key, each after the answer to the one
-//! before; the others read. For such a register a history is linearizable if and
-//! only if each read returns a value that some client has begun to write, and none older than
-//! what was acknowledged, or read, before it began (Lamport 1986, "On
-//! interprocess communication": regular, and no new-old inversion).
+//! One client writes 1, 2, … under one key, each after the answer to the previous write. The others
+//! read. A history of such a register is linearizable if and only if each read returns a value that
+//! some client has begun to write, and the value is not older than any that was acknowledged or
+//! read before the read began (Lamport 1986, "On interprocess communication": regular, and no
+//! new-old inversion).
 
 use leasehold_leases::Key;
 use leasehold_replica::action::ClientHandle;
@@ -14,40 +14,41 @@ use leasehold_wire::{Command, Outcome};
 
 use super::scenario::{Scenario, Step};
 
-/// The one key.
+/// The only key.
 pub const KEY: &str = "k";
 
-/// Where a client stands.
+/// State of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Client {
-    /// Commands sent.
+    /// Number of commands sent.
     sent: u8,
-    /// For a command without an answer: the replica it went to, and the newest
-    /// value known to anyone when it was sent.
+    /// For a command without an answer: (replica that it was sent to, newest value that any client
+    /// knew when it was sent).
     open: Option<(u8, u8)>,
-    /// Its replica ended before it answered: the client will never know.
+    /// Whether the client's replica ended before it answered, so that the client never learns the
+    /// outcome.
     lost: bool,
 }
 
-/// All clients, and what they know together.
+/// All clients, and the values that they have begun and know.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Clients {
     clients: [Client; 2],
-    /// Writes begun.
+    /// Number of writes begun.
     begun: u8,
-    /// The newest value acknowledged to, or read by, anyone.
+    /// Newest value that was acknowledged to, or read by, any client.
     newest: u8,
 }
 
 impl Clients {
-    /// Whether a client has a next command, and the answer to the one before.
+    /// Whether a client has a next command and has received the answer to the last one.
     pub fn may_ask(&self, scenario: &Scenario, client: usize) -> bool {
         let at = &self.clients[client];
         let program = &scenario.programs[client];
         at.open.is_none() && !at.lost && usize::from(at.sent) < program.len()
     }
 
-    /// Whether no read is left, to be sent or answered.
+    /// Whether no read remains to be sent or answered.
     pub fn done(&self, scenario: &Scenario) -> bool {
         let to_come = |client: usize| {
             let sent = usize::from(self.clients[client].sent);
@@ -67,7 +68,8 @@ impl Clients {
         (0..scenario.programs.len()).any(reads)
     }
 
-    /// A client sends its next command: where, under which name, and which.
+    /// Lets a client send its next command. Returns its replica, the handle of the request, and the
+    /// command.
     pub fn ask(&mut self, scenario: &Scenario, client: usize) -> (usize, ClientHandle, Command) {
         let newest = self.newest;
         let at = &mut self.clients[client];
@@ -94,7 +96,7 @@ impl Clients {
         (node, from, command)
     }
 
-    /// A replica has ended, and with it what it knew of its clients.
+    /// Notes that a replica has ended, and will not answer its clients.
     pub fn lost(&mut self, node: usize) {
         for client in &mut self.clients {
             if client.open.is_some_and(|(at, _)| usize::from(at) == node) {
@@ -112,7 +114,7 @@ impl Clients {
         };
         client.open = None;
         let value = match &outcome.result {
-            // Only one writer, and one write at a time.
+            // There is only one writer, and it has one write at a time.
             Some(Answer::Written(_)) => self.begun,
             Some(Answer::Value(value)) => value.value.first().copied().unwrap_or_default(),
             Some(Answer::Missing(_)) => 0,

@@ -1,4 +1,4 @@
-//! Exploring, and telling what was found.
+//! Exploration of scenarios, and reports of the results.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use super::scopes::Strategy;
 /// Visits every state of all scenarios.
 ///
 /// # Panics
-/// If a state is wrong, or something that must be reachable is not.
-// The duration is for the reader of the report.
+/// If a state is wrong, or if a state that must be reachable is not.
+// The time is measured only for the reader of the report.
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub fn exhaust(strategy: &Strategy, scenarios: Vec<Scenario>, at_length: bool) {
     let mut reached: BTreeMap<Milestone, u64> = BTreeMap::new();
@@ -54,8 +54,8 @@ pub fn exhaust(strategy: &Strategy, scenarios: Vec<Scenario>, at_length: bool) {
     }
 }
 
-/// Visits states of replicas that go without `rule` until one is wrong: which
-/// property it violates, and how many actions it takes.
+/// Explores replicas that do not apply `rule` until a state is wrong. Returns the violated
+/// property, and the number of actions on the path to the state.
 #[cfg_attr(not(feature = "mutants"), allow(dead_code))]
 pub fn hunt(scenario: Scenario, rule: Rule) -> Option<(&'static str, usize)> {
     let checker = Leasehold::new(scenario, Some(rule)).checker().threads(2);

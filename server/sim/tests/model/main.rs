@@ -1,44 +1,44 @@
-//! Model checking with stateright: every state of small clusters is visited, and
-//! judged. The replicas are the ones that serve, not a model of them.
+//! Model checking with stateright: every state of small clusters is visited and judged. The
+//! replicas are the ones that serve clients, not a model of them.
 //!
 //! # What is explored
-//! Three replicas, one key, a client that writes and one that reads. A fixed
-//! schedule elects r0, puts the configuration in force and makes promises; from
-//! there everything that may happen next does, in every order: a packet arrives, a
-//! write becomes durable, a clock ticks, a replica crashes and restarts, another
-//! campaigns, a client sends its next command. A message that never arrives is one
-//! that is late for ever. `scopes.rs` says how much of it happens together, for
-//! each strategy.
+//! There are three replicas, one key, a client that writes and one that reads. A fixed schedule
+//! elects r0, puts the configuration in force and makes promises. From there, every possible next
+//! event is explored, in every order: a packet arrives, a write becomes durable, a clock ticks, a
+//! replica crashes and restarts, another replica campaigns, or a client sends its next command. A
+//! message that never arrives is a message that is late for ever. `scopes.rs` lists, for each
+//! strategy, how many of these events are combined.
 //!
 //! # What is judged
-//! In every state: one value per slot; answers linearizable; a holder's belief ends before its
-//! grantor's grant; a replica that may read has executed, or marked, every write that any replica
-//! knows to be committed; no assertion of the core broken. And at the end, that what should happen
-//! did: a check that looks at nothing finds nothing.
+//! In every state: there is one value per slot; answers are linearizable; a holder's belief ends
+//! before its grantor's grant; a replica that may read has executed, or marked, every write that
+//! any replica knows to be committed; no assertion of the core is broken. At the end: every
+//! milestone that should be reached was reached, because a check that is never exercised finds
+//! nothing.
 //!
 //! # What bounds it
 //! - Lease and guard last one tick. Clocks tick until all promises made before have
 //!   ended at their grantors, and no further: no restart wait ends, nothing is
 //!   renewed on a timer, and no heartbeat, retransmission, fetch, suspicion,
-//!   checkpoint or reconfiguration falls due. A restarted replica is promised anew,
-//!   and promises anew; a new leader has the configuration of the old one.
-//! - Packets of one pair of replicas keep their order, but for the scopes that say
-//!   otherwise; what one step sends to one peer arrives together. Nothing is
+//!   checkpoint or reconfiguration falls due. After a restart, the replica receives and
+//!   makes promises anew; a new leader has the configuration of the old one.
+//! - Packets between two replicas keep their order, except in the scopes that say
+//!   otherwise. Messages that one step sends to one peer arrive together. Nothing is
 //!   duplicated.
-//! - With a crash or ballot change the reader's clock may lag a tick behind the two
-//!   others; without, each drifts by itself. Only the replica that may crash has a
-//!   disk that takes time. Anyone may crash, but with a ballot change only r0, which
-//!   leads at first; under leases the ballot changes after that crash, without any
-//!   also before and during it. One certain replica campaigns, once. With both,
-//!   nobody is promised anything anew.
-//! - A client of a crashed replica does not ask again elsewhere. Answers reach
-//!   clients, and commands replicas, at once. Reads leave no trace in the logs, so
-//!   nothing is explored behind the last read's answer.
-//! - Lease messages are delivered only to and from holders that are read at: nobody
-//!   else's lease is used. An ack of a probe that no read can wait for is dropped.
-//! - An answer of Paxos that has come too late to change anything arrives at once. A
-//!   read's refusal reaches its origin only when it has heard of another leader.
-//! - States are told apart by 64-bit fingerprints (`Replica::fingerprint`).
+//! - With a crash or a ballot change, the reader's clock may lag a tick behind the two
+//!   others. Without them, each clock drifts independently.
+//! - Only the disk of the replica that may crash takes time. Any replica may crash, but
+//!   with a ballot change only r0, which leads at first. Under leases, the ballot changes
+//!   after that crash; without leases, also before or during it. One fixed replica
+//!   campaigns, once. With both a crash and a ballot change, no promises are made anew.
+//! - A client of a crashed replica does not retry elsewhere. Answers reach clients, and
+//!   commands reach replicas, without delay. Reads leave no trace in the logs, so nothing
+//!   is explored after the answer to the last read.
+//! - Lease messages are delivered only to and from holders that receive reads, because no
+//!   other replica's lease is used. An ack of a probe for which no read can wait is dropped.
+//! - An answer of Paxos that is too late to change anything arrives without delay. The
+//!   refusal of a read reaches its origin only after the origin has learned of another leader.
+//! - States are distinguished by 64-bit fingerprints (`Replica::fingerprint`).
 
 #![allow(clippy::print_stdout)] // output of a report
 

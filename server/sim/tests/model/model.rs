@@ -1,4 +1,4 @@
-//! The model: replicas prepared by a fixed schedule, then everything that can happen.
+//! The model: replicas that a fixed schedule prepares, and then every event that can happen.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,38 +15,38 @@ use super::node::{self, Node, ReactionContext, Reactions, Stimulus};
 use super::scenario::{N, PREFIX, Scenario, TICK};
 use super::world::{Action, World};
 
-/// Leases that a replica holds and grants at one time.
+/// Leases that a replica holds and grants at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct LeasesOfNode {
-    /// Whether it may read.
+    /// Whether the replica may read.
     pub may_read: bool,
-    /// Whether another replica may read by its grant.
+    /// Whether another replica may read because of a grant of this one.
     pub grants: bool,
 }
 
-/// Things that must be reachable.
+/// Events that must be reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum Milestone {
     /// A write was acknowledged.
     Written,
-    /// A write was acknowledged that a holder knows nothing of: its lease has ended.
+    /// A write was acknowledged that a holder does not know, because its lease has ended.
     WrittenWithoutHolder,
-    /// A read was answered under a lease, at once.
+    /// A read was answered under a lease, without being held.
     Local,
-    /// A read was answered under a lease, after a write in flight.
+    /// A read was answered under a lease, after it was held for a write in flight.
     Held,
     /// A read was answered under the lease of another replica.
     Forwarded,
     /// A read was confirmed by the leader.
     ReadIndex,
-    /// A read was answered while another replica than r0 led.
+    /// A read was answered while a replica other than r0 led.
     ReadAfterElection,
     /// A replica took leadership.
     Elected,
-    /// A clock moved, and a lease ended by it.
+    /// A tick of a clock ended a lease.
     LeaseLapsed,
-    /// A clock moved, and the last grant of a grantor ended by it.
+    /// A tick of a clock ended the last grant of a grantor.
     GrantLapsed,
     /// A replica voted after its restart.
     RestartedVotes,
@@ -54,7 +54,7 @@ pub enum Milestone {
     RestartedReads,
 }
 
-/// All of them.
+/// Every milestone.
 pub const MILESTONES: [Milestone; 12] = [
     Milestone::Written,
     Milestone::WrittenWithoutHolder,
@@ -70,10 +70,10 @@ pub const MILESTONES: [Milestone; 12] = [
     Milestone::RestartedReads,
 ];
 
-/// The model: prepared replicas, and everything that can happen to them.
+/// The model: prepared replicas, and every event that can happen to them.
 pub struct Leasehold {
     pub scenario: Scenario,
-    /// When the replicas started, by their clocks.
+    /// Reading of the clocks when the replicas started.
     pub start: Time,
     /// Reading of the clocks when exploration begins.
     origin: Time,
@@ -81,15 +81,15 @@ pub struct Leasehold {
     holders: ReplicaSet,
     exploring: bool,
     pub reactions: Reactions,
-    /// The rule that replicas go without.
+    /// Rule that replicas do not apply, in a hunt for a mutant.
     pub without: Option<Rule>,
     base: Option<World>,
     reached: [AtomicU64; MILESTONES.len()],
 }
 
 impl Leasehold {
-    /// Prepares a cluster: r0 leads, the configuration is in force, promises have
-    /// just been made, and the state is on disk.
+    /// Prepares a cluster: r0 leads, the configuration is in force, promises have just been made,
+    /// and the state is on disk.
     pub fn new(scenario: Scenario, without: Option<Rule>) -> Leasehold {
         let start = Time(1_000_000_000);
         let mut model = Leasehold {
@@ -107,7 +107,7 @@ impl Leasehold {
         let node = |me| Arc::new(Node::new(&model.scenario, me, start));
         let mut world = World::new(std::array::from_fn(node));
         model.stimulate_all(&mut world);
-        // Nobody campaigns by itself: r0 leads.
+        // No replica campaigns without a stimulus: r0 becomes the leader.
         world.react(&model, 0, &Stimulus::Silence);
         model.deliver_all(&mut world);
         while model.origin < start + PREFIX {
@@ -167,12 +167,13 @@ impl Leasehold {
             });
         }
         match &envelope.message {
-            // A ping makes a new run known; what it measures is not used.
+            // A ping makes a new run known; the delay that it measures is not used.
             Message::Ping { .. } => envelope.from_incarnation.0 > 1,
             Message::Pong { .. } => false,
-            // It confirms reads that had come before the probe was sent.
+            // An ack of a heartbeat confirms reads that had arrived before the probe was sent.
             Message::HeartbeatAck { .. } => reading,
-            // A promise to a replica that holds nothing, or is never asked, protects nothing.
+            // A promise to a replica that holds nothing, or at which no client reads, protects
+            // nothing.
             Message::Lease(_) => node::parties(envelope, to).is_some_and(|(_, holder)| {
                 let used = self.holders.contains(holder) && self.scenario.reads_at(holder.index());
                 used && self.scenario.promises
@@ -181,24 +182,24 @@ impl Leasehold {
         }
     }
 
-    /// Counts a transition.
+    /// Counts a transition that reaches `what`.
     pub fn reach(&self, what: Milestone) {
         self.reached[what as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of transitions that brought it.
+    /// Returns the number of transitions that reached `what`.
     pub fn times(&self, what: Milestone) -> u64 {
         self.reached[what as usize].load(Ordering::Relaxed)
     }
 
-    /// Counts what a replica announced.
+    /// Counts an event that a replica announced.
     pub fn note(&self, event: &Event) {
         if matches!(event, Event::Leading(_)) {
             self.reach(Milestone::Elected);
         }
     }
 
-    /// Counts leases and grants that a tick ended.
+    /// Counts a lease and a grant if a tick ended them.
     pub fn count_lapses(&self, before: LeasesOfNode, after: LeasesOfNode) {
         if before.may_read && !after.may_read {
             self.reach(Milestone::LeaseLapsed);
@@ -208,7 +209,7 @@ impl Leasehold {
         }
     }
 
-    /// Counts an answer, by how it was served.
+    /// Counts an answer by its path.
     pub fn note_answer(&self, world: &World, node: usize, path: Path, outcome: &Outcome) {
         use leasehold_wire::outcome::Result as Answer;
         if let Some(Answer::Written(version)) = &outcome.result {
@@ -240,8 +241,7 @@ impl Leasehold {
         }
     }
 
-    /// Returns whether what a holder believes ends before its grantor's grant (oracle 1; §3.5,
-    /// §3.7).
+    /// Whether every belief of a holder ends before its grantor's grant (oracle 1; §3.5, §3.7).
     fn contained(&self, world: &World) -> bool {
         let pairs = (0..N).flat_map(|g| (0..N).map(move |h| (g, h)));
         pairs.filter(|(g, h)| g != h).all(|(g, h)| {
@@ -257,8 +257,8 @@ impl Leasehold {
         })
     }
 
-    /// When any replica knows a write to be committed, every replica that may read the key has
-    /// executed it or has it marked (oracle 2; §3.6).
+    /// Whether every replica that may read the key has executed or marked each write that any
+    /// replica knows to be committed (oracle 2; §3.6).
     fn notified(&self, world: &World) -> bool {
         let key = KEY.as_bytes();
         let may_read = |node: &usize| world.replica(*node).may_read(self.clock(world, *node), key);

@@ -1,9 +1,9 @@
-//! One replica with its disk, and how it reacts.
+//! One replica with its disk, and its reactions.
 //!
-//! The replica is the one that serves, driven as `server::node` drives it: step
-//! with everything that arrived together, then flush, then perform. Reactions are
-//! remembered: the same replica meets the same packet in very many states of the
-//! world, and by its fingerprint reacts alike in all of them.
+//! The replica is the one that serves clients, driven as `server::node` drives it: it takes a step
+//! with all inputs that arrived together, then flushes, then performs its actions. Reactions are
+//! remembered, because the same replica receives the same packet in very many states of the world.
+//! Its reaction depends only on its fingerprint.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,8 +23,8 @@ use leasehold_wire::{Command, Outcome, Path};
 use super::model::Leasehold;
 use super::scenario::{N, Scenario};
 
-/// Messages that left a replica for one other in one reaction. They travel and
-/// arrive together, as what one write to a socket takes along does.
+/// Messages that a replica sent to one other replica in one reaction. They arrive together, like
+/// the contents of one write to a socket.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub messages: Vec<Envelope>,
@@ -36,9 +36,9 @@ pub struct Packet {
 pub struct Node {
     pub replica: Replica,
     disk: Disk,
-    /// Handed to the disk and not durable.
+    /// Records that were handed to the disk and are not durable yet.
     pub writing: VecDeque<(Sequence, Vec<Record>)>,
-    /// Stands for everything above.
+    /// Digest of all fields above.
     pub digest: u64,
 }
 
@@ -46,15 +46,15 @@ pub struct Node {
 pub enum Stimulus {
     /// Messages of one peer arrive.
     Packet(Arc<Packet>),
-    /// Its oldest write is durable.
+    /// The oldest write of the replica becomes durable.
     Synced,
-    /// Its clock has moved.
+    /// The replica's clock ticks.
     Tick,
-    /// It ends, losing what is not durable, and starts again.
+    /// The replica ends, loses everything that is not durable, and starts again.
     Crash,
-    /// It has not heard the leader for as long as it waits.
+    /// The replica's election timeout passes without a message of the leader.
     Silence,
-    /// A client asks.
+    /// A client sends a command.
     Ask(ClientHandle, Command),
 }
 
@@ -71,7 +71,7 @@ impl Stimulus {
     }
 }
 
-/// Circumstances that decide a reaction, besides the replica and the stimulus.
+/// Circumstances that affect a reaction, besides the replica and the stimulus.
 #[derive(Clone, Copy, Debug, Hash)]
 pub struct ReactionContext {
     pub me: usize,
@@ -81,27 +81,27 @@ pub struct ReactionContext {
     pub reading: bool,
 }
 
-/// Actions of a replica in reaction to a stimulus, and their addressees.
+/// Replica after its reaction to a stimulus, and the effects of the reaction.
 pub struct Reaction {
     pub node: Arc<Node>,
     pub sent: Vec<(usize, Arc<Packet>)>,
     pub answers: Vec<(ClientHandle, Path, Outcome)>,
-    /// Fingerprints of what it executed.
+    /// Slots that the replica executed, with fingerprints of their values.
     pub executed: Vec<(LogId, Slot, u64)>,
     pub events: Vec<Event>,
-    /// It voted, in a run that is not its first.
+    /// Whether the replica voted in a run that is not its first.
     pub restarted_votes: bool,
 }
 
 impl Reaction {
-    /// Whether `node` did nothing at all.
+    /// Whether the reaction left `node` unchanged and had no effect.
     pub fn is_none(&self, node: &Node) -> bool {
         let silent = self.sent.is_empty() && self.answers.is_empty() && self.executed.is_empty();
         silent && self.node.digest == node.digest
     }
 }
 
-/// Reactions remembered; all are forgotten when they are too many for memory.
+/// Remembered reactions. All are forgotten when they would take too much memory.
 #[derive(Default)]
 pub struct Reactions(Vec<Mutex<Shard>>);
 
@@ -111,12 +111,12 @@ const SHARDS: usize = 64;
 const REACTIONS_MAX: usize = 400_000;
 
 impl Reactions {
-    /// None yet.
+    /// Creates an empty memory of reactions.
     pub fn new() -> Reactions {
         Reactions((0..SHARDS).map(|_| Mutex::default()).collect())
     }
 
-    /// The reaction of `node`; `Err` if an invariant of the core broke.
+    /// Returns the reaction of `node`; `Err` if an invariant of the core is broken.
     pub fn of(
         &self,
         node: &Arc<Node>,
@@ -157,7 +157,7 @@ impl Reactions {
 }
 
 impl Node {
-    /// A replica that starts on an empty disk.
+    /// Creates a replica that starts on an empty disk.
     pub fn new(scenario: &Scenario, me: usize, now: Time) -> Node {
         let mut disk = Disk::new(0, true);
         let recovered = disk.recover(|| 0);
@@ -201,7 +201,7 @@ impl Node {
         node.drive(at, inputs, model)
     }
 
-    /// Hands the replica what arrived together, and performs what it asks for.
+    /// Hands the replica inputs that arrived together, and performs its actions.
     fn drive(mut self, at: ReactionContext, inputs: Vec<Input>, model: &Leasehold) -> Reaction {
         let before = LogId::ALL.map(|log| self.replica.executed_of(log));
         let may_crash = at.crashes_left > 0 && model.scenario.may_crash.contains(&at.me);
@@ -263,7 +263,7 @@ impl Node {
         executed
     }
 
-    /// The digest. What a disk holds matters only where a crash is still to come.
+    /// Returns the digest. The contents of a disk are included only if a crash may still happen.
     pub fn sum(&self, at: ReactionContext, model: &Leasehold) -> u64 {
         let replica = self.replica.fingerprint(model.start, model.horizon);
         let records: Vec<_> = self.writing.iter().map(|(_, records)| records).collect();
@@ -280,13 +280,13 @@ impl Node {
     }
 }
 
-/// The process of a node, during one reaction.
+/// Process of a node during one reaction.
 struct Process<'a> {
     node: &'a mut Node,
     now: Time,
-    /// A crash may still lose what is not durable.
+    /// Whether a crash may still lose data that is not durable.
     may_crash: bool,
-    /// Inputs that the replica is to get next.
+    /// Inputs for the replica's next step.
     inputs: Vec<Input>,
     sends: [Vec<Envelope>; N],
     answers: Vec<(ClientHandle, Path, Outcome)>,
@@ -298,8 +298,8 @@ impl Host for Process<'_> {
         self.sends[to.index()].push(envelope);
     }
 
-    /// Persists records. At a replica that cannot crash they are durable at once: there are fewer
-    /// states to explore.
+    /// Persists records. At a replica that cannot crash, they are durable immediately, so that
+    /// there are fewer states to explore.
     fn persist(&mut self, sequence: Sequence, records: Vec<Record>) {
         if self.may_crash {
             return self.node.writing.push_back((sequence, records));
@@ -354,7 +354,7 @@ fn packets(
     packets.map(|(to, packet)| (to, Arc::new(packet))).collect()
 }
 
-/// Grantor and holder of the lease that a message is about.
+/// Returns the grantor and the holder of the lease that a message concerns.
 pub fn parties(envelope: &Envelope, to: usize) -> Option<(ReplicaId, ReplicaId)> {
     let (from, to) = (envelope.from, ReplicaId(to as u8));
     match &envelope.message {
@@ -364,7 +364,7 @@ pub fn parties(envelope: &Envelope, to: usize) -> Option<(ReplicaId, ReplicaId)>
     }
 }
 
-/// Runs what belongs to replicas that may go without a rule.
+/// Runs code of replicas without the given rule.
 #[cfg(feature = "mutants")]
 pub fn run<T>(without: Option<Rule>, body: impl FnOnce() -> T) -> T {
     match without {
@@ -373,7 +373,7 @@ pub fn run<T>(without: Option<Rule>, body: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Runs what belongs to replicas; only mutants go without a rule.
+/// Runs code of replicas. Only builds for mutants can omit a rule.
 #[cfg(not(feature = "mutants"))]
 pub fn run<T>(without: Option<Rule>, body: impl FnOnce() -> T) -> T {
     assert!(without.is_none(), "this build keeps every rule");

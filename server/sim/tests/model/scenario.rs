@@ -1,4 +1,4 @@
-//! Bounds of one exploration, and the settings that keep everything else still.
+//! Bounds of one exploration, and the settings that prevent every other event.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use leasehold_leases::{ClockBound, LeaseParams, RangeMap, ReplicaId, StrategySpe
 use leasehold_replica::Settings;
 use leasehold_replica::action::ClientHandle;
 
-/// Replicas.
+/// Number of replicas.
 pub const N: usize = 3;
-/// By how much a clock moves at a time. So short that log time stands still.
+/// Duration of a tick. It is so short that log time does not advance.
 pub const TICK: Duration = Duration::from_micros(1);
-/// Time for which the cluster runs before exploration begins: until promises are renewed and the
-/// state is checkpointed, as they are after the same duration again.
+/// Time for which the cluster runs before exploration begins. Within it, promises are renewed and
+/// the state is checkpointed, and both are due again only after the same time.
 pub const PREFIX: Duration = Duration::from_millis(500);
-/// Duration that never passes, and is not longer than a day: no replica believes in longer leases.
+/// Duration that never passes. It is shorter than a day, because no replica accepts longer leases.
 const NEVER: Duration = Duration::from_secs(80_000);
 
-/// One command of a client, by the replica it is sent to.
+/// One command of a client, with the replica that it is sent to.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     Read(usize),
@@ -24,7 +24,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Where it is sent.
+    /// Returns the replica that the command is sent to.
     pub fn node(self) -> usize {
         match self {
             Step::Read(node) | Step::Write(node) => node,
@@ -32,23 +32,24 @@ impl Step {
     }
 }
 
-/// In which order packets of one link arrive.
+/// Order in which packets of one link arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As they were sent.
+    /// Order in which they were sent.
     Fifo,
-    /// Any, so that each may be late for ever: that is loss.
+    /// Any order. So each packet may be late for ever, which is the same as its loss.
     Any,
 }
 
-/// Drift of the clocks. Their readings differ by at most one tick at any time.
+/// Drift of the clocks. At any time, their readings differ by at most one tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clocks {
-    /// Each by itself. While one counts three ticks, another counts one at least:
-    /// leases are stretched by three (rho is one half), which is tight.
+    /// Each clock ticks independently. While one clock ticks three times, another ticks at least
+    /// once. So leases are stretched by a factor of three (rho is one half), which is exactly
+    /// sufficient.
     Free,
-    /// One may lag a tick behind the two others, which tick together. While those
-    /// count two, it counts one at least: leases are stretched by two.
+    /// This clock may lag a tick behind the two others, which tick together. While they tick twice,
+    /// it ticks at least once, so leases are stretched by a factor of two.
     Lag(usize),
 }
 
@@ -60,25 +61,27 @@ pub struct Scenario {
     /// Commands of each client, one after the other; the first client writes.
     pub programs: [Vec<Step>; 2],
     pub clocks: Clocks,
-    /// Ticks of each clock.
+    /// Number of ticks of each clock.
     pub horizon: u8,
     pub crashes: u8,
-    /// Only its writes take time: all others are durable at once.
+    /// Replicas that may crash. Only their writes to disk take time; all others are durable
+    /// immediately.
     pub may_crash: Vec<usize>,
     pub campaigns: u8,
     pub may_campaign: Vec<usize>,
-    /// Nobody campaigns before the crash.
+    /// Whether no replica campaigns before the crash.
     pub campaign_after_crash: bool,
-    /// Whether promises are made after the preparation too: to and by the replica that restarted.
+    /// Whether promises are also made after the preparation, to and by the replica that restarted.
     pub promises: bool,
-    /// The lease of the replica that is read at rests on this grantor alone at first: one is enough
-    /// among three.
+    /// Grantor on which alone the lease of the reading replica rests at first, if there is one.
+    /// Among three replicas, one grantor is enough.
     pub sole_grantor: Option<usize>,
     pub order: Order,
 }
 
 impl Scenario {
-    /// Lease and guard are one tick; rho is the least that outwaits the clocks.
+    /// Returns parameters in which lease and guard are one tick, and rho is the least that covers
+    /// the drift of the clocks.
     fn params(&self) -> LeaseParams {
         let rho_ppm = match self.clocks {
             Clocks::Free => 500_000,
@@ -117,7 +120,7 @@ impl Scenario {
         steps.any(|step| matches!(step, Step::Read(at) if *at == node))
     }
 
-    /// The replica that a request was sent to.
+    /// Returns the replica that a request was sent to.
     pub fn origin(&self, request: ClientHandle) -> usize {
         let program = &self.programs[request.connection as usize];
         program[request.request as usize - 1].node()

@@ -1,4 +1,4 @@
-//! Scopes that are explored for each strategy.
+//! Scopes of exploration for each strategy.
 
 use leasehold_leases::{Key, RangeMap, ReplicaId, StrategySpec, UnlistedHolders};
 
@@ -6,22 +6,22 @@ use super::clients::KEY;
 use super::model::Milestone;
 use super::scenario::{Clocks, N, Order, Scenario, Step};
 
-/// A strategy, and the replicas that act under it.
+/// A strategy, and the replicas with a part in its explorations.
 pub struct Strategy {
     spec: RangeMap<StrategySpec>,
     writer: usize,
-    /// Where reads arrive: at a holder, if there is one.
+    /// Replica that receives reads: a holder, if there is one.
     reader: usize,
-    /// Where a second read arrives.
+    /// Replica that receives a second read.
     second: usize,
     /// Replica that takes leadership from r0.
     candidate: usize,
-    /// Ticks until all leases and grants have ended.
+    /// Whether clocks tick until all leases and grants have ended.
     timed: bool,
 }
 
 impl Strategy {
-    /// Nobody holds the key; read at r0, then at r2.
+    /// No replica holds the key. Reads are sent to r0, then to r2.
     pub fn none() -> Strategy {
         Strategy {
             spec: StrategySpec::None.into(),
@@ -33,7 +33,7 @@ impl Strategy {
         }
     }
 
-    /// r0, which leads at first, holds the key; read there.
+    /// r0, the first leader, holds the key. Reads are sent to r0.
     pub fn leader() -> Strategy {
         Strategy {
             spec: StrategySpec::Leader.into(),
@@ -43,7 +43,7 @@ impl Strategy {
         }
     }
 
-    /// Everybody holds the key; read at r2, then at r0.
+    /// Every replica holds the key. Reads are sent to r2, then to r0.
     pub fn all() -> Strategy {
         Strategy {
             spec: StrategySpec::All.into(),
@@ -54,7 +54,7 @@ impl Strategy {
         }
     }
 
-    /// r0 and r1, the nearest, hold the key; read at r1, then at r0.
+    /// r0 and r1, which are nearest, hold the key. Reads are sent to r1, then to r0.
     pub fn quorum() -> Strategy {
         let unlisted = UnlistedHolders::Nearest;
         Strategy {
@@ -67,7 +67,7 @@ impl Strategy {
         }
     }
 
-    /// r2 alone holds the key, by a range; read there.
+    /// Only r2 holds the key, by a range. Reads are sent to r2.
     pub fn fixed() -> Strategy {
         let fixed = |holders| StrategySpec::Fixed { holders };
         let second = Some([ReplicaId(2)].into_iter().collect());
@@ -81,12 +81,12 @@ impl Strategy {
         }
     }
 
-    /// Its name.
+    /// Returns the name of the strategy.
     pub fn name(&self) -> String {
         self.spec.names()
     }
 
-    /// Returns what explorations of this strategy, together, must come upon.
+    /// Returns the milestones that the explorations of this strategy must reach together.
     pub fn must_reach(&self, at_length: bool) -> Vec<Milestone> {
         use Milestone::*;
         let mut seen = vec![Written, ReadIndex, Elected, ReadAfterElection];
@@ -102,7 +102,7 @@ impl Strategy {
         seen
     }
 
-    /// Returns what no exploration may come upon.
+    /// Returns the milestones that no exploration of this strategy may reach.
     pub fn must_not_reach(&self) -> Vec<Milestone> {
         if self.timed {
             Vec::new()
@@ -137,7 +137,8 @@ impl Strategy {
         }
     }
 
-    /// No fault but drift; two writes, and two reads at two replicas.
+    /// Returns a scenario without faults except drift, with two writes and with two reads at two
+    /// replicas.
     fn drift(&self) -> Scenario {
         let mut scenario = self.scenario("two writes, two reads", Clocks::Free);
         scenario.programs[0].push(Step::Write(self.writer));
@@ -145,14 +146,15 @@ impl Strategy {
         scenario
     }
 
-    /// Packets in any order, each late for ever if need be.
+    /// Returns a scenario in which packets arrive in any order, and each may be late for ever.
     pub fn any_order(&self) -> Scenario {
         let mut scenario = self.scenario("packets in any order", Clocks::Free);
         scenario.order = Order::Any;
         scenario
     }
 
-    /// The same, where the lease that is read under rests on r0 alone.
+    /// Returns the scenario of [`any_order`](Self::any_order), with a lease of the reader that
+    /// rests only on r0.
     pub fn one_grantor(&self) -> Scenario {
         let mut scenario = self.any_order();
         scenario.name += ", r0 the only grantor";
@@ -160,7 +162,7 @@ impl Strategy {
         scenario
     }
 
-    /// `node` crashes at any moment.
+    /// Returns a scenario in which `node` may crash at any moment.
     pub fn crash(&self, node: usize) -> Scenario {
         let name = format!("crash of r{node}");
         let mut scenario = self.scenario(&name, Clocks::Lag(self.reader));
@@ -170,7 +172,7 @@ impl Strategy {
         scenario
     }
 
-    /// Another replica takes leadership at any moment.
+    /// Returns a scenario in which another replica may take leadership at any moment.
     pub fn ballot(&self) -> Scenario {
         let mut scenario = self.scenario("ballot change", Clocks::Lag(self.reader));
         scenario.campaigns = 1;
@@ -178,8 +180,8 @@ impl Strategy {
         scenario
     }
 
-    /// r0, which leads, crashes, and another replica takes leadership: under leases
-    /// after the crash, without any in either order.
+    /// Returns a scenario in which r0, the leader, crashes, and another replica takes leadership.
+    /// Under leases the election comes after the crash; without leases, either may come first.
     fn both(&self) -> Scenario {
         let order = if self.timed { "then" } else { "and" };
         let name = format!("crash of the leader {order} ballot change");
@@ -195,7 +197,7 @@ impl Strategy {
         scenario
     }
 
-    /// Everything, for minutes.
+    /// Returns all explorations, which take minutes.
     pub fn long(&self) -> Vec<Scenario> {
         let mut all = vec![self.drift(), self.any_order(), self.one_grantor()];
         all.extend((0..N).map(|node| self.crash(node)));
@@ -204,8 +206,8 @@ impl Strategy {
         all
     }
 
-    /// Returns the explorations that take seconds: the same, with fewer ticks where there is a
-    /// fault.
+    /// Returns explorations that take seconds. They are those of [`long`](Self::long), with fewer
+    /// ticks where there is a fault.
     pub fn short(&self) -> Vec<Scenario> {
         let mut crash = self.crash(0);
         crash.programs[0] = vec![Step::Write(0)];

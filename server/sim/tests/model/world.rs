@@ -1,7 +1,7 @@
-//! One state of the model, and what an action makes of it.
+//! One state of the model, and its successors.
 //!
-//! The replicas are the ones that serve, driven as `server::node` drives them:
-//! step with everything that arrived together, then flush, then perform.
+//! The replicas are the ones that serve clients, driven as `server::node` drives them: they take a
+//! step with all inputs that arrived together, then flush, then perform their actions.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::model::{Leasehold, LeasesOfNode, Milestone};
 use super::node::{Node, Packet, ReactionContext, Stimulus};
 use super::scenario::{Clocks, N, Order, Scenario};
 
-/// One thing that may happen next.
+/// Event that may happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A packet arrives; `index` in its link is 0 where links keep the order.
+    /// A packet arrives. `index` is 0 on links that keep the order.
     Deliver {
         /// Sender.
         from: usize,
@@ -31,7 +31,7 @@ pub enum Action {
     Sync(usize),
     /// A replica's clock reads one tick more.
     Tick(usize),
-    /// A replica ends, losing what is not durable, and starts again.
+    /// A replica ends, loses everything that is not durable, and starts again.
     Crash(usize),
     /// A replica's election timeout passes.
     Campaign(usize),
@@ -39,7 +39,7 @@ pub enum Action {
     Ask(usize),
 }
 
-/// Event that must never happen, and did.
+/// Event that happened and must never happen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Violation {
     /// Two replicas executed different values in one slot.
@@ -50,15 +50,15 @@ pub enum Violation {
     Panic(String),
 }
 
-/// A state. Two are taken for the same if their 64-bit digests agree.
+/// A state. Two states are considered equal if their 64-bit digests are equal.
 #[derive(Clone)]
 pub struct World {
     pub nodes: [Arc<Node>; N],
-    /// Ticks that each clock has counted since exploration began.
+    /// Number of ticks of each clock since exploration began.
     pub ticks: [u8; N],
     pub links: [Vec<Arc<Packet>>; N * N],
     pub clients: Clients,
-    /// Fingerprints of what was executed, by log and slot, by anyone, ever.
+    /// Fingerprints of all values that were ever executed by any replica, by log and slot.
     chosen: [Vec<u64>; 2],
     pub crashes_left: u8,
     pub campaigns_left: u8,
@@ -109,7 +109,7 @@ impl std::fmt::Debug for World {
 }
 
 impl World {
-    /// Replicas that have started on empty disks.
+    /// Creates a world of replicas that have started on empty disks.
     pub fn new(nodes: [Arc<Node>; N]) -> World {
         World {
             nodes,
@@ -123,12 +123,12 @@ impl World {
         }
     }
 
-    /// A replica.
+    /// Returns a replica.
     pub fn replica(&self, node: usize) -> &Replica {
         &self.nodes[node].replica
     }
 
-    /// Everything that may happen.
+    /// Lists every event that may happen next.
     pub fn actions(&self, model: &Leasehold, actions: &mut Vec<Action>) {
         let scenario = &model.scenario;
         if self.violation.is_some() || self.clients.done(scenario) {
@@ -151,7 +151,7 @@ impl World {
             let without_effect =
                 |index: &usize| self.is_without_effect(model, to, &packets[*index]);
             if let Some(index) = (0..deliverable).find(without_effect) {
-                // Nothing is gained by delivering it later.
+                // A later delivery of this packet would reach no further states.
                 actions.clear();
                 return actions.push(Action::Deliver { from, to, index });
             }
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// Readings of two clocks differ by at most one.
+    /// Whether a clock may tick: readings of two clocks differ by at most one tick.
     fn may_tick(&self, scenario: &Scenario, node: usize) -> bool {
         let mine = self.ticks[node];
         let others = || (0..N).filter(|other| *other != node);
@@ -192,7 +192,7 @@ impl World {
         allowed && mine < scenario.horizon
     }
 
-    /// Returns the clock that ticks next, of two that tick together.
+    /// Returns the clock that must tick next, if only one of two that tick together has ticked.
     fn half_ticked(&self, scenario: &Scenario) -> Option<usize> {
         let Clocks::Lag(slow) = scenario.clocks else {
             return None;
@@ -202,10 +202,10 @@ impl World {
         others().find(|other| Some(self.ticks[*other]) < ahead)
     }
 
-    /// Whether a packet changes nothing, now or ever: an answer of Paxos that comes
-    /// too late. Votes of a committed slot or a superseded ballot, promises and
-    /// refusals of an old ballot, acks of an old probe stay without effect, unless
-    /// a crash makes their addressee forget.
+    /// Whether a packet has no effect, now or ever, because it is an answer of Paxos that arrives
+    /// too late: a vote for a committed slot or a superseded ballot, a promise or refusal of an old
+    /// ballot, or an ack of an old probe. A crash may make the addressee forget; then the packet
+    /// may have an effect.
     fn is_without_effect(&self, model: &Leasehold, to: usize, packet: &Arc<Packet>) -> bool {
         let answers = |e: &Envelope| {
             matches!(
@@ -235,9 +235,9 @@ impl World {
         }
     }
 
-    /// Whether a packet is held back. A read that is told "not here" by the replica
-    /// which its origin takes for the leader would be asked again by a timer, and none
-    /// falls due here: the news waits until the origin knows another leader.
+    /// Whether a packet is held back. When a read is refused by the replica that its origin
+    /// considers the leader, only a timer would send it again, and no timer expires here. So the
+    /// refusal is held back until the origin knows another leader.
     fn waits(&self, packet: &Packet, to: usize) -> bool {
         let refuses = |envelope: &Envelope| match &envelope.message {
             Message::ReadAnswers(answers) => answers.iter().any(|a| a.outcome.is_none()),
@@ -250,7 +250,7 @@ impl World {
             .any(|envelope| refuses(envelope) && leader == Some(envelope.from))
     }
 
-    /// The state after `action`.
+    /// Returns the state after `action`.
     pub fn after(&self, model: &Leasehold, action: Action) -> World {
         let mut next = self.clone();
         let (node, stimulus) = next.stimulate(model, action);
@@ -258,7 +258,8 @@ impl World {
         next
     }
 
-    /// Returns the one replica that an action concerns, and what the action is to it.
+    /// Returns the only replica that an action concerns, and the stimulus that the action is for
+    /// it.
     fn stimulate(&mut self, model: &Leasehold, action: Action) -> (usize, Stimulus) {
         match action {
             Action::Deliver { from, to, index } => {
@@ -288,7 +289,7 @@ impl World {
         }
     }
 
-    /// Returns what leases `node` has and grants now.
+    /// Returns the leases that `node` has and grants now.
     fn leases(&self, model: &Leasehold, node: usize) -> LeasesOfNode {
         let now = model.clock(self, node);
         let replica = self.replica(node);
@@ -302,7 +303,7 @@ impl World {
         }
     }
 
-    /// Lets a replica react, and takes what it did to everybody else.
+    /// Lets a replica react, and applies the effects of its reaction to the rest of the state.
     pub fn react(&mut self, model: &Leasehold, node: usize, stimulus: &Stimulus) {
         let at = self.circumstances(model, node);
         let reaction = model.reactions.of(&self.nodes[node], at, stimulus, model);
@@ -318,7 +319,8 @@ impl World {
             let link = &mut self.links[node * N + to];
             let at = match model.scenario.order {
                 Order::Fifo => link.len(),
-                // Without an order of theirs they have one of ours.
+                // Packets without an order of their own are sorted, so that equal states have equal
+                // digests.
                 Order::Any => link.partition_point(|other| other.digest < packet.digest),
             };
             link.insert(at, packet.clone());
@@ -339,7 +341,7 @@ impl World {
         }
     }
 
-    /// One value per slot: compares what was executed with what others executed.
+    /// Compares an executed value with the values that others executed in the slot.
     fn compare(&mut self, log: LogId, slot: Slot, value: u64) {
         let chosen = &mut self.chosen[log.index()];
         match chosen.get(slot.0 as usize - 1) {

@@ -1,8 +1,8 @@
-//! One histogram of an interval log, as bytes that anybody may have written.
+//! One histogram of an interval log, from bytes that may come from an untrusted source.
 //!
-//! The library that decodes it believes what the bytes say of themselves: it takes
-//! memory for the length and the range that they claim, and negates a count that
-//! may have no negation. So all of this is checked first.
+//! The library that decodes a histogram trusts its bytes. It allocates memory for the length and
+//! the range that they claim, and negates a count that may have no negation. So this module checks
+//! all of these first.
 
 use std::io::Read as _;
 
@@ -12,21 +12,21 @@ use hdrhistogram::serialization::Deserializer;
 
 use crate::measurement::DIGITS;
 
-/// First bytes of a histogram with a compressed rest; its length follows.
+/// First bytes of a histogram that is compressed after these bytes and a length.
 const COMPRESSED: [u8; 4] = [0x1C, 0x84, 0x93, 0x14];
-/// First bytes of a histogram that is not.
+/// First bytes of a histogram that is not compressed.
 const PLAIN: [u8; 4] = [0x1C, 0x84, 0x93, 0x13];
 const PREFIX_BYTES: usize = COMPRESSED.len() + 4;
-/// Before the counts: cookie, their length in bytes, offset, digits, lowest value,
-/// highest value, ratio.
+/// Number of bytes before the counts: cookie, length of the counts in bytes, offset, digits, lowest
+/// value, highest value, ratio.
 const HEADER_BYTES: usize = 40;
-/// Most bytes of a histogram, decompressed: with [`DIGITS`] there are fewer than
-/// 2^16 counts of at most nine bytes.
+/// Maximum number of bytes of a decompressed histogram. With [`DIGITS`] there are fewer than 2^16
+/// counts of at most nine bytes each.
 const BYTES_MAX: usize = HEADER_BYTES + (9 << 16);
-/// Bytes of the longest number.
+/// Number of bytes of the longest number.
 const NUMBER_BYTES_MAX: usize = 9;
 
-/// The histogram in one interval.
+/// Decodes the histogram of one interval.
 pub(super) fn decode(encoded: &[u8]) -> Result<Histogram<u64>, String> {
     let plain = match encoded.split_first_chunk::<PREFIX_BYTES>() {
         Some((prefix, rest)) if prefix.starts_with(&COMPRESSED) => decompress(rest)?,
@@ -56,8 +56,8 @@ fn decompress(compressed: &[u8]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// The counts. Their length must be true, and the range one that takes no more
-/// memory than ours.
+/// Returns the counts. Checks that their length is as claimed, and that the range takes no more
+/// memory than this program's own histograms.
 fn check_header(plain: &[u8]) -> Result<&[u8], String> {
     let Some((header, counts)) = plain.split_first_chunk::<HEADER_BYTES>() else {
         return Err("a histogram shorter than its header".to_owned());
@@ -85,8 +85,8 @@ fn check_header(plain: &[u8]) -> Result<&[u8], String> {
     Ok(counts)
 }
 
-/// Counts, and runs of zeros as negative ones, are zigzag numbers. The lowest of
-/// them has no negation.
+/// Checks the counts. They are zigzag numbers; a negative one is a run of zeros. The lowest number
+/// has no negation.
 fn check_counts(mut counts: &[u8]) -> Result<(), String> {
     while !counts.is_empty() {
         let length = counts.iter().take(NUMBER_BYTES_MAX - 1);

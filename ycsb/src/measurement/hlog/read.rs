@@ -1,4 +1,4 @@
-//! Interval logs as they were written: interval by interval, in bounded memory.
+//! Reader of interval logs, interval by interval, in bounded memory.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -10,28 +10,30 @@ use hdrhistogram::serialization::interval_log::{
 
 use super::{HlogError, histogram_of, no_line, tag_of};
 
-/// A year: start times are absolute if they are not that much less than the log's.
+/// A year. Start times in a log are absolute unless they are less than the log's own time by more
+/// than this.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
-/// Longest line of a log, in bytes: ten times what a histogram of three digits takes.
+/// Maximum length of a line of a log, in bytes: ten times the length of a histogram of three
+/// digits.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// One line of an interval log.
 pub struct LogInterval<'a> {
-    /// When it began, since 1970; since the log's time 0, if the log does not say when
-    /// that was.
+    /// Time at which the interval began, since 1970; since the log's time 0 if the log does not
+    /// state when that was.
     pub start: Duration,
     /// Duration of the interval.
     pub length: Duration,
-    /// Its tag, or "".
+    /// Tag of the interval, or "".
     pub tag: String,
     line: &'a IntervalLogHistogram<'a>,
 }
 
 impl LogInterval<'_> {
-    /// Each value that was recorded, in microseconds, rising, and how often.
+    /// Returns each recorded value in microseconds, in rising order, with its number of times.
     ///
     /// # Errors
-    /// Returns the reason if its histogram cannot be read.
+    /// If the histogram cannot be read; returns the reason.
     pub fn counts(&self) -> Result<Vec<(u64, u64)>, String> {
         let (_, histogram) = histogram_of(self.line)?;
         let counts = histogram.iter_recorded();
@@ -40,10 +42,10 @@ impl LogInterval<'_> {
     }
 }
 
-/// Reads an interval log, which errors call `path`, and hands on each of its intervals.
+/// Reads an interval log and passes each of its intervals to `take`. Errors name the log as `path`.
 ///
 /// # Errors
-/// Returns an error if the log cannot be read, is no interval log, or `take` refuses an interval.
+/// If the log cannot be read, is not an interval log, or `take` refuses an interval.
 pub fn each_interval(
     path: &Path,
     input: impl Read,
@@ -76,7 +78,7 @@ pub fn each_interval(
     Ok(())
 }
 
-/// Timestamp from which the times of a log count.
+/// Time to which the times of a log refer.
 #[derive(Default)]
 struct LogEpoch {
     began: Duration,
@@ -144,7 +146,7 @@ mod tests {
             let counts: Vec<u64> = read.iter().map(|(_, count)| *count).collect();
             assert_eq!(counts, [2, 1]);
             assert_eq!(read[0].0, 400);
-            // Three digits: 120,000 may come back as anything within a thousandth.
+            // With three digits, 120,000 may be read as any value within a thousandth.
             assert!(read[1].0.abs_diff(120_000) <= 120);
             Ok(())
         };

@@ -1,18 +1,18 @@
-//! A store that stops answering, in virtual time. What the run reports is compared with
-//! what follows from the schedule alone.
+//! Tests with a store that stops answering, in virtual time. The report of the run is compared with
+//! figures that follow from the schedule alone.
 
 use super::*;
 use crate::measurement::{Basis, OpClass};
 use tokio::time::Instant;
 
-/// Answers each request after a fixed time, except in an outage. A request of which the
-/// answer would come in the outage is answered when that ends, if it ends.
+/// Store that answers each request after a fixed time, except in an outage. If the answer would
+/// fall into the outage, it is sent when the outage ends, if it does.
 #[derive(Clone)]
 struct Scripted {
     start: Instant,
     takes: Duration,
     outage: std::ops::Range<Duration>,
-    /// A request that waits longer than this fails.
+    /// Time after which a waiting request fails.
     timeout: Duration,
 }
 
@@ -55,7 +55,7 @@ impl KvStore for Scripted {
     }
 }
 
-/// Ten seconds of reads by four threads.
+/// Returns options for ten seconds of reads by four threads.
 fn ten_seconds(target: Option<f64>) -> RunOptions {
     RunOptions {
         target,
@@ -86,8 +86,8 @@ async fn reads(
         .unwrap()
 }
 
-/// Asserts that a figure is within 5% of what it should be, or within a millisecond: the
-/// runtime's timers are as coarse as that.
+/// Asserts that a figure is within 5% or a millisecond of the expected one. A millisecond is the
+/// resolution of the runtime's timers.
 fn near(found_us: u64, expected_us: u64, what: &str) {
     let allowed = (expected_us / 20).max(1_000);
     assert!(
@@ -96,8 +96,8 @@ fn near(found_us: u64, expected_us: u64, what: &str) {
     );
 }
 
-/// Compares the percentiles of reads, from their intended starts, with a list of what
-/// they should be.
+/// Compares the percentiles of reads, from their intended starts, with those of a list of expected
+/// latencies.
 fn compare(outcome: &BenchmarkOutcome, mut expected_us: Vec<u64>) {
     expected_us.sort_unstable();
     for what in [Metric::Done(OpKind::Read), Metric::All] {
@@ -115,11 +115,11 @@ fn compare(outcome: &BenchmarkOutcome, mut expected_us: Vec<u64>) {
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_to_the_end_is_in_every_figure_of_an_open_loop() {
-    // 500 a second, each answered after 5 ms until the store stops at 5 s.
+    // 500 operations a second, each answered after 5 ms until the store stops at 5 s.
     let store = Scripted::new(5, 5..1_000_000);
     let outcome = reads(&store, &ten_seconds(Some(500.0)), &CancellationToken::new()).await;
-    // Of each thread the operation in flight at 5 s is never answered: it, and every one
-    // that was due later, waits until the end.
+    // The operation that each thread has in flight at 5 s is never answered. It waits until the
+    // end, and so does every operation that is due later.
     let due_us = (0..5_000u64).map(|n| n * 2_000);
     let waits = |due: u64| {
         if due + 5_000 < 5_000_000 {
@@ -143,7 +143,7 @@ async fn an_outage_to_the_end_is_in_every_figure_of_an_open_loop() {
     assert_outage_seen(&outcome, 5_000, 5_000);
 }
 
-/// Asserts that the site's longest gap, and the replica's silence, are told.
+/// Asserts that the report has the site's longest gap, and the replica's silence.
 fn assert_outage_seen(outcome: &BenchmarkOutcome, began_ms: u64, length_ms: u64) {
     let (_, class, gap) = outcome.availability.gaps().next().unwrap();
     assert_eq!(class, OpClass::Reads);
@@ -159,7 +159,7 @@ fn assert_outage_seen(outcome: &BenchmarkOutcome, began_ms: u64, length_ms: u64)
 async fn an_outage_to_the_end_is_in_every_figure_of_a_closed_loop() {
     let store = Scripted::new(10, 5..1_000_000);
     let outcome = reads(&store, &ten_seconds(None), &CancellationToken::new()).await;
-    // Each of four threads is answered every 10 ms, 499 times before 5 s.
+    // Each of four threads gets an answer every 10 ms, 499 times before 5 s.
     let mut expected = vec![10_000; 4 * 499];
     expected.extend([5_010_000; 4]);
     compare(&outcome, expected);
@@ -194,7 +194,7 @@ async fn a_run_that_is_stopped_ends_when_it_was_stopped() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_answered_soon_after_the_end_has_its_own_latency() {
-    // The outage ends a second after the run: four answers come then.
+    // The outage ends a second after the run; four answers arrive then.
     let store = Scripted::new(10, 5..11);
     let outcome = reads(&store, &ten_seconds(None), &CancellationToken::new()).await;
     let account = outcome.account;
@@ -231,7 +231,7 @@ async fn an_outage_that_is_caught_up_with_misses_no_target() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_too_slow_misses_the_target_also_if_the_run_has_no_end() {
-    // 1,000 operations at 500 a second, of which four threads reach 400.
+    // The target is 1,000 operations at 500 a second, of which four threads reach 400.
     let store = Scripted::new(10, 500..501);
     let workload = workload("operationcount=1000\nreadproportion=1\nupdateproportion=0");
     let paced = RunOptions {
@@ -251,7 +251,7 @@ async fn a_store_that_is_too_slow_misses_the_target_also_if_the_run_has_no_end()
     let outcome = outcome.unwrap();
     let account = outcome.account;
     assert_eq!((account.succeeded, account.never_sent), (1_000, 0));
-    // Two seconds of a schedule, in which 800 were sent.
+    // The schedule has two seconds, in which 800 operations were sent.
     assert!(account.late.abs_diff(200) <= 20, "{account:?}");
     assert!(matches!(
         outcome.shortfall(),
@@ -267,8 +267,8 @@ async fn timeouts_are_failures_of_the_replica_and_not_abandoned() {
     };
     let outcome = reads(&store, &ten_seconds(None), &CancellationToken::new()).await;
     let account = outcome.account;
-    // From 4.99 s on each of four threads fails every second; the last are in flight at
-    // the end and fail within the grace.
+    // From 4.99 s on, each of four threads fails every second. The last operations are in flight at
+    // the end and fail within the grace time.
     assert_eq!((account.failed, account.abandoned), (24, 0));
     let (_, replica) = outcome.availability.replicas().next().unwrap();
     assert_eq!((replica.answered, replica.unanswered), (4 * 499, 24));

@@ -10,8 +10,8 @@ fn unexplained() -> Flaw {
     Flaw::Unknown { reason }
 }
 impl Sweep<'_, '_> {
-    /// Checks that a failed swap's expectation was wrong at some moment until now, or
-    /// makes it wrong.
+    /// Checks that a failed swap's expectation was wrong at some moment until now. If it was not,
+    /// changes the key so that it is wrong.
     pub(super) fn end_failure(&mut self, index: u32) -> Result<(), Flaw> {
         let op = self.op(index);
         let OpKind::Fail { expected } = op.kind else {
@@ -30,8 +30,8 @@ impl Sweep<'_, '_> {
         Err(unexplained())
     }
 
-    /// While the key is absent: takes a block that waits as done at the last harmless
-    /// moment, if that is at `since` or later.
+    /// If the key is absent: assumes that a waiting block was done at the last harmless moment, if
+    /// that moment is at `since` or later. Returns false if there is no such block.
     fn could_be_present(&mut self, since: OpTime) -> bool {
         let Some(harmless_at) = self.harmless_at.filter(|at| *at >= since) else {
             return false;
@@ -48,8 +48,8 @@ impl Sweep<'_, '_> {
         true
     }
 
-    /// Does something that waits, so that the key holds something else. Tries what costs
-    /// least first; false if nothing can be done.
+    /// Does something that waits, so that the key has another content. Tries the cheapest change
+    /// first; returns false if no change is possible.
     fn change(&mut self) -> bool {
         if self.at < self.busy_until {
             return false;
@@ -86,8 +86,8 @@ impl Sweep<'_, '_> {
         true
     }
 
-    /// Begins the next forward block now, if everything else that has to end before it
-    /// ends can be done before.
+    /// Begins the next forward block now. This requires that everything else that has to end before
+    /// the block does can be done before.
     fn begin_early(&mut self) -> bool {
         let is_begin = |tick: &&SweepTick| matches!(tick.step, SweepStep::ForwardBegins(_));
         let Some(next) = self.ticks[self.position..].iter().find(is_begin) else {
@@ -113,8 +113,8 @@ impl Sweep<'_, '_> {
         true
     }
 
-    /// Does all that waits and has to be done until `until`. Fails if something else
-    /// has to be done in that time.
+    /// Does everything that waits and has to be done by `until`. Returns false if something that
+    /// has not begun yet has to be done in that time.
     fn clear_until(&mut self, until: OpTime) -> bool {
         let ticks = &self.ticks[self.position + 1..];
         let ends: Vec<SweepStep> = (ticks.iter().take_while(|tick| tick.at <= until))

@@ -1,12 +1,12 @@
-//! Begins and ends on a key, in order of time: the steps of the pass.
+//! The steps of the pass: begins and ends on a key, in order of time.
 
 use crate::linearizability::Flaw;
 use crate::linearizability::blocks::{self, Block, Blocks};
 use crate::linearizability::explain::operation;
 use crate::linearizability::prepare::{Op, OpKind, OpTime, PreparedKey, RegisterValue};
 
-/// Begins and ends, in their order at one moment: begins come before ends, so that operations which
-/// touch overlap.
+/// A begin or an end. The variants are in the order of steps at one moment: begins come before
+/// ends, so that operations that touch overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SweepStep {
     ForwardEnds(u32),
@@ -25,10 +25,10 @@ pub(super) struct SweepTick {
     pub step: SweepStep,
 }
 
-/// Everything that happens to a key, by its time.
+/// Returns all steps on a key, in order of time.
 ///
 /// # Errors
-/// An operation that would have to take effect inside a forward block.
+/// If an operation would have to take effect inside a forward block.
 pub(super) fn ticks(key: &PreparedKey, blocks: &Blocks) -> Result<Vec<SweepTick>, Flaw> {
     let mut ticks = Vec::with_capacity(key.ops.len() + 2 * blocks.all.len());
     let mut tick = |at, step| ticks.push(SweepTick { at, step });

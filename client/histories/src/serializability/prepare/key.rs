@@ -1,5 +1,5 @@
-//! Knowledge of one key: which transactions need each of its values, and which failed swaps are not
-//! explained yet.
+//! Knowledge of one key: the transactions that need each of its values, and the failed swaps that
+//! are not explained yet.
 
 use super::sightings::Sightings;
 use super::{ABSENT, Effect, Map, NEVER, NEVER_WRITTEN, Txn, TxnTime, ValueNumber, is_failed_swap};
@@ -8,36 +8,37 @@ use crate::history::{HistoryAction, ValueId};
 /// Limits on the orders that follow from a value's readers and successor.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in super::super) struct TxnValueUses {
-    /// The last begin of a transaction that read it.
+    /// Last begin of a transaction that read the value.
     pub last_read: TxnTime,
-    /// The swap that certainly replaced it. `None` for absence, which may be replaced
-    /// several times.
+    /// Swap that certainly replaced the value. `None` for absence, which may be replaced several
+    /// times.
     pub successor: Option<usize>,
-    /// Whether any answer depends on it.
+    /// Whether any answer depends on the value.
     pub is_wanted: bool,
 }
 
 #[derive(Debug, Default)]
 pub(in super::super) struct KeyConstraints {
-    /// By value.
+    /// Limits on the orders, for each value.
     pub uses: Vec<TxnValueUses>,
     values: Map<ValueId, ValueNumber>,
-    /// For each mutation, by its begin: the begin, and the earliest end of this mutation
-    /// and all that begin later.
+    /// For each mutation, in the order of begins: its begin, and the earliest end among it and all
+    /// that begin later.
     ends_from: Vec<(TxnTime, TxnTime)>,
     sightings: Sightings,
-    /// For each failed swap that is not explained, by its begin: the begin, and the latest
-    /// end of this swap and all that began earlier.
+    /// For each failed swap that is not explained, in the order of begins: its begin, and the
+    /// latest end among it and all that began earlier.
     failures_to: Vec<(TxnTime, TxnTime)>,
-    /// The latest end of a transaction that found the key absent.
+    /// Latest end of a transaction that found the key absent.
     absent_until: TxnTime,
-    /// By value: begin and end of its only write.
+    /// Begin and end of the only write of each value; `None` if the value has no write, or, for
+    /// absence, possibly several.
     writes: Vec<Option<(TxnTime, TxnTime)>>,
     has_deletions: bool,
 }
 
 impl KeyConstraints {
-    /// A key that holds nothing yet.
+    /// Returns the constraints of a key to which nothing is written yet.
     pub(super) fn new() -> KeyConstraints {
         KeyConstraints {
             uses: vec![TxnValueUses::default()],
@@ -46,7 +47,7 @@ impl KeyConstraints {
         }
     }
 
-    /// Gives the next number to a value that is written to it.
+    /// Gives the next number to a value that is written to the key.
     pub(super) fn number(&mut self, value: ValueId) {
         self.values.insert(value, self.uses.len() as ValueNumber);
         self.uses.push(TxnValueUses::default());
@@ -97,7 +98,8 @@ impl KeyConstraints {
     }
 
     pub(super) fn note_failure(&mut self, effect: Effect, begin: TxnTime, end: TxnTime) {
-        // What nobody wrote is never there: such a swap fails in every order.
+        // A value that no transaction wrote is never current, so a swap that expects it fails in
+        // every order.
         if let Effect::Fail(expected) = effect
             && expected != NEVER_WRITTEN
         {
@@ -107,8 +109,8 @@ impl KeyConstraints {
         }
     }
 
-    /// Whether a failed swap may have found what `txn` left: not if that was
-    /// overwritten before the swap began, or came after it.
+    /// Whether a failed swap may have found the value that `txn` left. This is excluded if the
+    /// value was overwritten before the swap began, or was written after the swap ended.
     pub(super) fn may_explain(&self, txn: &Txn) -> bool {
         let until = self.overwritten(txn.end);
         let begun = self
@@ -117,7 +119,8 @@ impl KeyConstraints {
         begun > 0 && self.failures_to[begun - 1].1 >= txn.begin
     }
 
-    /// The last moment at which an answer could depend on this, although nobody found it.
+    /// Returns the last moment at which an answer could depend on this effect, although no
+    /// transaction found its value.
     pub(super) fn last_use(&self, effect: Effect) -> TxnTime {
         let failures = self.failures_to.last().map_or(0, |&(_, latest)| latest);
         match effect {
@@ -134,15 +137,15 @@ impl KeyConstraints {
             *end = earliest;
         }
         if self.has_deletions {
-            // Absence may come again.
+            // The key may become absent again.
             self.writes[ABSENT as usize] = None;
             self.uses[ABSENT as usize].last_read = 0;
         }
     }
 
-    /// Whether a failed swap's expectation was certainly wrong at some moment: another
-    /// value was there during it; or the value was not written yet, or overwritten,
-    /// and it has only one write.
+    /// Whether a failed swap's expectation was certainly wrong at some moment. Either another value
+    /// was current during the swap, or the expected value has only one write and was not written
+    /// yet, or was overwritten.
     pub(super) fn is_explained(&self, effect: Effect, begin: TxnTime, end: TxnTime) -> bool {
         let Effect::Fail(expected) = effect else {
             return false;
@@ -157,8 +160,8 @@ impl KeyConstraints {
         })
     }
 
-    /// The earliest moment by which something else has certainly been written after
-    /// what ended at `end`.
+    /// Returns the earliest moment by which another value has certainly been written after a write
+    /// that ended at `end`.
     fn overwritten(&self, end: TxnTime) -> TxnTime {
         let later = self.ends_from.partition_point(|&(begin, _)| begin <= end);
         self.ends_from.get(later).map_or(NEVER, |&(_, end)| end)

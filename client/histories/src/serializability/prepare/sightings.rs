@@ -1,4 +1,4 @@
-//! Values that a key certainly held, and when.
+//! Sightings: values that a key certainly held, with the times.
 
 use super::{NEVER, NEVER_WRITTEN, TxnTime, ValueNumber};
 
@@ -12,10 +12,10 @@ struct Sighting {
 
 #[derive(Debug, Default)]
 pub(super) struct Sightings {
-    /// By begin.
+    /// Sightings in the order of begins.
     all: Vec<Sighting>,
-    /// For each sighting, among it and all that begin later: the one that ends first, and
-    /// the one that ends first among those of another value than that one's.
+    /// For each sighting, two sightings among it and all that begin later: the one that ends first,
+    /// and, of those with another value, the one that ends first.
     first_from: Vec<[Sighting; 2]>,
 }
 
@@ -45,7 +45,8 @@ impl Sightings {
         self.first_from.reverse();
     }
 
-    /// Whether something but `held` was there at some moment from `begin` to `end`.
+    /// Whether the key certainly held another value than `held` at some moment from `begin` to
+    /// `end`.
     pub fn has_other_value(&self, held: ValueNumber, begin: TxnTime, end: TxnTime) -> bool {
         let from = self.all.partition_point(|sighting| sighting.begin < begin);
         self.first_from.get(from).is_some_and(|first| {

@@ -1,4 +1,4 @@
-//! The distributions of a report, with the bounds of its strategies.
+//! The distributions of a report's runs, with the bounds of their strategies.
 
 use super::{Cdf, Curves};
 use crate::report::digest::{Class, Digest};
@@ -49,7 +49,7 @@ fn bounds(
     let coloured = rows()
         .zip(looks)
         .flat_map(|(row, look)| of(row).into_iter().map(|bound| (bound, Ink::Series(*look))));
-    // One line for bounds that fall together: the minimum's.
+    // Bounds that equal the minimum share its line.
     let apart = |(bound, _): &(f64, Ink)| minimum.is_none_or(|m| (bound - m).abs() > m * 0.005);
     let muted = minimum.map(|bound| (bound, Ink::Muted));
     coloured.filter(apart).chain(muted).collect()

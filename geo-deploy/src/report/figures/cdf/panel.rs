@@ -1,4 +1,4 @@
-//! One panel of distributions.
+//! One panel of a figure of distributions.
 
 use super::{Anchor, BOUND_DASH, Curves, Ink, Lettering, LogAxis, Stroke, Svg};
 use crate::report::figures::ms_label;
@@ -19,7 +19,7 @@ impl CdfPanel {
                 svg.line((x, self.top), (x, self.y(0.0)), stroke);
             }
         }
-        // Solid lines first: patterned ones stay visible where they coincide.
+        // Solid lines are drawn first, so that patterned lines stay visible where they coincide.
         let mut order: Vec<&(usize, Vec<(f64, f64)>)> = curves.curves.iter().collect();
         order.sort_by_key(|(look, _)| *look != 0);
         for (look, steps) in order {
@@ -47,7 +47,7 @@ impl CdfPanel {
         for (value, labelled) in self.axis.ticks() {
             let x = self.axis.place(value);
             svg.line((x, self.top), (x, bottom), Stroke::plain(Ink::Grid, 1.0));
-            // Figures that would touch the one before are left out.
+            // Labels that would touch the previous one are omitted.
             if labelled && x - 14.0 > free_from {
                 let look = Lettering::small(Ink::Muted, Anchor::Middle);
                 svg.text((x, bottom + 16.0), ms_label(value), look);
@@ -62,7 +62,7 @@ impl CdfPanel {
         let Some(first) = steps.first() else {
             return;
         };
-        // Half a pixel is as fine as it can be seen.
+        // Rounded to half a pixel, because finer steps cannot be seen.
         let x = |ms| (self.axis.place(ms) * 2.0).round() / 2.0;
         let mut points = vec![(x(first.0), self.y(0.0))];
         for &(ms, share) in steps {

@@ -1,4 +1,4 @@
-//! The time line of a run with faults, from its samples.
+//! The time line of a run with faults, made from its samples.
 
 use leasehold_ycsb::sample::{OpOutcome, Sample};
 
@@ -7,15 +7,17 @@ use crate::report::digest::Class;
 use crate::report::{ExperimentReport, RunEvent, StrategyRun};
 use crate::run::bound::SiteSet;
 
-/// A panel with more operations shows quantiles of stretches instead.
+/// Maximum number of operations that a panel shows as dots. With more, it shows quantiles of
+/// stretches of time.
 const DOTS_MAX: usize = 6_000;
-/// With more faults than this, what follows from them is left to the list of events.
+/// Maximum number of faults for which the events that follow from them are marked too. With more
+/// faults, only the list of events shows these events.
 const FAULTS_WITH_EVENTS_MAX: usize = 8;
-/// About how many stretches of time a panel is divided into.
+/// Approximate number of stretches of time into which a panel is divided.
 const STRETCHES: f64 = 150.0;
 
-/// The time line of a run; its time counts from the beginning of the run. Of several runs
-/// it is the one in which an operation waited longest.
+/// Returns the time line of a run, with times since its beginning. Of several runs, it shows the
+/// one with the longest wait of an operation.
 pub(in super::super::super) fn of_run(report: &ExperimentReport, run: &StrategyRun) -> Timeline {
     let Some(number) = longest(run) else {
         return of_one(report, run, &run.label);
@@ -28,7 +30,7 @@ pub(in super::super::super) fn of_run(report: &ExperimentReport, run: &StrategyR
     }
 }
 
-/// Returns the number of the run with the longest wait, if there are several.
+/// Returns the number of the run with the longest wait; `None` if there is only one run.
 fn longest(run: &StrategyRun) -> Option<usize> {
     let waits = run.samples.iter().filter_map(|sample| {
         let number = run.repeat_at(seconds(sample.start_ns))?;
@@ -78,8 +80,9 @@ fn title(name: &str, faults: &[&str]) -> String {
     }
 }
 
-/// The sites that failed, if all faults concern the same ones: only then does it mean
-/// something over the whole run that a key was leased to them.
+/// Returns the sites that failed, if all faults concern the same sites; otherwise an empty set.
+/// With different sites, it would mean nothing over the whole run that a key was leased to one of
+/// them.
 fn failed_sites(run: &StrategyRun) -> SiteSet {
     let mut sites = run.faults.iter().map(|fault| fault.sites);
     let first = sites.next().unwrap_or(SiteSet::EMPTY);
@@ -90,7 +93,7 @@ fn failed_sites(run: &StrategyRun) -> SiteSet {
     }
 }
 
-/// Returns the events within the drawing's time.
+/// Returns the events in the period that is drawn.
 fn marks(
     report: &ExperimentReport,
     run: &StrategyRun,
@@ -157,7 +160,8 @@ fn series(
     series
 }
 
-/// Successes a second by the time of the answer, in each stretch with one.
+/// Returns the throughput of each stretch of time in which an operation succeeded. Successes belong
+/// to the stretch in which they were answered.
 fn throughput(answered: &[&Sample], stretch_s: f64) -> Vec<(f64, f64, f64)> {
     let mut numbers: Vec<u64> = answered
         .iter()

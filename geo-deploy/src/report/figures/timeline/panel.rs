@@ -1,4 +1,4 @@
-//! One panel: latencies above, throughput below, on one axis of time.
+//! One panel of a time line: latencies above throughput, with a common time axis.
 
 use super::{Anchor, Band, Ink, Lettering, LogAxis, Scale, Series, Stroke, Svg, TimelineMark};
 use crate::report::figures::{ms_label, one_two_five_above};
@@ -29,7 +29,7 @@ pub(super) struct TimelinePanel<'a> {
     pub scale: &'a Scale,
     pub left: f64,
     pub top: f64,
-    /// Successes a second at the top of the lower part.
+    /// Throughput at the top of the lower part, in successes a second.
     pub throughput_max: f64,
 }
 
@@ -55,7 +55,8 @@ impl TimelinePanel<'_> {
         }
     }
 
-    /// Grid, title and the axes' figures; the axes' titles if `titled`.
+    /// Draws the grid, the title and the labels of the axes; the titles of the axes too if
+    /// `titled`.
     pub(super) fn frame(&self, svg: &mut Svg, title: &str, titled: bool) {
         svg.text((self.left, self.top - 21.0), title, Lettering::title());
         let axis = self.axis();
@@ -106,7 +107,7 @@ impl TimelinePanel<'_> {
         }
     }
 
-    /// The ground of faults, below everything else.
+    /// Draws the background of faults, below everything else.
     pub(super) fn ground(&self, svg: &mut Svg, marks: &[TimelineMark]) {
         for mark in marks {
             if let TimelineMark::Fault(from, to, _) = mark {
@@ -117,7 +118,7 @@ impl TimelinePanel<'_> {
         }
     }
 
-    /// Draws the events below the data: `Configuration` as a notch, the others over the whole
+    /// Draws the events below the data. `Configuration` is a notch; other events have the full
     /// height.
     pub(super) fn marks(&self, svg: &mut Svg, marks: &[TimelineMark]) {
         let between = (self.top + LATENCY_HEIGHT, self.top + LATENCY_HEIGHT + GAP);
@@ -138,9 +139,9 @@ impl TimelinePanel<'_> {
     }
 
     /// Draws the names of the faults above the panel, in two lines. A name that would touch the
-    /// ones before is left out.
+    /// previous names is omitted.
     pub(super) fn named(&self, svg: &mut Svg, marks: &[TimelineMark]) {
-        // Beside the title, which is no longer than this.
+        // Names start to the right of the title, which is at most this wide.
         let mut free_from = [self.left, self.left + 96.0];
         for mark in marks {
             let TimelineMark::Fault(from, _, text) = mark else {

@@ -11,21 +11,21 @@ use crate::front::connection::Connection;
 use crate::front::listener::Clients;
 
 impl Clients {
-    /// Clients need tokens, if there is something to check them with.
+    /// Makes clients need tokens, if `access` is given.
     pub(crate) fn with_access(mut self, access: Option<Rc<Access>>) -> Clients {
         self.access = access;
         self
     }
 
-    /// Keeps the rights of all connections as the file of tokens says, for as long as it is
-    /// polled.
+    /// Keeps the rights of all connections up to date with the token file, for as long as the
+    /// future is polled.
     pub(crate) async fn follow_tokens(self: Rc<Self>) {
         if let Some(access) = &self.access {
             access.clone().follow(|| self.renew_rights(access)).await;
         }
     }
 
-    /// Closes the connections that have lost their rights, with whatever waits to be sent.
+    /// Closes the connections that have lost their rights, and drops their unsent answers.
     fn renew_rights(&self, access: &Access) {
         for connection in self.connections.borrow().values() {
             if !access.renew(&connection.auth) {
@@ -38,10 +38,10 @@ impl Clients {
         }
     }
 
-    /// Checks that a connection may ask for this.
+    /// Checks that a connection may make a request with this body.
     ///
     /// # Errors
-    /// As [`Access::check`].
+    /// Returns the errors of [`Access::check`].
     pub(crate) fn allow(&self, connection: &Connection, body: Option<&Body>) -> Result<(), Error> {
         match (&self.access, body) {
             (Some(access), Some(body)) => access.check(&connection.auth, body),
@@ -49,7 +49,7 @@ impl Clients {
         }
     }
 
-    /// Counters about tokens, by name; none if clients need no tokens.
+    /// Returns the counters about tokens, by name; none if clients need no tokens.
     pub(crate) fn access_counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counters = self.access.as_ref().map(|access| access.counters());
         counters.into_iter().flatten()

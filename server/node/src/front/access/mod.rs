@@ -1,11 +1,11 @@
 //! Access control for clients: tokens, and the rights that they carry.
 //!
 //! A client sends a token in the first message of its connection. The rights of the token are
-//! looked up then. They are looked up again for all connections when the token file has changed
-//! or a token has expired. So a request costs no look at the file, the clock or a table.
+//! looked up at that point. They are looked up again for all connections when the token file has
+//! changed or a token has expired. So a request needs no access to the file, the clock or a table.
 //!
-//! The replica that a client asks checks the client's rights. A request that one replica
-//! forwards to another is not checked again.
+//! The replica that receives a client's request checks the client's rights. A request that one
+//! replica forwards to another is not checked again.
 
 mod clients;
 mod reload;

@@ -1,9 +1,9 @@
-//! The table of tokens in force, and how it follows its file.
+//! The table of tokens in force, and the tracking of changes to its file.
 //!
-//! The file is read every second by another thread, and compared with what was read before:
-//! no change can hide behind a time stamp. If it cannot be read, or not be understood, the
-//! tokens known before stay in force, and the log says so again and again: a token that was
-//! meant to be revoked may be among them. Tokens expire all the same.
+//! Another thread reads the file every second and compares it with the text that was read before,
+//! so a change is noticed even if the time stamp is the same. If the file cannot be read or parsed,
+//! the last known tokens stay in force, and the log repeats the problem: a token that was meant to
+//! be revoked may be among them. Tokens still expire meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -20,25 +20,25 @@ use super::table::{AuthState, TokenTable};
 use super::tokens::{self, AccessError, FILE_BYTES_MAX};
 use crate::watch::files::{CHECK_INTERVAL, FileWatcher};
 
-/// The table of tokens in force, which follows its file.
+/// The table of tokens in force, which is updated from its file.
 #[derive(Debug)]
 pub(crate) struct Access {
     file: PathBuf,
     table: RefCell<TokenTable>,
-    /// When rights were last looked up for all connections, in seconds since 1970.
+    /// Time at which rights were last looked up for all connections, in seconds since 1970.
     renewed_s: Cell<i64>,
-    /// The file cannot be used as it is.
+    /// Whether the file cannot be used in its current state.
     outdated: Cell<bool>,
-    /// Connections that were refused, for want of a token that counts.
+    /// Connections that were refused because they sent no valid token.
     unauthenticated: Cell<u64>,
-    /// Requests that were refused, for want of a right.
+    /// Requests that were refused because a right was missing.
     denied: Cell<u64>,
-    /// Connections that were closed, for their token was revoked or expired.
+    /// Connections that were closed because their token was revoked or expired.
     revoked: Cell<u64>,
 }
 
 impl Access {
-    /// With the tokens in a file.
+    /// Loads the tokens of a file.
     ///
     /// # Errors
     /// The file cannot be used.
@@ -56,24 +56,24 @@ impl Access {
         })
     }
 
-    /// Takes the token with which a connection begins.
+    /// Looks up the token with which a connection begins.
     ///
     /// # Errors
-    /// As [`AuthState::authenticate`].
+    /// Returns the errors of [`AuthState::authenticate`].
     pub(crate) fn admit(&self, auth: &AuthState, token: &[u8]) -> Result<(), Error> {
         let outcome = auth.authenticate(token, &self.table.borrow(), unix_s());
         outcome.inspect_err(|_| count(&self.unauthenticated))
     }
 
-    /// Checks that a connection may ask for this.
+    /// Checks that a connection may make a request with this body.
     ///
     /// # Errors
-    /// As [`AuthState::check`].
+    /// Returns the errors of [`AuthState::check`].
     pub(crate) fn check(&self, auth: &AuthState, body: &Body) -> Result<(), Error> {
         auth.check(body).inspect_err(|_| count(&self.denied))
     }
 
-    /// Looks the rights of a connection up again. False if it has lost them.
+    /// Looks up the rights of a connection again. Returns false if it has lost them.
     pub(crate) fn renew(&self, auth: &AuthState) -> bool {
         let keeps = auth.renew(&self.table.borrow(), self.renewed_s.get());
         if !keeps {
@@ -82,8 +82,8 @@ impl Access {
         keeps
     }
 
-    /// Follows the file for as long as it is polled. Calls `renew_all` when connections may
-    /// have other rights than before.
+    /// Keeps the table up to date with the file for as long as the future is polled. Calls
+    /// `renew_all` when connections may have other rights than before.
     pub(crate) async fn follow(self: Rc<Self>, renew_all: impl Fn()) {
         let mut watch = TokenFileWatcher::default();
         loop {
@@ -115,7 +115,7 @@ impl Access {
         next.is_some_and(|next| next <= now) || now < last
     }
 
-    /// By name.
+    /// Returns the counters about tokens, by name.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 5] {
         let in_force = self.table.borrow().in_force(unix_s());
         [
@@ -132,13 +132,13 @@ fn count(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);
 }
 
-/// Seconds since 1970 began, UTC, as the machine's calendar clock says.
+/// Returns the seconds since 1970 began, UTC, by the machine's calendar clock.
 fn unix_s() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs() as i64)
 }
 
-/// Result of another thread's look at the file.
+/// Result of another thread's check of the file.
 enum TokenFileCheck {
     Same,
     Other(Arc<str>, Result<TokenTable, AccessError>),
@@ -148,15 +148,15 @@ enum TokenFileCheck {
 /// Last known state of the file.
 #[derive(Default)]
 struct TokenFileWatcher {
-    /// Text that the file held when it was last read.
+    /// Text that the file held when it was last read; `None` if it could not be read.
     text: Option<Arc<str>>,
-    /// Reason why that text cannot be used.
+    /// Reason why the last text cannot be used; `None` if it can.
     refusal: Option<String>,
     watcher: FileWatcher<TokenFileCheck>,
 }
 
 impl TokenFileWatcher {
-    /// Reads the file. Returns what it says, if it is not what was read before.
+    /// Reads the file. Returns its tokens if its text differs from the text that was read before.
     async fn check(&mut self, file: &Path) -> Option<TokenTable> {
         match self.read(file).await {
             Ok(table) => {
@@ -184,7 +184,7 @@ impl TokenFileWatcher {
                 parsed.map(Some)
             }
             TokenFileCheck::Unreadable(error) => {
-                // Whatever is read next is new.
+                // The next text that is read is then new, even if it is the same.
                 self.text = None;
                 Err(error.to_string())
             }

@@ -1,40 +1,40 @@
 //! Rights of a token, and the rights that each request needs. Pure.
 //!
-//! A right covers the keys that begin with a prefix. *Read* is for requests that reveal what is
-//! stored, *write* for requests that change it. A request that does both needs both: the answer
-//! of a compare-and-swap holds a version, and merging fields fails where the value is no record.
-//! *Admin* is for the cluster: the holders of keys, the demand of clients, and changes of leases
-//! and of the leader. It gives no right to any key.
+//! A right covers the keys that begin with a prefix. *Read* is for requests that reveal stored
+//! data, *write* for requests that change it. A request that does both needs both rights: the
+//! answer of a compare-and-swap holds a version, and merging fields fails if the value is no
+//! record. *Admin* is for the cluster: the holders of keys, the demand of clients, and changes of
+//! leases and of the leader. It gives no right to any key.
 
 use bytes::Bytes;
 use leasehold_wire::command::Op;
 use leasehold_wire::request::Body;
 use leasehold_wire::{Error, ErrorCode, PROBE_KEY, Scan, StatusRequest};
 
-/// A key that a message names is cut off here, in bytes.
+/// Maximum number of bytes of a key in a message. Longer keys are cut off.
 const QUOTED_BYTES: usize = 64;
 
-/// Rights of the holder of a token.
+/// Rights that a token gives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Keys that it may read.
+    /// Keys that the client may read.
     pub read: Keys,
-    /// Keys that it may write.
+    /// Keys that the client may write.
     pub write: Keys,
-    /// Whether it may look at the whole cluster, and change it.
+    /// Whether the client may inspect the whole cluster, and change it.
     pub admin: bool,
 }
 
-/// All keys that begin with any of some prefixes.
+/// Set of keys: all keys that begin with any of some prefixes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// Where each span begins, and the first key behind it, if there is one. In order, and
-    /// with other keys between them.
+    /// Spans of keys: the first key of each, and the first key after it (`None` if it has no end).
+    /// The spans are in order, with other keys between them.
     spans: Vec<(Bytes, Option<Bytes>)>,
 }
 
 impl Keys {
-    /// The keys that begin with one of these; all keys, if one of them is empty.
+    /// Returns the keys that begin with one of these prefixes; all keys if a prefix is empty.
     pub fn with_prefixes(prefixes: impl IntoIterator<Item = Bytes>) -> Keys {
         let mut prefixes: Vec<Bytes> = prefixes.into_iter().collect();
         prefixes.sort();
@@ -43,7 +43,7 @@ impl Keys {
             let end = behind(&prefix);
             match spans.last_mut() {
                 Some((_, last)) if last.as_ref().is_none_or(|last| prefix <= *last) => {
-                    // Without an end it reaches farther than any other.
+                    // A span without an end extends farther than any other.
                     if last.is_some() && (end.is_none() || end > *last) {
                         *last = end;
                     }
@@ -54,13 +54,13 @@ impl Keys {
         Keys { spans }
     }
 
-    /// Whether this key is one of them.
+    /// Whether the set contains this key.
     pub fn contain(&self, key: &[u8]) -> bool {
         self.span_of(key).is_some()
     }
 
-    /// Whether `from` is one of them, and so are all keys from there on and below `to`; an
-    /// empty `to` is no end. An empty `from` is the first key that there can be.
+    /// Whether the set contains `from` and all later keys below `to`. An empty `to` means no end.
+    /// An empty `from` means the first possible key.
     pub fn contain_range(&self, from: &[u8], to: &[u8]) -> bool {
         let first = if from.is_empty() { &[0] } else { from };
         match self.span_of(first) {
@@ -70,7 +70,8 @@ impl Keys {
         }
     }
 
-    /// The end of the span that has this key.
+    /// Returns the end of the span that contains this key. The outer `None`: no span contains it;
+    /// the inner `None`: the span has no end.
     fn span_of(&self, key: &[u8]) -> Option<Option<&Bytes>> {
         let after = self.spans.partition_point(|(start, _)| start <= key);
         let (_, end) = self.spans.get(after.checked_sub(1)?)?;
@@ -79,7 +80,7 @@ impl Keys {
     }
 }
 
-/// The first key behind all that begin with `prefix`; `None` if there is none.
+/// Returns the first key after all keys that begin with `prefix`; `None` if there is none.
 fn behind(prefix: &[u8]) -> Option<Bytes> {
     let last = prefix.iter().rposition(|byte| *byte < 0xFF)?;
     let mut end = prefix[..=last].to_vec();
@@ -87,10 +88,10 @@ fn behind(prefix: &[u8]) -> Option<Bytes> {
     Some(end.into())
 }
 
-/// Checks that this request may be carried out.
+/// Checks that a client with these rights may make this request.
 ///
 /// # Errors
-/// `PERMISSION_DENIED`, ready to be sent. It names what the request said, and nothing else.
+/// `PERMISSION_DENIED`, ready to be sent. It quotes only parts of the request itself.
 pub fn check(rights: &Rights, body: &Body) -> Result<(), Error> {
     match body {
         Body::Command(command) => match &command.op {
@@ -109,7 +110,8 @@ fn check_op(rights: &Rights, op: &Op) -> Result<(), Error> {
     match op {
         Op::Get(get) => gets(rights, "get", &get.key),
         Op::Put(put) => writes(rights, "put", &put.key),
-        // Also of a value under the reserved key, from before it was reserved.
+        // Deleting under the reserved key is allowed, too: a value may date from before the
+        // reservation.
         Op::Delete(delete) => changes(rights, "delete", &delete.key),
         Op::Cas(cas) => {
             reads(rights, "cas", &cas.key).and_then(|()| writes(rights, "cas", &cas.key))
@@ -148,8 +150,8 @@ fn check_scan(rights: &Rights, scan: &Scan) -> Result<(), Error> {
     )))
 }
 
-/// Checks the rights for a status. Every client with a token may ask for the bare status: it
-/// names no key, and clients measure with it how far a replica is.
+/// Checks the rights for a status. Every client with a token may request the bare status, which
+/// names no key: clients use it to measure the distance of a replica.
 fn check_status(rights: &Rights, request: &StatusRequest) -> Result<(), Error> {
     if request.leases {
         needs_admin(rights, "the status with `leases`")?;
@@ -169,8 +171,9 @@ fn check_status(rights: &Rights, request: &StatusRequest) -> Result<(), Error> {
     reads(rights, "the status with `holders`", &request.key)
 }
 
-/// Clients ask for the key that nobody writes, whatever else they may read. But for nothing else
-/// with it: what is asked may go through the log.
+/// Checks a Get. Every client may read the probe key, which is never written, regardless of its
+/// rights. Other requests that name the probe key need the rights, since they may go through the
+/// log.
 fn gets(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     if key == PROBE_KEY.as_bytes() {
         Ok(())
@@ -187,7 +190,8 @@ fn reads(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Every client would be sent what somebody puts where clients ask whether a replica is there.
+/// Checks a put. A value under the probe key is refused: every client would receive it, because
+/// clients read this key to check whether a replica responds.
 fn writes(rights: &Rights, what: &str, key: &[u8]) -> Result<(), Error> {
     if key == PROBE_KEY.as_bytes() {
         let key = quoted(key);
@@ -228,7 +232,7 @@ fn denied(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::PermissionDenied, message)
 }
 
-/// A key as text, not longer than is useful.
+/// A key as text, cut off to a useful length.
 fn quoted(key: &[u8]) -> String {
     let shown = &key[..key.len().min(QUOTED_BYTES)];
     let rest = if shown.len() < key.len() { "..." } else { "" };

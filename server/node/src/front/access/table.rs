@@ -1,4 +1,4 @@
-//! The tokens that count, and what a connection has of them.
+//! The valid tokens, and the identity and rights of a connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,18 +10,18 @@ use leasehold_wire::{Error, ErrorCode, TOKEN_BYTES_MAX};
 use super::rights::{self, Rights};
 use super::tokens::{Digest, TokenEntry};
 
-/// The tokens of a file, and what they may do.
+/// Tokens of a file, and their rights.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenTable {
     tokens: HashMap<Digest, TokenHolder>,
-    /// Rights of clients without a token; `None` if they have none.
+    /// Rights of clients without a token; `None` if such clients have no rights.
     anonymous: Option<TokenHolder>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct TokenHolder {
     rights: Arc<Rights>,
-    /// Seconds since 1970 began, UTC.
+    /// Time at which the token expires, in seconds since 1970 began, UTC; `None` if it never does.
     expires: Option<i64>,
 }
 
@@ -32,17 +32,17 @@ impl TokenHolder {
     }
 }
 
-/// Identity that a connection is taken to have.
+/// Identity that a connection claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Principal {
-    /// It has said no token.
+    /// The connection has sent no token.
     Anonymous,
-    /// It has said the token with this digest.
+    /// The connection has sent the token with this digest.
     Token(Digest),
 }
 
 impl Principal {
-    /// Identity of a client that sends this token; an empty token counts as none.
+    /// Returns the identity of a client that sends this token. An empty token is treated as none.
     pub fn from_token(token: &[u8]) -> Principal {
         if token.is_empty() {
             Principal::Anonymous
@@ -53,7 +53,7 @@ impl Principal {
 }
 
 impl TokenTable {
-    /// Builds the table of these entries.
+    /// Builds the table from these entries.
     pub fn new(entries: &[TokenEntry]) -> TokenTable {
         let mut table = TokenTable::default();
         for entry in entries {
@@ -69,8 +69,8 @@ impl TokenTable {
         table
     }
 
-    /// Rights of `principal` at a time, in seconds since 1970 began, UTC; `None` if it counts for
-    /// nothing then.
+    /// Returns the rights of `principal` at a time, in seconds since 1970 began, UTC; `None` if it
+    /// has none at that time.
     pub fn rights(&self, principal: Principal, unix_s: i64) -> Option<Arc<Rights>> {
         let holder = match principal {
             Principal::Anonymous => self.anonymous.as_ref(),
@@ -79,13 +79,13 @@ impl TokenTable {
         holder?.rights_at(unix_s)
     }
 
-    /// Tokens that count at a time.
+    /// Returns the number of tokens that are valid at a time, in seconds since 1970 began, UTC.
     pub fn in_force(&self, unix_s: i64) -> usize {
         let tokens = self.tokens.values();
         tokens.filter_map(|it| it.rights_at(unix_s)).count()
     }
 
-    /// When the next token expires after this time.
+    /// Returns the time at which the next token expires after `unix_s`; `None` if none will.
     pub fn next_expiry(&self, unix_s: i64) -> Option<i64> {
         let holders = self.tokens.values().chain(&self.anonymous);
         let ends = holders.filter_map(|holder| holder.expires);
@@ -101,10 +101,10 @@ pub(crate) struct AuthState {
 }
 
 impl AuthState {
-    /// Takes the token with which a connection begins.
+    /// Looks up the token with which a connection begins.
     ///
     /// # Errors
-    /// `UNAUTHENTICATED`, ready to be sent: the token counts for nothing, or is missing.
+    /// `UNAUTHENTICATED`, ready to be sent: the token is invalid or missing.
     pub(super) fn authenticate(
         &self,
         token: &[u8],
@@ -126,7 +126,8 @@ impl AuthState {
         Ok(())
     }
 
-    /// Looks the rights up again. False if the connection had some, and has none any more.
+    /// Looks up the rights again. Returns false if the connection had rights, and has none any
+    /// more.
     pub(super) fn renew(&self, table: &TokenTable, unix_s: i64) -> bool {
         let Some(principal) = self.principal.get() else {
             return true;
@@ -137,10 +138,10 @@ impl AuthState {
         has_some
     }
 
-    /// Checks that this request may be carried out.
+    /// Checks that the connection may make this request.
     ///
     /// # Errors
-    /// `PERMISSION_DENIED`, or `UNAUTHENTICATED` if the connection may do nothing.
+    /// `PERMISSION_DENIED`, or `UNAUTHENTICATED` if the connection has no rights at all.
     pub(super) fn check(&self, body: &Body) -> Result<(), Error> {
         match &*self.rights.borrow() {
             Some(rights) => rights::check(rights, body),

@@ -1,5 +1,5 @@
-//! The token file: reading, checking, writing. It holds digests, so a reader of the file gets no
-//! token. Tokens are random and long, so one plain digest is enough.
+//! Reading, checking and writing of the token file. The file holds digests, so a reader of the file
+//! gets no token. Tokens are random and long, so one plain digest is enough.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -16,20 +16,20 @@ use toml::value::{Datetime, Offset};
 use super::rights::{Keys, Rights};
 use crate::config::from_toml;
 
-/// The longest file, in bytes: thousands of tokens.
+/// Maximum size of the file in bytes: enough for thousands of tokens.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
-/// Random bytes of a token.
+/// Number of random bytes in a token.
 const TOKEN_BYTES: usize = 32;
-/// Name of the entry for clients without a token, if there is one.
+/// Name of the optional entry for clients without a token.
 pub const ANONYMOUS: &str = "anonymous";
 const NAME_BYTES_MAX: usize = 64;
 
-/// SHA-256 of a token, by which it is known here.
+/// SHA-256 of a token, which identifies the token in files and tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// Digest of a token, as it is sent.
+    /// Returns the digest of a token in the form in which clients send it.
     pub fn of(token: &[u8]) -> Digest {
         let digest = ring::digest::digest(&ring::digest::SHA256, token);
         let mut bytes = [0; 32];
@@ -62,10 +62,10 @@ impl FromStr for Digest {
     }
 }
 
-/// A new token. It can be known from nowhere else.
+/// Returns a new random token. Nothing else stores it.
 ///
 /// # Errors
-/// The operating system gives no randomness.
+/// The operating system provides no random bytes.
 pub fn new_token() -> Result<String, AccessError> {
     let mut bytes = [0; TOKEN_BYTES];
     let filled = SystemRandom::new().fill(&mut bytes);
@@ -73,12 +73,12 @@ pub fn new_token() -> Result<String, AccessError> {
     Ok(format!("{TOKEN_MARK}{}", Digest(bytes)))
 }
 
-/// When a token ends.
+/// Time at which a token expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expiry {
-    /// As it was written.
+    /// The time as it was written in the file.
     written: Datetime,
-    /// Seconds since 1970 began, UTC.
+    /// The time in seconds since 1970 began, UTC.
     pub unix_s: i64,
 }
 
@@ -128,8 +128,8 @@ impl fmt::Display for Expiry {
     }
 }
 
-/// Days from 1970-01-01 to a day of the Gregorian calendar. A year begins in March here, so
-/// that its last day is the one that leap years add.
+/// Returns the days from 1970-01-01 to a day of the Gregorian calendar. A year begins in March
+/// here, so that the day that leap years add is its last.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let month_from_march = (month + 9) % 12;
@@ -139,26 +139,25 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + leap_days + day_of_year - 719_468
 }
 
-/// One token of a file.
+/// Entry of one token in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenEntry {
-    /// Its name, for readers of the file and for logs.
+    /// Name of the entry, for readers of the file and for logs.
     pub name: String,
-    /// Digest by which the token is known. `None`: the entry is for clients without a token,
-    /// [`ANONYMOUS`].
+    /// Digest of the token. `None`: the entry is for clients without a token, [`ANONYMOUS`].
     pub digest: Option<Digest>,
-    /// Time from which on it counts no more.
+    /// Time from which on the token is invalid; `None` if it never expires.
     pub expires: Option<Expiry>,
-    /// Prefixes of keys that it may read.
+    /// Prefixes of the keys that the client may read.
     pub read: Vec<String>,
-    /// Prefixes of keys that it may write.
+    /// Prefixes of the keys that the client may write.
     pub write: Vec<String>,
-    /// Whether it may look at the whole cluster, and change it.
+    /// Whether the client may inspect the whole cluster, and change it.
     pub admin: bool,
 }
 
 impl TokenEntry {
-    /// Rights that the entry gives.
+    /// Returns the rights that the entry gives.
     pub fn rights(&self) -> Rights {
         let keys = |prefixes: &[String]| {
             let prefixes = prefixes.iter().map(|prefix| prefix.clone().into());
@@ -172,18 +171,18 @@ impl TokenEntry {
     }
 }
 
-/// Why a file of tokens is refused.
+/// Reason for which a token file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// It cannot be read, or others than its owner may read it.
+    /// The file cannot be read, or users other than its owner may read it.
     #[error("file of tokens ([security] tokens): {}", with_fix(.0))]
     File(#[from] PrivateFileError),
-    /// Not TOML, or not these fields.
+    /// The file is not TOML, or has fields of the wrong name or type.
     #[error("{}: {problem}", file.display())]
     Syntax {
         /// The file.
         file: PathBuf,
-        /// Where and what, as the parser says.
+        /// Position and description of the problem, in the parser's words.
         problem: String,
     },
     /// An entry is not acceptable.
@@ -191,12 +190,12 @@ pub enum AccessError {
     Entry {
         /// The file.
         file: PathBuf,
-        /// The entry's name.
+        /// Name of the entry.
         name: String,
         /// Problem with the entry, and the values that are accepted.
         problem: String,
     },
-    /// It says nothing about tokens, as a file that is being written.
+    /// The file says nothing about tokens, like a file that is still being written.
     #[error(
         "{}: holds no token: to revoke all, write `token = []`; to ask clients for none, take `tokens` out of \
          [security] and start the node again",
@@ -211,7 +210,7 @@ pub enum AccessError {
     NoRandomness,
 }
 
-/// With what to do about a file that is not there; other errors say it themselves.
+/// Error text with a fix for a file that does not exist. Other errors contain their fix.
 fn with_fix(error: &PrivateFileError) -> String {
     match error {
         PrivateFileError::Read { file, source } if source.kind() == ErrorKind::NotFound => {
@@ -254,18 +253,18 @@ enum RightKind {
     Write,
 }
 
-/// The entries of a file that only its owner may read.
+/// Reads the entries of a file that only its owner may read.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// The first problem with the file.
 pub fn load(file: &Path) -> Result<Vec<TokenEntry>, AccessError> {
     parse(&read_private(file, FILE_BYTES_MAX)?, file)
 }
 
-/// The entries in the text of a file.
+/// Reads the entries in the text of a file.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// The first problem with the text.
 pub fn parse(text: &str, file: &Path) -> Result<Vec<TokenEntry>, AccessError> {
     let raw: RawFile = from_toml(text).map_err(|error| AccessError::Syntax {
         file: file.to_owned(),
@@ -334,7 +333,7 @@ fn entry(raw: RawToken) -> Result<TokenEntry, String> {
 /// Checks that a token may have this name.
 ///
 /// # Errors
-/// Which names are accepted.
+/// A description of the accepted names.
 pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@/".contains(&byte);
     if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(plain) {
@@ -345,14 +344,14 @@ pub fn check_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// The text of a file with these entries.
+/// Returns the text of a file with these entries.
 pub fn write(entries: &[TokenEntry]) -> String {
     let mut text =
         "# Tokens of clients, as `leasehold token` keeps them: it leaves out other comments.\n\
                     # A node reads this file again within seconds of a change.\n"
             .to_owned();
     if entries.is_empty() {
-        // Told from a file that was cut off.
+        // This line distinguishes the file from one that was cut off.
         text += "\ntoken = []\n";
     }
     for entry in entries {

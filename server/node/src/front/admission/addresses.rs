@@ -5,18 +5,19 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
 
-/// A bounded number of connections for each address. All others together keep what is left
-/// of the slots, so one machine cannot keep everybody else out.
+/// Limiter to a bounded number of connections for each address. The other addresses share the
+/// remaining slots, so one machine cannot keep all others out.
 #[derive(Debug)]
 pub(crate) struct AddressLimiter {
     max: usize,
     taken: Rc<RefCell<HashMap<IpAddr, usize>>>,
     refused: Cell<u64>,
-    /// Refusals follow each other: only the first is worth a line in the log.
+    /// Whether the last connection was refused. Only the first of several refusals in a row is
+    /// logged.
     refusing: Cell<bool>,
 }
 
-/// A slot of an address, until it is dropped.
+/// Slot of an address, which is free again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct AddressSlot {
     prefix: IpAddr,
@@ -46,7 +47,7 @@ impl AddressLimiter {
         }
     }
 
-    /// A slot for a connection from there, if the address has one left.
+    /// Takes a slot for a connection from `address`, if the address has one left.
     pub(crate) fn take(&self, address: IpAddr) -> Option<AddressSlot> {
         let prefix = network_prefix(address);
         let mut all = self.taken.borrow_mut();
@@ -62,25 +63,25 @@ impl AddressLimiter {
         Some(AddressSlot { prefix, taken })
     }
 
-    /// Counts a refusal. Returns whether it is worth a line.
+    /// Counts a refusal. Returns whether it is to be logged.
     pub(crate) fn count_refusal(&self) -> bool {
         self.refused.set(self.refused.get() + 1);
         !self.refusing.replace(true)
     }
 
-    /// Slots of one address.
+    /// Returns the number of slots of one address.
     pub(crate) fn max(&self) -> usize {
         self.max
     }
 
-    /// Number of times that an address had no connection left.
+    /// Returns the number of times that an address had no slot left.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.get()
     }
 }
 
 /// Network prefix of an address: an IPv4 address itself, or the first 64 bits of an IPv6 address. A
-/// machine that has one IPv6 address usually has all that begin with the same 64 bits.
+/// machine that has one IPv6 address usually has all addresses with the same first 64 bits.
 pub(crate) fn network_prefix(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -1,7 +1,7 @@
-//! Slots for connections: a new connection takes the slot of the oldest.
+//! Slots for connections, of which a new connection takes the slot of the oldest.
 //!
-//! A peer that connects must find a slot, even if unauthenticated peers that say nothing hold
-//! all of them, or connections of an earlier run of its own that were never closed.
+//! A peer that connects must find a slot, even if all slots are held by unauthenticated peers that
+//! send nothing, or by connections of its own earlier run that were never closed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,13 +9,13 @@ use std::rc::Rc;
 
 use tokio::sync::Notify;
 
-/// A bounded number of slots, and a bounded number of them for connections of the same `K`.
+/// A bounded number of slots, with another bound on the slots of connections with the same key `K`.
 #[derive(Debug)]
 pub(crate) struct EvictingSlots<K> {
     max: usize,
     max_per_key: usize,
     last: Cell<u64>,
-    /// The oldest first.
+    /// Slots in use, the oldest first.
     taken: Rc<RefCell<VecDeque<OccupiedSlot<K>>>>,
     evictions: Cell<u64>,
 }
@@ -27,7 +27,7 @@ struct OccupiedSlot<K> {
     lost: Rc<Notify>,
 }
 
-/// A slot, until it is dropped.
+/// A slot of one connection, which is free again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct EvictableSlot<K> {
     number: u64,
@@ -36,7 +36,7 @@ pub(crate) struct EvictableSlot<K> {
 }
 
 impl<K> EvictableSlot<K> {
-    /// Completes when a newer connection has taken it.
+    /// Completes when a newer connection has taken this slot.
     pub(crate) async fn evicted(&self) {
         self.lost.notified().await;
     }
@@ -60,8 +60,8 @@ impl<K: Copy + Eq> EvictingSlots<K> {
         }
     }
 
-    /// A slot for a connection with this key. If there are too many alike, or in all, the oldest
-    /// of them loses its own.
+    /// Takes a slot for a connection with this key. If too many slots are taken for the key, or in
+    /// all, the oldest connection for the key, or of all, loses its slot.
     pub(crate) fn take(&self, key: K) -> EvictableSlot<K> {
         let mut taken = self.taken.borrow_mut();
         let alike = |other: &OccupiedSlot<K>| other.key == key;
@@ -89,7 +89,7 @@ impl<K: Copy + Eq> EvictingSlots<K> {
         }
     }
 
-    /// Number of times that a connection has lost its slot to a newer one.
+    /// Returns the number of times that a connection has lost its slot to a newer one.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions.get()
     }

@@ -1,7 +1,7 @@
 //! File descriptors: their maximum number in this process, and how they are shared out.
 //!
-//! A connection takes one, and so does every file of the storage. A storage that cannot
-//! open its next file ends the replica, so clients get only what is left after the
+//! A connection takes one descriptor, and so does every file of the storage. A storage that cannot
+//! open its next file ends the replica. So clients get only the descriptors that remain after the
 //! storage, the peers and the process itself have theirs.
 
 use std::cell::Cell;
@@ -9,19 +9,19 @@ use std::rc::Rc;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Tables that the storage keeps open, at most and at least.
+/// Minimum and maximum number of tables that the storage keeps open.
 const TABLES: std::ops::RangeInclusive<usize> = 32..=256;
-/// Descriptors that the storage has open next to its tables: for logs, manifests, the marker,
-/// and the tables that a flush or a compaction reads and writes.
+/// Descriptors that the storage opens in addition to those of its tables: for logs, manifests, the
+/// marker, and the tables that a flush or a compaction reads and writes.
 const STORAGE_OTHERS: usize = 64;
 /// Descriptors that the process opens for itself after it has started: for the event loop,
 /// signals, ports, and files that are open for a short time.
 const OWN: usize = 32;
-/// With fewer for clients, a node does not start.
+/// Minimum number of descriptors for clients with which a node starts.
 const CLIENTS_MIN: usize = 16;
-/// Clients that are being told why they are refused.
+/// Maximum number of clients that are receiving the reason of their refusal at a time.
 pub(crate) const REJECTIONS_MAX: usize = 16;
-/// Connections on the peers' port that have not said yet which peer they are.
+/// Maximum number of connections on the peers' port of peers that are not known yet.
 pub(crate) const UNAUTHENTICATED_MAX: usize = 48;
 /// The limit that is assumed if the system sets none.
 const UNLIMITED: usize = 1 << 20;
@@ -31,11 +31,11 @@ const UNLIMITED: usize = 1 << 20;
 pub(crate) struct FdBudget {
     /// Tables that the storage may keep open.
     pub(crate) tables: usize,
-    /// Connections of clients.
+    /// Maximum number of connections of clients.
     pub(crate) clients: usize,
 }
 
-/// There are too few for a node.
+/// Error for a limit that leaves too few descriptors for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FdShortage {
     pub(crate) limit: usize,
@@ -43,8 +43,8 @@ pub(crate) struct FdShortage {
 }
 
 impl FdBudget {
-    /// Raises this process's limit as far as it may without privileges, and shares it
-    /// out, for a cluster of `members`, each of which may have `per_peer` connections here.
+    /// Raises this process's limit as far as it may without privileges, and divides the descriptors
+    /// for a cluster of `members` nodes, each of which may have `per_peer` connections to this one.
     pub(crate) fn claim(members: usize, per_peer: usize) -> Result<FdBudget, FdShortage> {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let raised = Rlimit {
@@ -65,7 +65,7 @@ impl FdBudget {
         )
     }
 
-    /// Shares `limit` out, of which `open` are in use already.
+    /// Divides `limit` descriptors, of which `open` are in use already.
     fn share(
         limit: usize,
         open: usize,
@@ -73,7 +73,7 @@ impl FdBudget {
         per_peer: usize,
     ) -> Result<FdBudget, FdShortage> {
         // A peer that connects has a few seconds to identify itself. The handshakes' thread may
-        // still have as many connections that have lost their places to others already.
+        // still hold an equal number of connections that have already lost their slots to others.
         let accepted = per_peer * members + 2 * UNAUTHENTICATED_MAX;
         let fixed = open + OWN + STORAGE_OTHERS + REJECTIONS_MAX + 2 * members + accepted;
         let needed = fixed + TABLES.start() + CLIENTS_MIN;
@@ -95,11 +95,12 @@ pub(crate) struct ConnectionSlots {
     max: usize,
     taken: Rc<Cell<usize>>,
     refused: Cell<u64>,
-    /// Refusals follow each other: only the first is worth a line in the log.
+    /// Whether the last connection was refused. Only the first of several refusals in a row is
+    /// logged.
     refusing: Cell<bool>,
 }
 
-/// A slot, until it is dropped.
+/// Slot of one connection, which is free again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot(Rc<Cell<usize>>);
 
@@ -119,7 +120,7 @@ impl ConnectionSlots {
         }
     }
 
-    /// A slot, if one is free.
+    /// Takes a slot, if one is free.
     pub(crate) fn take(&self) -> Option<ConnectionSlot> {
         let taken = self.taken.get();
         if taken >= self.max {
@@ -138,12 +139,12 @@ impl ConnectionSlots {
         !self.refusing.replace(true)
     }
 
-    /// Slots there are.
+    /// Returns the total number of slots.
     pub(crate) fn max(&self) -> usize {
         self.max
     }
 
-    /// Number of times that no descriptor was free.
+    /// Returns the number of times that no slot was free.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.get()
     }

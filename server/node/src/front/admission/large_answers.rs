@@ -1,21 +1,21 @@
-//! Large answers, of which a round encodes some.
+//! Large answers, of which a round encodes a bounded number of bytes.
 //!
-//! Thousands of small requests may arrive in one round, each of which asks for a large value.
-//! The values are the replica's own and take no memory until they are encoded. So a round
-//! encodes only some bytes of large answers, and the others wait for the next ones, where
-//! connections have turns. Small answers pass them. To leave later harms no read: its value
-//! was the newest at a moment after the request had come.
+//! Thousands of small requests may arrive in one round, each for a large value. The values are in
+//! the replica's own state and take no additional memory until they are encoded. So a round encodes
+//! only some bytes of large answers. The other large answers wait for later rounds, in which
+//! connections have turns. Small answers overtake them. The delay harms no read: its value was the
+//! newest at a moment after the request had arrived.
 
 use leasehold_wire::{Response, outcome};
 
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Bytes of large answers that a round encodes. The last one may exceed it.
+/// Bytes of large answers that a round encodes. The last answer may exceed it.
 const BYTES_PER_ITERATION: usize = 2 << 20;
-/// An answer is small up to here.
+/// Maximum size of a small answer, in bytes.
 const SMALL_BYTES: usize = 4 << 10;
 
-/// Answers that wait, and how much this round has encoded.
+/// Answers that wait, and the bytes that the current round has encoded.
 #[derive(Debug, Default)]
 pub(crate) struct LargeAnswers {
     waiting: RoundRobinQueue<(Response, usize)>,
@@ -23,7 +23,7 @@ pub(crate) struct LargeAnswers {
 }
 
 impl LargeAnswers {
-    /// The answer, if it is to be encoded now. Else it waits.
+    /// Returns the answer if it may be encoded now. Otherwise keeps it for a later round.
     pub(crate) fn admit(&mut self, connection: u64, response: Response) -> Option<Response> {
         let bytes = bytes(&response);
         if bytes <= SMALL_BYTES {
@@ -37,12 +37,12 @@ impl LargeAnswers {
         Some(response)
     }
 
-    /// A round begins.
+    /// Begins a round.
     pub(crate) fn begin_iteration(&mut self) {
         self.encoded = 0;
     }
 
-    /// One that has waited, if this round may encode it, and for which connection it is.
+    /// Takes an answer that has waited, with its connection, if this round may encode another.
     pub(crate) fn pop(&mut self) -> Option<(u64, Response)> {
         if self.encoded >= BYTES_PER_ITERATION {
             return None;
@@ -52,19 +52,19 @@ impl LargeAnswers {
         Some((connection, response))
     }
 
-    /// Takes all that wait for a connection that is closed.
+    /// Takes all answers that wait for a connection that is closed.
     pub(crate) fn forget(&mut self, connection: u64) -> impl Iterator<Item = Response> {
         let waited = self.waiting.take(connection);
         waited.into_iter().map(|(response, _)| response)
     }
 
-    /// Whether none waits.
+    /// Whether no answer waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 }
 
-/// About how many bytes an answer has, if they may be many.
+/// Approximate size of an answer in bytes, or 0 for answers that are always small.
 fn bytes(response: &Response) -> usize {
     if response.status.is_some() {
         return prost::Message::encoded_len(response);
@@ -94,7 +94,7 @@ mod tests {
         Response::answer(request, Path::Unspecified, outcome)
     }
 
-    /// Answers that leave in an iteration: the connection of each, and the request's number.
+    /// Answers that leave in an iteration: for each, its connection and the request's number.
     fn round(answers: &mut LargeAnswers) -> Vec<(u64, u64)> {
         answers.begin_iteration();
         let popped = std::iter::from_fn(|| answers.pop());

@@ -1,15 +1,15 @@
 //! Large writes of clients, which the replica gets round-robin by connection.
 //!
-//! A log is a queue. A client that writes a hundred values of 1 MiB at once would make all
-//! others wait for all of them. Renewals of leases behind them on the same sockets would wait,
-//! too. So the replica gets only some bytes of large writes at a time, and more as it answers.
-//! The others wait here, where small commands pass them.
+//! A log is a queue. If a client writes a hundred values of 1 MiB together, all other clients would
+//! wait for all of these values. Renewals of leases behind the values on the same sockets would
+//! wait, too. So the replica gets only some bytes of large writes at a time, and more as it
+//! answers. The other large writes wait here, where small commands overtake them.
 //!
-//! The right number of bytes depends on what an answer waits for. Near the other replicas it
-//! waits for disks, where each further write only makes the queue longer. Far from them it waits
-//! for messages, and writes may be on their way together. Time distinguishes the two cases: a
-//! write that is answered soon is followed by the next, and only one that is not is joined by
-//! it.
+//! The right number of bytes depends on the reason for which an answer takes time. Near the other
+//! replicas an answer waits for disks, and each further write only makes their queue longer. Far
+//! from the other replicas it waits for messages, and several writes may be in flight together.
+//! Time distinguishes the two cases: a write that is answered soon is followed by the next write,
+//! and only a write that is not answered soon is joined by the next one.
 
 use std::time::Duration;
 
@@ -18,37 +18,37 @@ use tokio::time::Instant;
 use leasehold_replica::input::Input;
 use leasehold_replica::round_robin::RoundRobinQueue;
 
-/// Bytes that the replica gets at once, if it may have as many.
+/// Bytes that the replica gets in one step, if it may have this many.
 const AT_ONCE: usize = 1 << 20;
-/// It gets as much again once it has neither got nor answered any for so long: disks are faster,
-/// most round trips between sites are not.
+/// Time without a new write or an answer after which the replica gets [`AT_ONCE`] bytes more. Disks
+/// are faster than this, and most round trips between sites are slower.
 const JOINED_AFTER: Duration = Duration::from_millis(20);
-/// The next waits for as long as an answer took: what was written is written once more, with a
-/// checkpoint. But no longer than this.
+/// Maximum pause before the next write. The pause is as long as the answer took, because a
+/// checkpoint writes the same bytes once more.
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
-/// Writes of connections, and how many bytes of such writes the replica has.
+/// Large writes that wait, by connection, and the bytes of large writes that the replica has.
 #[derive(Debug)]
 pub(crate) struct LargeWrites {
-    /// With the bytes of each.
+    /// Writes that wait, each with its bytes.
     waiting: RoundRobinQueue<(Input, usize)>,
-    /// Bytes that wait.
+    /// Bytes of the writes that wait.
     queued_bytes: usize,
-    /// Bytes that the replica has not answered yet.
+    /// Bytes of the writes that the replica has not answered yet.
     in_flight_bytes: usize,
-    /// Bytes that it may have now. One write may exceed it.
+    /// Bytes that the replica may have now. One write may exceed it.
     allowed: usize,
-    /// The most that it may have at any time, likewise.
+    /// Bytes that the replica may have at any time. One write may exceed it.
     max: usize,
-    /// When it last got or answered one.
+    /// Time at which the replica last got or answered a write.
     changed: Instant,
-    /// When it may get the next.
+    /// Earliest time at which the replica may get the next write.
     resume_at: Instant,
-    /// Writes that had to wait, so far.
+    /// Number of writes that had to wait so far.
     delayed: u64,
 }
 
-/// The replica may have as many as there are, a part after the other.
+/// Without a limit: the replica may have all writes, in steps of [`AT_ONCE`].
 impl Default for LargeWrites {
     fn default() -> LargeWrites {
         LargeWrites::new(usize::MAX)
@@ -82,8 +82,8 @@ impl LargeWrites {
         self.waiting.push(connection, (input, bytes));
     }
 
-    /// When [`LargeWrites::pop`] has something, unless an answer changes that; `None` if it takes
-    /// an answer, or nothing waits.
+    /// Time at which [`LargeWrites::pop`] returns a write, unless an answer changes the time.
+    /// `None` if only an answer can make a write due, or no write waits.
     pub(crate) fn due(&self) -> Option<Instant> {
         if self.waiting.is_empty() || self.in_flight_bytes >= self.max {
             return None;
@@ -95,12 +95,12 @@ impl LargeWrites {
         }
     }
 
-    /// Whether [`LargeWrites::pop`] has something.
+    /// Whether [`LargeWrites::pop`] would return a write now.
     pub(crate) fn is_due(&self) -> bool {
         self.due().is_some_and(|due| due <= Instant::now())
     }
 
-    /// The next write that the replica may have.
+    /// Takes the next write that the replica may have.
     pub(crate) fn pop(&mut self) -> Option<Input> {
         if !self.is_due() {
             return None;
@@ -115,7 +115,7 @@ impl LargeWrites {
         Some(input)
     }
 
-    /// Gives up what waits of a connection that has gone. Returns which requests they were.
+    /// Drops the waiting writes of a closed connection. Returns the numbers of their requests.
     pub(crate) fn forget(&mut self, connection: u64) -> Vec<u64> {
         let forgotten = self.waiting.take(connection);
         self.queued_bytes -= forgotten.iter().map(|(_, bytes)| bytes).sum::<usize>();
@@ -126,30 +126,30 @@ impl LargeWrites {
         forgotten.into_iter().filter_map(request).collect()
     }
 
-    /// Bytes that the replica has not answered yet.
+    /// Returns the bytes of writes that the replica has not answered yet.
     pub(crate) fn in_flight_bytes(&self) -> usize {
         self.in_flight_bytes
     }
 
-    /// Writes that had to wait, so far.
+    /// Returns the number of writes that had to wait so far.
     pub(crate) fn delayed(&self) -> u64 {
         self.delayed
     }
 
-    /// The replica has answered so many bytes of them.
+    /// Notes that the replica has answered writes of this many bytes.
     ///
     /// # Panics
-    /// If it never had them.
+    /// If the replica has fewer unanswered bytes.
     pub(crate) fn answered(&mut self, bytes: usize) {
         assert!(
             bytes <= self.in_flight_bytes,
             "writes that are answered are in flight"
         );
         let now = Instant::now();
-        // Where less is written than could be at once, nothing rests.
+        // There is no pause while fewer bytes are written than the replica gets in one step.
         if self.in_flight_bytes >= self.at_once() {
             let pause = now.duration_since(self.changed);
-            // What is answered together with another took as long.
+            // A write that is answered together with another has taken as long as the other.
             self.resume_at = self.resume_at.max(now + pause.min(PAUSE_MAX));
         }
         self.in_flight_bytes -= bytes;
@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    /// All that the replica may have now: connection and request.
+    /// Takes all writes that the replica may have now: connection and request of each.
     fn given(writes: &mut LargeWrites) -> Vec<(u64, u64)> {
         let popped = std::iter::from_fn(|| writes.pop());
         let shown = popped.filter_map(|input| match input {
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(given(&mut writes), [(2, 2), (2, 3)]);
     }
 
-    /// A write that the replica answers soon is followed by as much.
+    /// A write that the replica answers soon is followed by another of equal size.
     #[tokio::test(start_paused = true)]
     async fn a_write_that_waits_for_disks_is_joined_by_none() {
         let mut writes = LargeWrites::new(2 * MIB);
@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    /// The longer the way, the more are on it, up to the limit.
+    /// The longer the round trip, the more writes are in flight, up to the limit.
     #[tokio::test(start_paused = true)]
     async fn writes_that_wait_for_messages_join_each_other() {
         let mut writes = LargeWrites::new(3 * MIB);
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(given(&mut writes), [(1, 4)]);
     }
 
-    /// However short they are.
+    /// The rule also holds for short writes.
     #[tokio::test(start_paused = true)]
     async fn as_many_bytes_join_each_time_as_went_at_once() {
         let mut writes = LargeWrites::new(2 * MIB);
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(writes.due(), Some(Instant::now() + PAUSE_MAX));
     }
 
-    /// So that what follows an answer has the disk for a while.
+    /// The disk is then free for a while for the work that follows an answer.
     #[tokio::test(start_paused = true)]
     async fn the_next_write_waits_for_as_long_as_an_answer_took() {
         let mut writes = LargeWrites::new(MIB);

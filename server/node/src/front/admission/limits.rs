@@ -1,5 +1,5 @@
-//! Limits of clients: which connections get a place, which are closed, and the counters of it in
-//! a status.
+//! Limits of clients: the admission of connections, the closing of connections, and the counters of
+//! both in a status.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -11,7 +11,8 @@ use crate::front::frames::Frames;
 use crate::front::listener::{Clients, READ_BYTES};
 
 impl Clients {
-    /// A place for a connection from there, or why there is none.
+    /// Takes the slots for a connection from `address`, or returns the reason for which there is
+    /// none.
     pub(crate) fn claim_slots(
         &self,
         address: SocketAddr,
@@ -40,7 +41,8 @@ impl Clients {
         Ok((slot, of_address))
     }
 
-    /// Closes connections of clients that let this replica wait, for as long as it is polled.
+    /// Closes connections of clients that let this replica wait too long. Runs for as long as the
+    /// future is polled.
     pub(crate) async fn enforce_timeouts(self: Rc<Self>) {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
@@ -53,11 +55,11 @@ impl Clients {
         }
     }
 
-    /// Counts the bytes that are here of a frame that is not whole yet. If such frames take too
-    /// much together, connections with frames that hardly grow are ended.
+    /// Counts the bytes present of an incomplete frame. If such frames take too much memory
+    /// together, closes connections with frames that hardly grow.
     pub(crate) fn track_partial_frame(&self, connection: &Connection, frames: &Frames) {
         let partial = frames.partial_bytes();
-        // What an idle connection holds, too, is not counted.
+        // Bytes that an idle connection would hold, too, are not counted.
         let counted = if partial > READ_BYTES { partial } else { 0 };
         connection.track_partial_frame(partial, counted);
         while self.budget.has_excess_partial() {
@@ -71,7 +73,8 @@ impl Clients {
         }
     }
 
-    /// Counters of what clients take of this replica, and of how often a limit acted, by name.
+    /// Returns, by name, the counters of resources that clients take of this replica, and of how
+    /// often a limit took effect.
     pub(crate) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let budget = &self.budget;
         let counted = &budget.limit_counters;
@@ -97,7 +100,7 @@ impl Clients {
         .into_iter()
     }
 
-    /// The limits that are in force, by name.
+    /// Returns the limits in force, by name.
     pub(crate) fn limits(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let limits = &self.budget.limits;
         let mib = |bytes: usize| (bytes >> 20) as u64;

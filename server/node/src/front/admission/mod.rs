@@ -18,9 +18,10 @@
 //! | sessions that are opened | memory, the log | `sessions.max`, `sessions.opened_per_s` | the write is refused, or waits | `openings_refused`, `sessions_refused` | `leasehold_replica` |
 //! | bytes of large answers that an iteration encodes | latency of others | – | they wait, round-robin by connection | – | [`large_answers`] |
 //!
-//! Peers have connections of their own. Those of peers that have not identified themselves yet share
-//! [`fd_budget::UNAUTHENTICATED_MAX`] slots, of which a new one takes the oldest
-//! ([`evicting_slots`]); `limits.connections_per_peer` bounds those of a peer.
+//! Peers have connections of their own. Connections of peers that have not identified themselves
+//! yet share [`fd_budget::UNAUTHENTICATED_MAX`] slots, of which a new connection takes the slot of
+//! the oldest ([`evicting_slots`]). `limits.connections_per_peer` bounds the connections of an
+//! identified peer.
 
 pub(crate) mod addresses;
 pub(crate) mod evicting_slots;

@@ -9,27 +9,28 @@ use leasehold_leases::hashing::SeededState;
 use super::SMALL_BYTES;
 use super::budget::Budget;
 
-/// Charges of the requests in flight of one connection. The account outlives the connection: the
-/// replica works on the requests whether or not their client is still connected.
+/// Charges of the requests in flight of one connection. The account outlives the connection,
+/// because the replica works on the requests whether or not their client is still connected.
 #[derive(Debug)]
 pub(crate) struct Account {
     budget: Rc<Budget>,
     in_flight: Cell<usize>,
     charged: Cell<usize>,
-    /// Units of [`leasehold_replica::cost`] by which reads in flight may cost more than they are charged.
+    /// Units of [`leasehold_replica::cost`] by which reads in flight may exceed their charges.
     guessed: Cell<usize>,
-    /// By request, what is charged above [`SMALL_BYTES`].
+    /// Charges above [`SMALL_BYTES`], by number of the request.
     large: RefCell<HashMap<u64, Charge, SeededState>>,
 }
 
 /// Charge of one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
-    /// Bytes, with those of the expected answer.
+    /// Bytes of the request and of its expected answer.
     pub(super) bytes: usize,
-    /// Units of the request, as [`leasehold_replica::cost`] counts them, if it is a large write.
+    /// Cost of a large write in units of [`leasehold_replica::cost`]; 0 for any other request.
     pub(super) large_write: usize,
-    /// Units by which it may cost more: it is a scan, which may find more than those before.
+    /// Units by which the request may exceed its charge: a scan may find more entries than earlier
+    /// scans did.
     pub(super) guessed: usize,
 }
 
@@ -44,7 +45,7 @@ impl Account {
         }
     }
 
-    /// Charges a request. No other request of the connection has its number.
+    /// Charges a request. No other request of the connection may have the same number.
     pub(super) fn charge(&self, request: u64, charge: Charge) {
         let bytes = charge.bytes.max(SMALL_BYTES);
         if bytes > SMALL_BYTES || charge.large_write > 0 || charge.guessed > 0 {
@@ -57,8 +58,8 @@ impl Account {
         self.budget.charged.set(self.budget.charged.get() + bytes);
     }
 
-    /// A request is answered: gives back what it was charged. Returns its units if it was a
-    /// large write, else 0.
+    /// Releases the charge of a request that was answered. Returns its units if it was a large
+    /// write, else 0.
     pub(crate) fn release(&self, request: u64) -> usize {
         let mut large = self.large.borrow_mut();
         let charge = if large.is_empty() {
@@ -84,9 +85,10 @@ impl Account {
         self.budget.guessed.set(others + units);
     }
 
-    /// The client has gone, and will have no answer: gives back what was charged for answers.
-    /// Writes go on, and keep their part; of each read what any request takes. The replica may
-    /// still execute the reads: what they may cost more is given back when it has dropped them all.
+    /// Releases the charges for answers that a disconnected client will not receive. Writes
+    /// continue, and keep the part of their charge that is not for the answer. Each read keeps the
+    /// minimum charge. The replica may still execute the reads, so their guessed extra cost is
+    /// released only when all of them were dropped.
     pub(crate) fn client_disconnected(&self) {
         let mut large = self.large.borrow_mut();
         let mut given_back = 0;
@@ -102,18 +104,18 @@ impl Account {
         all.set(all.get() - given_back);
     }
 
-    /// Requests that are not answered.
+    /// Number of requests that are not answered yet.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.get()
     }
 
-    /// Bytes that they are charged.
+    /// Bytes charged for the requests in flight.
     pub(super) fn charged(&self) -> usize {
         self.charged.get()
     }
 }
 
-/// When the replica ends.
+/// Releases the remaining charges when the replica ends.
 impl Drop for Account {
     fn drop(&mut self) {
         let left = self.budget.charged.get() - self.charged.get();

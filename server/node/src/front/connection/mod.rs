@@ -1,22 +1,23 @@
-//! One client's connection, and how much of the replica's memory it may take.
+//! One client's connection, and the bound on the replica's memory that it may take.
 //!
-//! A request of a dozen bytes may ask for an answer of 4 MiB. So each request is *charged*
-//! while the replica works on it: its own bytes, and those that its answer is expected to
-//! have. What is expected follows the answers that the connection has had; before the
-//! first it is the most that there could be. A connection that has too much charged, or
-//! leaves too much unread, is not read from: its requests wait in its socket. If answers
-//! turn out far larger than expected, nothing more is encoded and the connection is closed.
+//! A request of a dozen bytes may ask for an answer of 4 MiB. So each request is *charged* while
+//! the replica works on it: for its own bytes, and for those that its answer is expected to have.
+//! The expectation follows the answers that the connection has received. Before the first answer it
+//! is the maximum size. A connection with too many bytes charged or unread is not read from: its
+//! further requests wait in its socket. If answers turn out far larger than expected, no more of
+//! them are encoded and the connection is closed.
 //!
-//! If all connections together have too much charged, none is read from that has something
-//! in flight. Of one that has not, a large request is refused as unavailable, and a small one
-//! is let in; but with an eighth more charged, commands are refused, too, since a client may
-//! leave as soon as its only one is taken, and come again. A `status` is answered whatever others
-//! do. Peers have connections of their own.
+//! If all connections together are charged too much, the replica reads from none that has a request
+//! in flight. From a connection without requests in flight, a large request is refused as
+//! unavailable, and a small one is admitted. Once the charges exceed the limit by an eighth,
+//! commands are refused, too: a client may disconnect as soon as its only command is taken, and
+//! connect again. A `status` is answered regardless of other clients. Peers have connections of
+//! their own.
 //!
-//! What is charged is what is kept: a request that was read together with others is a part of
-//! their memory, and keeps all of it. So it is copied where that matters.
+//! The charge covers the memory that is kept. A request that was read together with others is a
+//! part of their buffer, and keeps the whole buffer. So it is copied where the difference matters.
 //!
-//! How long a client may let the replica wait is bounded, too ([`timeouts`]).
+//! The time for which a client may let the replica wait is bounded, too ([`timeouts`]).
 
 mod account;
 mod budget;
@@ -52,23 +53,25 @@ pub(crate) use self::account::Account;
 pub(crate) use self::budget::{Budget, count};
 pub(crate) use self::timeouts::{CHECK_INTERVAL, MissedDeadline};
 
-/// Interval at which a connection that is not read from checks whether it may go on, unless it
-/// is notified: other connections may have released capacity.
+/// Interval at which a connection that is not read from checks whether it may be read again. It
+/// also checks when it is notified that other connections have released capacity.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Units of [`leasehold_replica::cost`] that a write adds to a batch at most, if it is not large: as many as a
-/// put of 4 KiB.
+/// Maximum number of units of [`leasehold_replica::cost`] that a write adds to a batch without
+/// being large: the cost of a put of 4 KiB.
 const SMALL_WRITE: usize = SMALL_BYTES + 512;
-/// With more answers than this unread, no further requests are read.
+/// Bytes of unread answers above which no further requests are read.
 const UNREAD_PAUSE: usize = 1 << 20;
 /// Minimum charge of a request, and minimum expected size of an answer, in bytes.
 const SMALL_BYTES: usize = 4 << 10;
-/// The most that an answer of each kind may have.
+/// Maximum size of an answer of each kind of [`Connection::expected`], in bytes.
 const ANSWER_BYTES_MAX: [usize; 3] = [VALUE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MAX];
-/// Minimum number of bytes that an answer to a new connection is likely to have.
+/// Minimum number of bytes that an answer to a new connection is assumed to have.
 const USUAL_BYTES: usize = 64 << 10;
-/// Number of entries that an answer of several to a new connection is likely to have, at least.
+/// Minimum number of entries that an answer with several entries to a new connection is assumed to
+/// have.
 const USUAL_ENTRIES: usize = 1000;
-/// Memory that an entry of a request or of an answer takes beside its key and value, in bytes.
+/// Memory that an entry of a request or of an answer takes in addition to its key and value, in
+/// bytes.
 const ENTRY_BYTES: usize = 128;
 
 /// One client's connection, with its unsent answers, its rights and its charges.
@@ -77,51 +80,54 @@ pub(crate) struct Connection {
     pub(crate) id: u64,
     pub(crate) address: SocketAddr,
     pub(crate) outbox: Outbox,
-    /// Rights of its client, if clients need tokens.
+    /// Rights of the client, if clients need tokens.
     pub(crate) auth: AuthState,
-    /// Answers were appended since the last flush.
+    /// Whether answers were appended since the last flush.
     pub(crate) dirty: Cell<bool>,
     budget: Rc<Budget>,
     account: Rc<Account>,
     /// The number of the newest request.
     last_request: Cell<u64>,
-    /// By request, the keys about which the client asks for hints.
+    /// Keys about which the client requested hints, by number of the request.
     hint_keys: RefCell<HashMap<u64, Bytes, SeededState>>,
-    /// Bytes that answers of three kinds are expected to have: to a Get; to a Scan or MultiGet;
-    /// to a request for all ranges of leases or for the demand. `None` before the first.
+    /// Expected sizes of answers in bytes, one for each kind: to a Get; to a Scan or MultiGet; to a
+    /// request for all ranges of leases or for the demand. `None` before the first answer of the
+    /// kind.
     expected: [Cell<Option<usize>>; 3],
-    /// Number of entries that the answer to a Scan or MultiGet is likely to have. `None` before the first.
+    /// Expected number of entries in the answer to a Scan or MultiGet. `None` before the first such
+    /// answer.
     expected_entries: Cell<Option<usize>>,
-    /// Paths that the last Get and the last Scan or MultiGet took, as the next ones are expected to.
+    /// Paths that the last Get and the last Scan or MultiGet took. The next ones are expected to
+    /// take the same paths.
     paths: [Cell<Path>; 2],
     timeouts: ClientTimeouts,
-    /// Bytes of a frame that is not whole yet, as far as they count.
+    /// Bytes of an incomplete frame that are charged to the connection.
     partial: Cell<usize>,
-    /// A part of a frame is here.
+    /// Whether a part of a frame has arrived, and the rest has not.
     awaits_frame: Cell<bool>,
-    /// Why it is to be closed.
+    /// Reason for which the connection is to be closed; `None` if it stays open.
     close_reason: RefCell<Option<Error>>,
-    /// It waits for capacity.
+    /// Whether the connection waits for capacity.
     is_waiting: Cell<bool>,
-    /// A request was answered while it waited.
+    /// Notified when a request is answered while the connection waits.
     capacity: Notify,
 }
 
 /// Cost of a request for the replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestCost {
-    /// Units of [`leasehold_replica::cost`].
+    /// Cost in units of [`leasehold_replica::cost`].
     pub(crate) units: usize,
-    /// A write of more than [`SMALL_WRITE`].
+    /// Whether the request is a write of more than [`SMALL_WRITE`] units.
     pub(crate) is_large_write: bool,
 }
 
-/// Number of bytes that an answer is expected to have.
+/// Sizes of an expected answer, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct ExpectedAnswer {
-    /// As many as the connection must be ready to be charged.
+    /// Bytes that are charged to the connection.
     charged: usize,
-    /// As many as is likely, by what all connections were answered.
+    /// Bytes that are likely, judging by the answers to all connections.
     likely: usize,
 }
 
@@ -154,9 +160,9 @@ impl Connection {
         }
     }
 
-    /// Returns the bytes of a request that are kept while the replica works on it. They are
-    /// copied if the request would otherwise keep much that was read with it, and requests in
-    /// flight take some memory already.
+    /// Returns the bytes of a request that are kept while the replica works on it. They are copied
+    /// if the request would otherwise keep a much larger buffer that was read with it, and if
+    /// requests in flight take some memory already.
     pub(crate) fn compact(&self, frame: Bytes) -> Bytes {
         if frame.len() <= READ_BYTES && self.budget.is_in_use() {
             Bytes::copy_from_slice(&frame)
@@ -165,11 +171,11 @@ impl Connection {
         }
     }
 
-    /// Charges a request that came in a frame of `bytes`.
+    /// Charges a request that came in a frame of `bytes` bytes.
     ///
     /// # Errors
-    /// Its number does not tell its answer from those of others, or its frame holds much beside
-    /// it. Or all together have too much in flight for it.
+    /// The number of the request is not higher than all earlier ones of the connection, the frame
+    /// holds much besides the request, or all connections together have too much in flight.
     pub(crate) fn charge(&self, request: &Request, bytes: usize) -> Result<RequestCost, Error> {
         if request.id <= self.last_request.get() {
             return Err(out_of_order(request.id));
@@ -197,8 +203,8 @@ impl Connection {
             .and_passing(bytes)
             .and_answering(answer.likely, usize::MAX);
         let likely = most.and_answering(0, self.likely_entries());
-        // Scans that find little may be followed by one that finds much. All that are charged by
-        // what others found cost no more than another round together.
+        // Scans that find little may be followed by one that finds much. The reads with guessed
+        // charges cost at most one more round of work together.
         let guessed = most.units() - likely.units();
         let (cost, guessed) = if self.budget.guessed.get() + guessed <= UNITS_PER_ITERATION {
             (likely, guessed)
@@ -221,7 +227,7 @@ impl Connection {
         })
     }
 
-    /// Returns the cost of a request, without what its answer adds.
+    /// Returns the cost of a request, without the part that its answer adds.
     fn cost(&self, request: &Request) -> Cost {
         match &request.body {
             Some(Body::Command(command)) => {
@@ -239,7 +245,7 @@ impl Connection {
         }
     }
 
-    /// Account of the charges of its requests.
+    /// Returns the account that holds the charges of the connection's requests.
     pub(crate) fn account(&self) -> Rc<Account> {
         self.account.clone()
     }
@@ -253,14 +259,14 @@ impl Connection {
         Error::new(ErrorCode::Unavailable, message)
     }
 
-    /// Notes that the answer of this request is to name the holders of its key, if it names one.
+    /// Notes that the answer of this request is to name the holders of `key`, if there is a key.
     pub(crate) fn request_hint(&self, request: u64, key: Option<&Bytes>) {
         if let Some(key) = key {
             self.hint_keys.borrow_mut().insert(request, key.clone());
         }
     }
 
-    /// The key about which the answer of this request is to give a hint.
+    /// Removes and returns the key about which the answer of this request is to give a hint.
     pub(crate) fn take_hint_key(&self, request: u64) -> Option<Bytes> {
         let mut hint_keys = self.hint_keys.borrow_mut();
         if hint_keys.is_empty() {
@@ -286,14 +292,15 @@ impl Connection {
         }
     }
 
-    /// Returns how many bytes an answer of this kind is expected to have, without the entries' overhead.
+    /// Returns the expected sizes of an answer of this kind, without the overhead of its entries.
     fn expect(&self, kind: usize) -> ExpectedAnswer {
         let known = self.expected[kind].get();
         let most = ANSWER_BYTES_MAX[kind];
         let usual = self.budget.expected[kind].get().clamp(USUAL_BYTES, most);
         ExpectedAnswer {
             charged: known.unwrap_or(most),
-            // What is known of one connection begins with the most, and falls by half each time.
+            // The expectation for one connection begins at the maximum, and is halved with each
+            // short answer.
             likely: known.map_or(usual, |known| known.min(usual)),
         }
     }
@@ -303,7 +310,7 @@ impl Connection {
         self.expected_entries.get().unwrap_or(usual)
     }
 
-    /// Appends the answer of a request that its account has released.
+    /// Appends the answer of a request after the account has released its charge.
     pub(crate) fn answer(&self, response: &Response) {
         let bytes = self.append(response);
         let result = response.outcome.as_ref().and_then(|o| o.result.as_ref());
@@ -328,8 +335,8 @@ impl Connection {
         }
     }
 
-    /// Rises at once and falls slowly: an answer that is much larger than expected was
-    /// charged too little.
+    /// Updates the expected size of answers of this kind. The expectation rises immediately and
+    /// falls slowly, because an answer that is much larger than expected was charged too little.
     fn learn(&self, kind: usize, bytes: usize) {
         let known = self.expected[kind].get().unwrap_or(ANSWER_BYTES_MAX[kind]);
         self.expected[kind].set(Some(bytes.max(known / 2)));
@@ -337,8 +344,8 @@ impl Connection {
         usual.set(bytes.max(usual.get() / 2));
     }
 
-    /// Updates the expected number of entries by the rule of [`Self::learn`]: it rises at once and
-    /// falls slowly.
+    /// Updates the expected number of entries by the rule of [`Self::learn`]: the expectation rises
+    /// immediately and falls slowly.
     fn learn_entries(&self, entries: usize) {
         let likely = self.likely_entries();
         self.expected_entries.set(Some(entries.max(likely / 2)));
@@ -346,8 +353,8 @@ impl Connection {
         usual.set(entries.max(usual.get() / 2));
     }
 
-    /// Appends an answer, unless the client has left too much unread: it is abandoned
-    /// then. Returns the bytes appended.
+    /// Appends an answer, and returns the number of bytes appended. If the client has left too many
+    /// bytes unread, abandons the connection instead and returns 0.
     pub(crate) fn append(&self, response: &Response) -> usize {
         if self.outbox.is_broken() {
             return 0;
@@ -357,7 +364,7 @@ impl Connection {
             return 0;
         }
         let mut buffer = self.outbox.buffer();
-        // What is sealed for TLS has left the buffer, and is pending all the same.
+        // Bytes that were sealed for TLS have left the buffer, but they are still pending.
         let before = buffer.len();
         if let Err(error) = encode_response(response, &mut buffer) {
             let error = Error::new(ErrorCode::TooLarge, format!("the answer is a {error}"));
@@ -370,7 +377,8 @@ impl Connection {
         appended
     }
 
-    /// Closes the connection of a client that does not read, and frees what it left.
+    /// Closes the connection of a client that does not read its answers, and frees the unread
+    /// answers.
     pub(crate) fn abandon(&self) {
         let unread = self.outbox.pending_bytes();
         if let Some(untold) = self.budget.close_log.due(Instant::now()) {
@@ -381,8 +389,8 @@ impl Connection {
         self.outbox.abandon();
     }
 
-    /// Bytes have arrived: `partial` is what is here of a frame that is not whole yet, and
-    /// `counted` how much of that counts.
+    /// Notes that bytes have arrived. `partial` is the number of bytes present of an incomplete
+    /// frame, and `counted` the number of them that are charged.
     pub(crate) fn track_partial_frame(&self, partial: usize, counted: usize) {
         self.timeouts.note_bytes();
         self.awaits_frame.set(partial > 0);
@@ -393,14 +401,15 @@ impl Connection {
         }
     }
 
-    /// A whole frame was taken.
+    /// Notes that a whole frame was taken.
     pub(crate) fn note_frame(&self) {
         self.timeouts.note_frame();
     }
 
-    /// Rank among connections with unfinished frames, if these take too much together: the
-    /// lowest goes first. Frames that hardly grow come first, and then the largest of those that
-    /// have only just begun. `None` if there is no unfinished frame.
+    /// Rank of this connection among those with unfinished frames. If these frames take too much
+    /// memory together, the connection with the lowest rank is closed first. Frames that hardly
+    /// grow come first, and then the largest of the frames that have only just begun. `None` if
+    /// there is no unfinished frame.
     pub(crate) fn eviction_rank(&self) -> Option<(bool, usize)> {
         let bytes = self.partial.get();
         (bytes > 0).then(|| match self.timeouts.growth(bytes) {
@@ -409,7 +418,8 @@ impl Connection {
         })
     }
 
-    /// One look, each [`CHECK_INTERVAL`]: what the client is too late with.
+    /// Checks the deadlines of the client, once each [`CHECK_INTERVAL`], and returns one that it
+    /// has missed.
     pub(crate) fn check_timeouts(&self) -> Option<MissedDeadline> {
         let snapshot = ConnectionSnapshot {
             awaits_frame: self.awaits_frame.get() && !self.is_congested(),
@@ -421,7 +431,7 @@ impl Connection {
         self.timeouts.check(snapshot, &self.budget.limits)
     }
 
-    /// Closes the connection of a client that is late.
+    /// Closes the connection of a client that has missed a deadline.
     pub(crate) fn close_late(&self, missed: MissedDeadline) {
         let counted = &self.budget.limit_counters;
         let limits = &self.budget.limits;
@@ -453,7 +463,8 @@ impl Connection {
         }
     }
 
-    /// Closes the connection, for unfinished frames take too much together.
+    /// Closes the connection because unfinished frames of all connections take too much memory
+    /// together.
     pub(crate) fn evict(&self) {
         count(&self.budget.limit_counters.evicted);
         self.track_partial_frame(0, 0);
@@ -462,18 +473,18 @@ impl Connection {
         self.end(Error::new(ErrorCode::Unavailable, message));
     }
 
-    /// Has the connection's task close it, and tell the client why.
+    /// Makes the connection's task close it and send the reason to the client.
     fn end(&self, why: Error) {
         *self.close_reason.borrow_mut() = Some(why);
         self.outbox.interrupt();
     }
 
-    /// Why it is to be closed, if it is.
+    /// Removes and returns the reason for which the connection is to be closed, if there is one.
     pub(crate) fn take_close_reason(&self) -> Option<Error> {
         self.close_reason.borrow_mut().take()
     }
 
-    /// Whether no request is to be taken from it for now.
+    /// Whether no request may be taken from the connection for now.
     pub(crate) fn is_congested(&self) -> bool {
         let limits = &self.budget.limits;
         let in_flight = self.account.in_flight();
@@ -484,8 +495,8 @@ impl Connection {
             || self.outbox.pending_bytes() > UNREAD_PAUSE
     }
 
-    /// Waits until requests may be taken again. Returns false without waiting if they may
-    /// be taken already.
+    /// Waits until requests may be taken again. Returns false without waiting if they may be taken
+    /// already.
     pub(crate) async fn wait_for_capacity(&self) -> bool {
         if !self.is_congested() {
             return false;
@@ -499,10 +510,10 @@ impl Connection {
         true
     }
 
-    /// For a client that sends no more: waits until all its requests are answered and it
-    /// has taken the answers, or neither goes on, or the connection is broken.
+    /// Waits, for a client that sends no more, until all its requests are answered and it has taken
+    /// the answers. Returns earlier if neither makes progress or the connection breaks.
     pub(crate) async fn wait_until_drained(&self) {
-        // It cannot finish a frame any more.
+        // The client cannot finish a frame any more.
         self.track_partial_frame(0, 0);
         let drained = async {
             tokio::select! {
@@ -521,7 +532,7 @@ impl Connection {
         }
     }
 
-    /// Requests not yet answered, and bytes of answers not yet taken.
+    /// Returns the number of requests not yet answered, and of bytes of answers not yet taken.
     fn outstanding(&self) -> (usize, usize) {
         (self.account.in_flight(), self.outbox.pending_bytes())
     }
@@ -542,7 +553,8 @@ fn out_of_order(id: u64) -> Error {
     Error::new(ErrorCode::BadRequest, message)
 }
 
-/// The frame is kept while what it holds is worked on, and as long as the log keeps that.
+/// Error for a request in a frame with much unknown content. The whole frame is kept while the
+/// replica works on the request, and for as long as the log keeps the command.
 fn padded(request: usize, frame: usize) -> Error {
     let message = format!(
         "the request takes {request} bytes, and its frame has {frame}: send nothing else in it that \

@@ -1,4 +1,4 @@
-//! Charges of a connection, and the conditions under which it is closed.
+//! Tests of the charges of a connection, and of the conditions under which it is closed.
 
 use leasehold_wire::command::Op;
 use leasehold_wire::{
@@ -12,7 +12,7 @@ use crate::config::Limits;
 
 const STALLED: Duration = Duration::from_secs(30);
 
-/// A connection, and the client's end of it, which reads nothing.
+/// Returns a connection, and the client's end of it, which reads nothing.
 async fn connection(id: u64, budget: &Rc<Budget>) -> (Connection, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap());
@@ -27,7 +27,7 @@ fn budget(limits: Limits) -> Rc<Budget> {
     Rc::new(Budget::new(limits))
 }
 
-/// The replica's answer to a request.
+/// Answers a request as the replica does.
 fn answer(connection: &Connection, response: &Response) {
     connection.account().release(response.id);
     connection.answer(response);
@@ -52,7 +52,7 @@ fn scanned(id: u64, bytes: usize) -> Response {
     Response::answer(id, Path::Log, Outcome::entries(vec![entry]))
 }
 
-/// Number of such requests that are let in before the connection is not read from.
+/// Returns the number of such requests that are admitted before the connection is not read from.
 fn let_in(connection: &Connection, op: impl Fn() -> Op) -> u64 {
     let before = connection.last_request.get();
     let mut id = before;
@@ -72,7 +72,7 @@ async fn scans_are_charged_the_most_there_could_be_until_their_answers_are_known
         answer(&fresh, &scanned(id, 100));
     }
     assert_eq!(budget.charged.get(), 0);
-    // What is expected halves with each short answer.
+    // The expected size halves with each short answer.
     let more = let_in(&fresh, || Op::scan("", "", 10));
     for id in 5..5 + more {
         answer(&fresh, &scanned(id, 100));
@@ -174,7 +174,7 @@ async fn a_frame_that_holds_much_beside_its_request_is_refused() {
     assert!(charged(4, 20).is_ok(), "the connection goes on");
 }
 
-/// Or a new connection's next reads would take a round each.
+/// Otherwise each of a new connection's next reads would take a round.
 #[tokio::test]
 async fn after_a_first_short_answer_the_next_is_not_thought_to_be_the_longest() {
     let budget = budget(Limits::default());
@@ -215,7 +215,7 @@ async fn scans_are_charged_for_as_many_entries_as_scans_before_found() {
     );
 }
 
-/// They cost as much as writes of a few keys.
+/// Reads that went through the log cost as much as writes of a few keys.
 #[tokio::test]
 async fn reads_of_a_connection_count_as_logged_once_one_went_through_the_log() {
     let budget = budget(Limits::default());
@@ -237,8 +237,8 @@ async fn reads_of_a_connection_count_as_logged_once_one_went_through_the_log() {
     assert!(units(15) < logged);
 }
 
-/// Otherwise one event-loop iteration would execute hundreds of long scans of a connection that
-/// has found nothing with its earlier scans.
+/// Otherwise one event-loop iteration would execute hundreds of long scans of a connection after
+/// its earlier scans have found nothing.
 #[tokio::test]
 async fn scans_that_may_find_more_than_those_before_do_not_fill_rounds() {
     let budget = budget(Limits::default());
@@ -270,7 +270,7 @@ async fn scans_that_may_find_more_than_those_before_do_not_fill_rounds() {
         charged + UNITS_PER_ITERATION >= scans * one.executing(),
         "{scans}: {charged}"
     );
-    // Those of clients that have left are executed, too.
+    // Scans of clients that have disconnected are executed, too.
     let accounts: Vec<_> = open.iter().map(|(it, _)| it.account()).collect();
     accounts
         .iter()
@@ -280,7 +280,7 @@ async fn scans_that_may_find_more_than_those_before_do_not_fill_rounds() {
     assert_eq!(budget.guessed.get(), 0);
 }
 
-/// A message to another replica and its answer cost more than the read does.
+/// A message to another replica and its answer cost more than the read itself.
 #[tokio::test]
 async fn gets_of_a_connection_count_as_passed_on_once_one_was() {
     let budget = budget(Limits::default());
@@ -313,10 +313,11 @@ async fn large_writes_are_told_apart_and_given_back_once() {
     let put = work(1, Op::put("k", value), SMALL_BYTES + 100);
     assert!(put.is_large_write && put.units > SMALL_BYTES);
     assert!(!work(2, Op::put("k", "v"), SMALL_BYTES).is_large_write);
-    // Nobody fills frames with what is no command to keep large writes waiting.
+    // A client cannot keep large writes waiting by filling frames with something that is no
+    // command.
     assert!(!work(3, Op::put("k", "v"), SMALL_BYTES + 1).is_large_write);
     assert!(!work(4, Op::get("k"), SMALL_BYTES + 1).is_large_write);
-    // Keys take time, however short they are.
+    // Keys take time to process, however short they are.
     let entry = |number: usize| KeyValue {
         key: number.to_string().into(),
         value: "v".into(),
@@ -354,7 +355,7 @@ async fn all_together_are_bounded_and_one_request_of_each_is_let_in() {
     assert_eq!(budget.charged.get(), 0);
 }
 
-/// Sends one command on each of very many connections, which close before it is done.
+/// Sends one command on each of a great many connections, which close before the command is done.
 #[tokio::test]
 async fn small_commands_take_little_more_than_all_may_and_a_status_is_let_in() {
     let budget = budget(Limits {

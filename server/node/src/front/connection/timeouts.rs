@@ -1,81 +1,81 @@
 //! Limits on the time that a client may let the replica wait.
 //!
-//! All connections are looked at once a second ([`CHECK_INTERVAL`]), and looks are counted: a timer
-//! for each connection would cost more than the requests of most. While this process stands
-//! still no look takes place, so no client is blamed for it.
+//! All connections are checked once a second ([`CHECK_INTERVAL`]), and durations are counted in
+//! checks: a timer for each connection would cost more than most connections' requests. While this
+//! process is paused no check takes place, so clients are not blamed for the pause.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use crate::config::Limits;
 
-/// Interval between looks at connections.
+/// Interval between checks of connections.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Bytes of its answers that a client must take within `limits.stalled_s`, unless it takes
-/// all. A bound of one byte would let a client keep megabytes for ever.
+/// Bytes of its answers that a client must take within `limits.stalled_s`, unless it takes all of
+/// them. With a bound of one byte a client could keep megabytes forever.
 pub(super) const TAKEN_MIN: u64 = 64 << 10;
 
 /// Deadline that a client has missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MissedDeadline {
-    /// A frame that had begun did not arrive whole.
+    /// A frame had begun, and its rest did not arrive in time.
     Frame,
-    /// It took too little of its answers.
+    /// The client took too little of its answers.
     Stalled,
-    /// It asked nothing.
+    /// The client sent no request.
     Idle,
 }
 
-/// State of a connection at a look.
+/// State of a connection at a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ConnectionSnapshot {
-    /// A part of a frame is here, and the replica reads on.
+    /// Whether a part of a frame has arrived and the replica reads on.
     pub(super) awaits_frame: bool,
-    /// Requests are in flight.
+    /// Whether requests are in flight.
     pub(super) has_requests: bool,
-    /// Answers wait to be taken.
+    /// Whether answers wait for the client to take them.
     pub(super) unread: bool,
     /// Bytes taken by the client's socket since the connection began.
     pub(super) taken: u64,
-    /// Bytes of a frame that is not whole yet.
+    /// Bytes present of an incomplete frame.
     pub(super) partial: usize,
 }
 
-/// Timeouts of one connection. Durations are numbers of looks.
+/// Timeouts of one connection. Durations are counted in checks.
 #[derive(Debug, Default)]
 pub(super) struct ClientTimeouts {
-    /// Something has arrived since the last look.
+    /// Whether bytes have arrived since the last check.
     heard: Cell<bool>,
-    /// A frame was taken since the last look.
+    /// Whether a frame was taken since the last check.
     framed: Cell<bool>,
     idle_for: Cell<u64>,
     frame_for: Cell<u64>,
     stalled_for: Cell<u64>,
-    /// Bytes of an unfinished frame, at the look before the last and at the last.
+    /// Bytes of an unfinished frame at the last check but one, and at the last check.
     partial_at: Cell<(usize, usize)>,
-    /// Bytes that the client had taken when `stalled_for` last began.
+    /// Bytes that the client had taken when `stalled_for` was last reset.
     taken_before: Cell<u64>,
 }
 
 impl ClientTimeouts {
-    /// Bytes have arrived.
+    /// Notes that bytes have arrived.
     pub(super) fn note_bytes(&self) {
         self.heard.set(true);
     }
 
-    /// A whole frame was taken.
+    /// Notes that a whole frame was taken.
     pub(super) fn note_frame(&self) {
         self.framed.set(true);
     }
 
-    /// By how much the frame that is arriving, now of so many bytes, has grown since the
-    /// look before the last; nothing if it has begun since then.
+    /// Returns the growth in bytes of the arriving frame, which now has `bytes` bytes, since the
+    /// last check but one. `None` if the frame has begun since then.
     pub(super) fn growth(&self, bytes: usize) -> Option<usize> {
         let (before, _) = self.partial_at.get();
         (self.frame_for.get() > 1).then(|| bytes.saturating_sub(before))
     }
 
-    /// One look.
+    /// Performs one check, and returns the deadline that the client has missed, if any.
     pub(super) fn check(
         &self,
         snapshot: ConnectionSnapshot,
@@ -101,7 +101,8 @@ impl ClientTimeouts {
                 MissedDeadline::Idle,
             ),
         ];
-        // The first look comes within a second, so one more than that many have passed.
+        // The first check may come less than a second after the begin, so one check more must have
+        // passed.
         let over = |looks: u64, most: Duration| looks > most.as_secs();
         late.into_iter()
             .find_map(|(looks, most, late)| over(looks, most).then_some(late))
@@ -121,7 +122,7 @@ impl ClientTimeouts {
     }
 }
 
-/// One look more, or none; returns how many.
+/// Increments `looks` if the condition holds on, else resets it to 0. Returns the new value.
 fn grow(looks: &Cell<u64>, goes_on: bool) -> u64 {
     let now = if goes_on { looks.get() + 1 } else { 0 };
     looks.set(now);
@@ -141,7 +142,7 @@ mod tests {
         }
     }
 
-    /// After how many looks it is late, if each finds the same.
+    /// Returns the number of checks after which the client is late if each check finds this state.
     fn late_after(snapshot: ConnectionSnapshot) -> Option<(u64, MissedDeadline)> {
         let timeouts = ClientTimeouts::default();
         let mut looks = 1..=100;

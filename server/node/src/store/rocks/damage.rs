@@ -1,8 +1,8 @@
-//! Tests: whatever a disk does to the files of a data directory is found out, or
-//! has no effect. Never are other contents recovered, and never fewer.
+//! Tests that damage to the files of a data directory is detected or has no effect. No start
+//! recovers other contents, or fewer.
 //!
-//! `LEASEHOLD_FLIPS` says how many bits of the larger files are flipped, one at a
-//! time (default 3,000); of the small files it is every bit.
+//! `LEASEHOLD_FLIPS` is the number of bits of the larger files that are flipped, one at a time
+//! (default 3,000). Of the small files, every bit is flipped.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,14 +23,14 @@ use leasehold_leases::ReplicaId;
 use leasehold_replica::action::{Checkpoint, RecoveredState, SessionImage};
 use leasehold_replica::message::LogId;
 
-/// Files up to this size are flipped bit by bit.
+/// Maximum size in bytes of files in which every bit is flipped.
 const SMALL_BYTES: usize = 200;
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// A data directory as a killed replica leaves it: tables of several runs, a
-/// write-ahead log that is no longer written to, and one that was. Some values were written ahead of
-/// their checkpoint, and no checkpoint names the newest of these.
+/// A data directory as a killed replica leaves it. It holds tables of several runs, a write-ahead
+/// log that is closed, and one that is open. Some values were written before their checkpoint, and
+/// no checkpoint names the newest of these values.
 struct Specimen {
     files: Files,
     contents: String,
@@ -58,7 +58,7 @@ fn state(slot: u64) -> Record {
     })
 }
 
-/// Half of the values of [`state`], for a checkpoint that follows.
+/// Record with half of the values of [`state`], which is written before their checkpoint.
 fn ahead(slot: u64) -> Record {
     let Record::Checkpoint(checkpoint) = state(slot) else {
         unreachable!("it is a checkpoint");
@@ -119,10 +119,10 @@ impl Specimen {
         storage.write(&joined).unwrap();
         write_some(&mut storage, 1..=20);
         drop(storage);
-        // This start makes tables of what it finds in the log.
+        // This start writes the contents of the log to tables.
         let (mut storage, _) = open(dir.path()).unwrap();
         write_some(&mut storage, 21..=30);
-        // The others stay in a log that is no longer written to.
+        // The other records stay in a log that is no longer written to.
         flush(&storage, Column::Log);
         flush(&storage, Column::Meta);
         write_some(&mut storage, 31..=42);
@@ -134,8 +134,8 @@ impl Specimen {
         Specimen { files, contents }
     }
 
-    /// Effect of a change of one file in a directory: `None`, nothing at all; or the refusal of
-    /// the directory.
+    /// Effect of a change of one file in a directory: `None` if the contents are unchanged, or the
+    /// message with which the directory is refused.
     fn with(&self, name: &str, change: impl FnOnce(&mut Files)) -> Option<String> {
         let mut files = self.files.clone();
         change(&mut files);
@@ -168,7 +168,7 @@ fn lay_out(files: &Files) -> TempDir {
     dir
 }
 
-/// Everything that these files hold.
+/// Returns all contents of these files, as text.
 fn read(files: &Files) -> Result<String, StorageError> {
     let dir = lay_out(files);
     let (storage, recovered) = open(dir.path())?;
@@ -177,7 +177,7 @@ fn read(files: &Files) -> Result<String, StorageError> {
     Ok(format!("{recovered:?} {logs:?}"))
 }
 
-/// Asserts that a refusal is of use to its reader.
+/// Asserts that a refusal helps its reader.
 fn assert_helpful(name: &str, message: &str) {
     let names = match name {
         _ if message.contains(name) => true,
@@ -189,8 +189,8 @@ fn assert_helpful(name: &str, message: &str) {
     assert!(message.contains("a copy made since"), "{name}: {message}");
 }
 
-/// Where the records of a log of RocksDB's begin. No checksum covers the length in
-/// such a header, and RocksDB looks at the kind before it looks at the checksum.
+/// Offsets of the record headers in a log of RocksDB. No checksum covers the length in such a
+/// header, and RocksDB reads the kind before it checks the checksum.
 fn headers(log: &[u8]) -> Vec<usize> {
     let (mut headers, mut at) = (Vec::new(), 0);
     while at + HEADER_BYTES < log.len() {
@@ -206,7 +206,7 @@ fn headers(log: &[u8]) -> Vec<usize> {
     headers
 }
 
-/// The bits to flip, as (file, bit).
+/// Bits to flip, each as (file, bit).
 fn bits(files: &Files) -> Vec<(&str, usize)> {
     let flips = std::env::var("LEASEHOLD_FLIPS").ok();
     let flips: usize = flips.map_or(3000, |text| text.parse().unwrap());
@@ -219,14 +219,15 @@ fn bits(files: &Files) -> Vec<(&str, usize)> {
     }
     let mut rng = Pcg64Mcg::seed_from_u64(1);
     for (name, bytes) in &large {
-        // RocksDB does not read its OPTIONS unless it is told to.
+        // RocksDB does not read its OPTIONS unless it is configured to.
         let share = if name.starts_with("OPTIONS") {
             20
         } else {
             flips / large.len()
         };
         let all = bytes.len() * 8;
-        // Half of them at the end: footers, and what may look torn.
+        // Half of the flips are at the end of the file, which holds footers, and records that may
+        // look torn.
         let from = |nth: usize| {
             if nth.is_multiple_of(2) {
                 0
@@ -296,7 +297,7 @@ fn no_file_may_be_missing_or_cut_off() {
         });
         let cut = [0, length / 2, length - 1]
             .map(|keep| specimen.with(name, |files| files.get_mut(name).unwrap().truncate(keep)));
-        // What RocksDB does without.
+        // RocksDB can start without these files.
         let needless = name == "IDENTITY" || name.starts_with("OPTIONS");
         for refused in [missing].into_iter().chain(cut) {
             assert!(needless || refused.is_some(), "{name} is not missed");
@@ -307,7 +308,7 @@ fn no_file_may_be_missing_or_cut_off() {
     }
 }
 
-/// The only write-ahead log that anything was written to.
+/// Name of the only write-ahead log with contents.
 fn log_of(files: &Files) -> String {
     let logs = files.iter().filter(|(name, _)| name.ends_with(".log"));
     let longest = logs.max_by_key(|(_, bytes)| bytes.len());
@@ -329,8 +330,8 @@ fn a_torn_tail_is_forgotten_group_by_group_unless_it_was_acknowledged() {
         }
         files(dir.path())
     };
-    // The machine loses its power on its way from 5 to 10: of the marker the disk
-    // has what it was at 5, of the log all up to anywhere.
+    // The machine loses its power on the way from write 5 to write 10. The disk has the marker as
+    // it was at 5, and a prefix of the log.
     let (at_5, at_10) = (write(1..=5), write(6..=10));
     drop(storage);
     let log = log_of(&at_10);
@@ -339,7 +340,7 @@ fn a_torn_tail_is_forgotten_group_by_group_unless_it_was_acknowledged() {
     for kept in (acknowledged..=all).step_by(29).chain([all]) {
         let mut torn = at_10.clone();
         torn.get_mut(&log).unwrap().truncate(kept);
-        // For a process that was told of 10, that is a loss.
+        // The marker of write 10 makes a shorter log a loss.
         let told = read(&torn).map_err(|error| error.to_string());
         match told {
             Ok(_) => assert_eq!(kept, all),
@@ -355,7 +356,7 @@ fn a_torn_tail_is_forgotten_group_by_group_unless_it_was_acknowledged() {
         seen.insert(last);
     }
     assert_eq!(seen, (5..=10).collect());
-    // What was acknowledged at 5 may not go, whatever happened afterwards.
+    // Writes acknowledged at 5 may not be lost, regardless of later events.
     let mut torn = at_10.clone();
     torn.get_mut(&log).unwrap().truncate(acknowledged - 1);
     torn.insert(marker::NAME.to_owned(), at_5[marker::NAME].clone());
@@ -370,7 +371,7 @@ fn a_directory_that_was_never_ready_is_made_again() {
         Marker::open(dir.path(), 7).unwrap(),
         MarkerState::Marked(_)
     ));
-    // Killed here, with RocksDB's part begun.
+    // The process is killed here, after RocksDB has created a part of its files.
     fs::write(dir.path().join("MANIFEST-000001"), "half").unwrap();
     let (_, recovered) = open(dir.path()).unwrap();
     assert_eq!((recovered.life, recovered.joined), (7, false));

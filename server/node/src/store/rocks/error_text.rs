@@ -1,27 +1,28 @@
 //! Parser of the texts of RocksDB's errors.
 //!
-//! RocksDB knows codes, but its C interface hands on a text only:
+//! RocksDB has error codes, but its C interface returns only a text:
 //!
 //! ```text
 //! KIND: [SUBKIND: ]OPERATION: PATH: ERROR OF THE SYSTEM
 //! ```
 //!
-//! The kind and the subkind are RocksDB's codes, in fixed words at a fixed place. The
-//! operation is a fixed word or two, followed by numbers or names of files. The system's error
-//! comes last, in the words of the C library. The path may hold any word at all, so nothing is
-//! ever looked for anywhere in the text: only at its beginning and at its end.
+//! The kind and the subkind are RocksDB's codes, as fixed words at a fixed position. The operation
+//! is a fixed word or two, followed by numbers or names of files. The system's error comes last, in
+//! the words of the C library. The path may contain any words. So the parser compares only the
+//! beginning and the end of the text, and searches nowhere else.
 
 use std::io;
 use std::path::Path;
 
 use rustix::io::Errno;
 
-/// Words of the subkinds that matter here (`util/status.cc`).
+/// Words of the subkinds that the parser recognizes (`util/status.cc`).
 const NO_SPACE: &str = "No space left on device";
 const PATH_NOT_FOUND: &str = "No such file or directory";
-/// End of RocksDB's text when a directory is not a database.
+/// End of RocksDB's text for a directory that is not a database.
 const NO_DATABASE: &str = "does not exist (create_if_missing is false)";
-/// Beginnings of operations after which nothing is known of what is on disk (`env/io_posix.cc`).
+/// Beginnings of operations that leave the contents of the disk unknown when they fail
+/// (`env/io_posix.cc`).
 const SYNCS: [&str; 5] = [
     "fsync",
     "fdatasync",
@@ -33,17 +34,17 @@ const SYNCS: [&str; 5] = [
 /// Meaning of an error for a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ErrorCause {
-    /// There was no room, and what was to be written is not.
+    /// There was no room, and the records were not written.
     Full,
     /// Another process uses the directory.
     Locked,
-    /// Bytes, or a file, are not as they were written.
+    /// Bytes, or a file, differ from those that were written.
     Damaged,
     /// Anything else.
     Other,
 }
 
-/// Meaning of the text of an error of RocksDB's.
+/// Returns the meaning of an error text of RocksDB.
 pub(super) fn cause(text: &str) -> ErrorCause {
     let parsed = ErrorText::of(text);
     match parsed.kind {
@@ -56,13 +57,13 @@ pub(super) fn cause(text: &str) -> ErrorCause {
     }
 }
 
-/// The parts of a text.
+/// Parts of an error text.
 struct ErrorText<'a> {
-    /// All of it.
+    /// The whole text.
     text: &'a str,
     kind: &'a str,
     subkind: Option<&'static str>,
-    /// From the operation on.
+    /// Rest of the text, from the operation on.
     operation: &'a str,
 }
 
@@ -82,15 +83,15 @@ impl<'a> ErrorText<'a> {
         }
     }
 
-    /// An error met while syncing is not meant: it leaves in doubt what was written
-    /// before.
+    /// Whether the error is a full disk. A full disk during a sync is excluded, because it leaves
+    /// earlier writes in doubt.
     fn is_full(&self) -> bool {
         let full = self.subkind == Some(NO_SPACE) || self.ends_with(Errno::DQUOT);
         let sync = SYNCS.iter().any(|words| self.operation.starts_with(words));
         full && !sync
     }
 
-    /// Held by another process, or by this one.
+    /// Whether another process, or this one, holds the lock of the directory.
     fn is_locked(&self) -> bool {
         let others = self.operation.starts_with("lock file")
             && (self.ends_with(Errno::AGAIN) || self.ends_with(Errno::ACCESS));
@@ -102,7 +103,7 @@ impl<'a> ErrorText<'a> {
     }
 }
 
-/// Text of the system for an error: RocksDB asks the same C library.
+/// Text of the system for an error. RocksDB uses the same C library.
 fn words(error: Errno) -> String {
     let number = error.raw_os_error();
     let mut words = io::Error::from_raw_os_error(number).to_string();
@@ -113,9 +114,9 @@ fn words(error: Errno) -> String {
     format!(": {words}")
 }
 
-/// The file that an error of RocksDB is about. The error names it; errors of write-ahead
-/// logs are named in RocksDB's own log only. The name is only shown in messages, and
-/// nothing is decided by it.
+/// Name of the file that an error of RocksDB is about. The error's text contains it; the names of
+/// write-ahead logs are only in RocksDB's own log. The name is shown in messages, and no decision
+/// depends on it.
 pub(super) fn culprit(directory: &Path, message: &str) -> String {
     let known = directory.to_string_lossy();
     let named = |text: &str| {
@@ -151,7 +152,7 @@ pub(super) fn culprit(directory: &Path, message: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Paths that hold every word that means something elsewhere.
+    /// Paths that contain words with a meaning elsewhere in an error text.
     const PATHS: [&str; 6] = [
         "/data/A/000012.log",
         "/sync/LOCK/fsync/No space left on device/000012.log",
@@ -161,7 +162,7 @@ mod tests {
         "/While fsync: No space left on device: y/LOCK",
     ];
 
-    /// As RocksDB puts it together.
+    /// Returns an error text in RocksDB's format.
     fn told(kind: &str, operation: &str, path: &str, error: &str) -> String {
         format!("{kind}: {operation}: {path}: {error}")
     }

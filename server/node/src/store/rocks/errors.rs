@@ -26,8 +26,7 @@ impl Storage {
             .unwrap_or(StorageError::Directory { path, source })
     }
 
-    /// Returns `Gone` if the directory is not at its path any more: that explains any other
-    /// error.
+    /// Returns `Gone` if the directory is no longer at its path, which explains any other error.
     fn gone_error(&self) -> Option<StorageError> {
         let found = self.marker.check_place().err()?;
         matches!(found, StorageError::Gone { .. }).then_some(found)
@@ -42,7 +41,8 @@ impl Storage {
     }
 }
 
-/// RocksDB blames the manifest for tables that it cannot read.
+/// Error of opening RocksDB. It corrects texts that blame the manifest for tables that RocksDB
+/// cannot read.
 pub(super) fn unopened(path: &Path, marker: &Marker, source: rocksdb::Error) -> StorageError {
     match engine(path, "opening", source) {
         StorageError::Damaged {

@@ -1,34 +1,32 @@
-//! The file `LEASEHOLD`. It says that this is a data directory, which life it is of, and
-//! how much data it must hold.
+//! The file `LEASEHOLD`. It marks a data directory, and holds the directory's life and the amount
+//! of data that the directory must hold.
 //!
-//! RocksDB finds a flipped bit wherever a checksum covers it. What it cannot know
-//! is where its logs should end: a record with a damaged *length*, or a log that
-//! was cut off, looks like a write that was torn by a crash, which was never
-//! acknowledged and may be forgotten. And a directory without `CURRENT` looks new
-//! to it. So after each sync, and before anything is acknowledged, this file is
-//! told the number of the last write that is durable; it also has the length and
-//! the checksum of the manifest, as far as that was synced. A start that finds
-//! less refuses the directory.
+//! RocksDB detects a flipped bit wherever a checksum covers it. But it does not know where its logs
+//! should end. A record with a damaged *length*, or a log that was cut off, looks like a write that
+//! a crash has torn, and such a write was never acknowledged and may be forgotten. And a directory
+//! without `CURRENT` looks new to RocksDB. So after each sync, and before any acknowledgement, the
+//! number of the last durable write goes into this file. The file also holds the length and the
+//! checksum of the synced part of the manifest. A start that finds less data refuses the directory.
 //!
-//! # What is found out, and what is not
-//! The file is overwritten in place and reaches the disk by itself, within half a
-//! minute or so, and by a sync of its own at every checkpoint (about once a second
-//! where anything happens; one of very many values takes longer). A second sync
-//! for each group would double the price of a write; an overwrite costs some
-//! microseconds.
-//! - The process was killed, or ended: the file is exact. Whatever is missing or
-//!   changed afterwards, in any file, is found out.
-//! - The machine lost its power: the file may be some moments old. A torn tail is
-//!   rightly forgotten. That the tail after the last checkpoint was damaged *as
-//!   well*, in a way that looks torn, is not found out.
-//! - Durability `async`: a loss of power may take what was acknowledged, and the
-//!   directory is then refused if this file had reached the disk. Else it is not found out. `none`: the file
-//!   vouches for what was there at the start and at a clean end.
-//! - A whole directory that is replaced by an older copy of itself between two runs is not
-//!   found out. One that is deleted, moved, replaced or unmounted during a run is, at the next
-//!   checkpoint ([`Marker::check_place`]); a single file that is deleted during a run is not.
-//! - A flush in the background after the last write of a run that was killed is not
-//!   in the file yet; damage to the manifest's last bytes is then RocksDB's to find.
+//! # Damage that is detected, and damage that is not
+//! The file is overwritten in place. It reaches the disk by itself within about half a minute, and
+//! by a sync of its own at every checkpoint (about once a second under load; a checkpoint of a
+//! great many values takes longer). A second sync for each group would double the cost of a write;
+//! an overwrite costs some microseconds.
+//! - The process was killed, or ended: the file is exact. Any later loss or change, in any file, is
+//!   detected.
+//! - The machine lost its power: the file may be some moments old. A torn tail is rightly
+//!   forgotten. Damage to the tail after the last checkpoint that *also* looks torn is not
+//!   detected.
+//! - Durability `async`: a loss of power may take acknowledged writes. The directory is then
+//!   refused if this file had reached the disk; otherwise the loss is not detected. Durability
+//!   `none`: the file vouches for the data at the start and at a clean end.
+//! - An older copy of the whole directory, put in its place between two runs, is not detected. A
+//!   directory that is deleted, moved, replaced or unmounted during a run is detected at the next
+//!   checkpoint ([`Marker::check_place`]). A single file that is deleted during a run is not
+//!   detected.
+//! - A background flush after the last write of a run that was killed is not in the file yet.
+//!   Damage to the manifest's last bytes is then left to RocksDB to detect.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -38,13 +36,13 @@ use std::path::{Path, PathBuf};
 
 use super::StorageError;
 
-/// Its name.
+/// Name of the file.
 pub(super) const NAME: &str = "LEASEHOLD";
 const CURRENT: &str = "CURRENT";
 const MAGIC: [u8; 8] = *b"LHDATA\0\x01";
 const BYTES: usize = 56;
 
-/// Part of RocksDB's manifest that must be there.
+/// Part of RocksDB's manifest that must be present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ManifestState {
     number: u64,
@@ -56,7 +54,7 @@ struct ManifestState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MarkerContents {
     life: u64,
-    /// Whether the directory was ever ready: until then nothing relies on it.
+    /// Whether the directory was ever ready. Before that, no acknowledgement depends on it.
     made: bool,
     /// RocksDB's number of the last durable write.
     sequence: u64,
@@ -103,7 +101,7 @@ impl MarkerContents {
     }
 }
 
-/// The open file.
+/// The open marker file.
 #[derive(Debug)]
 pub(super) struct Marker {
     directory: PathBuf,
@@ -111,11 +109,12 @@ pub(super) struct Marker {
     contents: Cell<MarkerContents>,
 }
 
-/// State of a directory, before RocksDB has looked at it.
+/// State of a directory, as far as the marker tells before RocksDB reads it.
 pub(super) enum MarkerState {
-    /// Complete, as far as can be checked without RocksDB; or not yet fully created.
+    /// The directory is complete as far as can be checked without RocksDB, or not yet fully
+    /// created.
     Marked(Marker),
-    /// A directory of RocksDB's without the file.
+    /// The directory holds files of RocksDB, but no marker.
     Unmarked,
 }
 
@@ -158,13 +157,13 @@ impl Marker {
         Ok(marker)
     }
 
-    /// The directory's life.
+    /// Returns the directory's life.
     pub(super) fn life(&self) -> u64 {
         self.contents.get().life
     }
 
-    /// Checks that this file is still the one at its path: what is written to a directory that
-    /// was deleted, moved, replaced or unmounted is out of reach for the next start.
+    /// Checks that this file is still the one at its path. A start cannot find writes to a
+    /// directory that was deleted, moved, replaced or unmounted.
     pub(super) fn check_place(&self) -> Result<(), StorageError> {
         use io::ErrorKind::{NotADirectory, NotFound};
         let path = self.directory.join(NAME);
@@ -189,7 +188,8 @@ impl Marker {
         self.contents.get().made
     }
 
-    /// Checks that all durable writes are there, given the last that RocksDB found.
+    /// Checks that all durable writes are present, given the number of the last write that RocksDB
+    /// found.
     pub(super) fn check_sequence(&self, found: u64) -> Result<(), StorageError> {
         let last = self.contents.get().sequence;
         if found >= last {
@@ -206,7 +206,7 @@ impl Marker {
         ))
     }
 
-    /// Whether the manifest is as it was last seen, to its end.
+    /// Whether the manifest has the same number and length as when it was last recorded.
     pub(super) fn knows_manifest(&self) -> bool {
         let known = self.contents.get().manifest;
         self.current_manifest() == Some(known.number)
@@ -214,7 +214,7 @@ impl Marker {
                 .is_ok_and(|found| found.len() == known.bytes)
     }
 
-    /// Every write up to `sequence` is durable.
+    /// Records that every write up to `sequence` is durable.
     pub(super) fn advance(&self, sequence: u64) -> io::Result<()> {
         let mut contents = self.contents.get();
         contents.sequence = sequence;
@@ -222,7 +222,7 @@ impl Marker {
         self.put(contents)
     }
 
-    /// The directory is ready.
+    /// Records that the directory is ready.
     pub(super) fn set_made(&self) -> io::Result<()> {
         let mut contents = self.contents.get();
         contents.made = true;
@@ -230,7 +230,7 @@ impl Marker {
         self.sync()
     }
 
-    /// Syncs the file to disk now.
+    /// Syncs the file to disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -240,7 +240,7 @@ impl Marker {
         self.file.write_all_at(&contents.encode(), 0)
     }
 
-    /// The manifest as it is now, if it is not as it was.
+    /// Returns the current state of the manifest; `known` itself if the manifest has not changed.
     fn manifest(&self, known: ManifestState) -> io::Result<ManifestState> {
         let bytes = |number| std::fs::metadata(self.manifest_path(number)).map(|data| data.len());
         if known.number != 0 && bytes(known.number).is_ok_and(|bytes| bytes == known.bytes) {
@@ -250,7 +250,7 @@ impl Marker {
             return Ok(known);
         };
         let file = File::open(self.manifest_path(number))?;
-        // RocksDB may not have synced yet what is read here.
+        // RocksDB may not have synced yet the bytes that are read here.
         file.sync_data()?;
         let contents = std::fs::read(self.manifest_path(number))?;
         Ok(ManifestState {
@@ -272,8 +272,8 @@ impl Marker {
             .ok()
     }
 
-    /// A manifest of a higher number was begun by a start that was cut short; it
-    /// holds all that the one before held.
+    /// Checks the manifest against its recorded state. A manifest with a higher number was begun by
+    /// a start that was cut short, and holds all contents of the previous manifest.
     fn check_manifest(&self) -> Result<(), StorageError> {
         let known = self.contents.get().manifest;
         let problem = |file: &str, problem: &str| Err(damaged(&self.directory, file, problem));
@@ -300,7 +300,7 @@ impl Marker {
     }
 }
 
-/// Makes the file, whole or not at all, unless another process has.
+/// Creates the file atomically, unless another process has created it.
 fn make(directory: &Path, life: u64) -> io::Result<()> {
     let contents = MarkerContents {
         life,
@@ -323,7 +323,7 @@ fn manifest_name(number: u64) -> String {
     format!("MANIFEST-{number:06}")
 }
 
-/// Whether RocksDB has left anything here.
+/// Whether the directory holds files of RocksDB.
 fn holds_data(directory: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(directory)? {
         let name = entry?.file_name();

@@ -1,9 +1,9 @@
 //! The store on RocksDB, one directory for each replica.
 //!
-//! Every value carries a checksum over its column family, its key and itself: no majority corrects a
-//! vote that was read from a flipped bit. The directory is stamped with its replica's name and cannot
-//! be opened for another (`open`). It also records how much data it must hold ([`marker`]). `read`
-//! reads back what `records` writes.
+//! Every value carries a checksum over its column family, its key and itself, since no majority
+//! corrects a vote that was read with a flipped bit. The directory is stamped with its replica's
+//! name and cannot be opened for another replica (`open`). It also records how much data it must
+//! hold ([`marker`]). `read` reads the rows that `records` writes.
 
 #[cfg(test)]
 mod damage;
@@ -35,8 +35,8 @@ use self::records::Column;
 use self::staged::StagedValues;
 use super::{DirectoryStamp, Durability, StorageError, StorageOptions, Store, WRITE_BUFFER_BYTES};
 
-/// The file by which a full disk is asked for room: its name, and its size in bytes. RocksDB writes
-/// again only with more room than its largest write buffer takes.
+/// Name, and below it size in bytes, of the file that tests whether a full disk has room. RocksDB
+/// resumes writes only when there is more room than its largest write buffer takes.
 const PROBE: &str = "LEASEHOLD.probe";
 const PROBE_BYTES: usize = WRITE_BUFFER_BYTES / 2;
 
@@ -75,10 +75,10 @@ impl Store for Storage {
 }
 
 impl Storage {
-    /// Makes all records durable, in order and as one.
+    /// Makes all records durable, in order and atomically.
     ///
     /// # Errors
-    /// `Full`: nothing is written, and it may be tried again. Any other is final.
+    /// `Full`: nothing is written, and the call may be repeated. Any other error is final.
     pub fn write(&mut self, records: &[Record]) -> Result<(), StorageError> {
         if records.is_empty() {
             return Ok(());
@@ -98,7 +98,7 @@ impl Storage {
         self.marker.check_place()
     }
 
-    /// Flushes everything that is only in memory to disk.
+    /// Flushes all records that are only in memory to disk.
     ///
     /// # Errors
     /// `Full`, `Gone`, `Engine`.
@@ -119,9 +119,9 @@ impl Storage {
         self.marker.check_place()
     }
 
-    /// Restart waits are synced whatever the durability, before anything beside them. A run
-    /// that ended as planned has left a wait of zero. Should the next one lose the wait that it
-    /// wrote, the third would vote while promises of the second are believed (hazard 15).
+    /// Syncs restart waits under every durability, before any other record. A run that ended as
+    /// planned has left a wait of zero. If the next run lost the wait that it wrote, the third run
+    /// would vote while promises of the second are still believed (hazard 15).
     fn sync_restart_waits(&mut self, records: &[Record]) -> Result<(), StorageError> {
         let waits = records.iter().filter(|record| record.is_synced_always());
         let waits: Vec<Record> = waits.cloned().collect();
@@ -132,7 +132,7 @@ impl Storage {
     }
 
     fn append(&mut self, records: &[Record], durability: Durability) -> Result<(), StorageError> {
-        // Else it is copied each time that it grows.
+        // Without this capacity the batch is copied each time that it grows.
         let bytes = records.iter().map(record_size_estimate).sum();
         let mut batch = WriteBatch::with_capacity_bytes(bytes);
         records::append(&self.db, records, &mut self.staged, &mut batch);
@@ -144,15 +144,15 @@ impl Storage {
         written
     }
 
-    /// Synced whatever the durability: two runs with one incarnation would honour
-    /// each other's promises.
+    /// Writes a row of the column family `meta`, synced under every durability. Two runs with one
+    /// incarnation would honour each other's promises.
     fn put_meta(&self, key: &[u8], value: &[u8]) -> Result<(), StorageError> {
         let mut batch = WriteBatch::default();
         records::put(&self.db, Column::Meta, key, value, &mut batch);
         self.write_batch(batch, Durability::Sync)
     }
 
-    /// Returns true if a file of some MiB can be made in the directory.
+    /// Returns true if a file of some MiB can be created in the directory.
     ///
     /// # Errors
     /// `Gone`.
@@ -160,12 +160,12 @@ impl Storage {
         self.marker.check_place()?;
         let probe = self.path.join(PROBE);
         let has_room = !self.is_full_by_order() && fill(&probe).is_ok();
-        // It is overwritten where it cannot be removed.
+        // The file is overwritten if it cannot be removed.
         let _ = fs::remove_file(&probe);
         Ok(has_room)
     }
 
-    /// Returns true if an experiment has the disk count as full.
+    /// Returns true if an experiment demands that the disk be treated as full.
     fn is_full_by_order(&self) -> bool {
         self.full_while.as_ref().is_some_and(|file| file.exists())
     }
@@ -187,14 +187,14 @@ impl Storage {
         self.mark()
     }
 
-    /// Notes that all that was written so far is durable.
+    /// Records in the marker that all writes so far are durable.
     fn mark(&self) -> Result<(), StorageError> {
         let marked = self.marker.advance(self.db.latest_sequence_number());
         marked.map_err(|error| self.unmarked(error))
     }
 }
 
-/// Makes a file of [`PROBE_BYTES`].
+/// Creates a file of [`PROBE_BYTES`].
 fn fill(path: &Path) -> io::Result<()> {
     let mut file = File::create(path)?;
     let part = vec![0; PROBE_BYTES / 8];

@@ -1,5 +1,5 @@
-//! Opening of a directory: it is created if it is new, stamped with its replica's name, and
-//! given a new incarnation, higher than that of every earlier run.
+//! Opening of a directory: a new directory is created and stamped with its replica's name, and
+//! every opened directory gets a new incarnation, higher than those of earlier runs.
 
 use std::fs::DirBuilder;
 use std::io::{self, ErrorKind::InvalidFilename, ErrorKind::InvalidInput};
@@ -24,26 +24,29 @@ use super::{
 use leasehold_replica::action::RecoveredState;
 use leasehold_replica::codec::{self, proto};
 
-/// Raised when older binaries could no longer read the directory.
+/// Version of the directory's format. It is raised when older binaries could no longer read the
+/// directory.
 pub(super) const FORMAT: u32 = 5;
-/// Without the column family `staged`. Such a directory becomes one of [`FORMAT`].
+/// Version of the format without the column family `staged`. Opening such a directory converts it
+/// to [`FORMAT`].
 pub(super) const FORMAT_UNSTAGED: u32 = 4;
 const CACHE_BYTES: usize = 16 << 20;
-/// Tables kept open where the caller sets no limit.
+/// Maximum number of tables kept open if the caller sets no limit.
 const TABLES_OPEN: usize = 246;
-/// Past this the oldest data in the write-ahead log is flushed to tables. Files of the log are
-/// then deleted together, and what is synced meanwhile waits for the file system to free them: the
-/// less there is, the shorter. It is twice what fills a table of the log.
+/// Size of the write-ahead log in bytes above which its oldest data is flushed to tables. Files of
+/// the log are then deleted together, and a sync meanwhile waits for the file system to free them.
+/// So a smaller log means a shorter wait. The size is twice the amount that fills a table of the
+/// log.
 const WAL_BYTES: u64 = 32 << 20;
-/// Bytes of a table that are written before the disk is asked to take them.
+/// Bytes of a table after which the disk is asked to write them.
 const SYNC_BYTES: u64 = 1 << 20;
 
 impl Storage {
-    /// Opens or makes the directory, raises its incarnation durably, and reads
-    /// what a replica needs to go on.
+    /// Opens or creates the directory, raises its incarnation durably, and reads the state from
+    /// which the replica continues.
     ///
     /// # Errors
-    /// Any but `Full`.
+    /// Any [`StorageError`] but `Full`.
     pub fn open(
         path: &Path,
         stamp: &DirectoryStamp,
@@ -58,16 +61,17 @@ impl Storage {
         Storage::open_with(path, stamp, storage_options)
     }
 
-    /// As [`Storage::open`], used in this way.
+    /// Opens a directory like [`Storage::open`], with these options.
     ///
     /// # Errors
-    /// As [`Storage::open`], and `Full`.
+    /// Any error of [`Storage::open`], and `Full`.
     pub fn open_with(
         path: &Path,
         stamp: &DirectoryStamp,
         storage_options: StorageOptions,
     ) -> Result<(Storage, RecoveredState), StorageError> {
-        // What clients need a token for is not for every user of this machine.
+        // Contents for which clients need a token must not be readable by every user of this
+        // machine.
         let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(|source| not_made(path, source))?;
         let MarkerState::Marked(marker) = Marker::open(path, draw_life())? else {
@@ -78,7 +82,7 @@ impl Storage {
                     .to_owned(),
             });
         };
-        // A run that was killed while it asked the disk for room may have left it.
+        // A run that was killed while it tested the disk for room may have left this file.
         _ = std::fs::remove_file(path.join(PROBE));
         check_logs(path)?;
         let db = open_db(
@@ -103,7 +107,7 @@ impl Storage {
         Ok((storage, recovered))
     }
 
-    /// Checks the stamp, or puts it on a new directory.
+    /// Checks the stamp, or stamps a new directory.
     fn claim(&self, stamp: &DirectoryStamp) -> Result<(), StorageError> {
         let expected = proto::Identity {
             format: FORMAT,
@@ -125,7 +129,7 @@ impl Storage {
         identity.map_or(Ok(()), |it| self.put_meta(meta::IDENTITY, &it))
     }
 
-    /// Checks that the directory is this replica's, and in a format that we read.
+    /// Checks that the directory belongs to this replica, and has a supported format.
     fn check_identity(
         &self,
         found: proto::Identity,
@@ -159,7 +163,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Refuses a missing `key`, unless the directory was never completely created.
+    /// Refuses a directory without the row `key`, unless its creation was never completed.
     fn assert_new(&self, key: &[u8]) -> Result<(), StorageError> {
         if self.marker.is_made() {
             Err(self.damaged(Column::Meta, key, "it is missing".to_owned()))
@@ -182,7 +186,8 @@ impl Storage {
     }
 }
 
-/// Why a directory cannot be made: for its path, or as any other failure of a disk.
+/// Error for a directory that cannot be created: a problem of its path, or any other failure of a
+/// disk.
 fn not_made(path: &Path, source: io::Error) -> StorageError {
     let is_other = |it: &&Path| it.metadata().is_ok_and(|found| !found.is_dir());
     let in_the_way = path.ancestors().find(is_other);
@@ -200,7 +205,7 @@ fn not_made(path: &Path, source: io::Error) -> StorageError {
     }
 }
 
-/// Fields of a directory's stamp, as an operator may compare them.
+/// Fields of a directory's stamp with their names, as text for operators.
 fn stamped(identity: proto::Identity) -> [(&'static str, String); 4] {
     [
         ("cluster", identity.cluster),
@@ -220,8 +225,9 @@ fn open_db(path: &Path, marker: &Marker, mut options: Options) -> Result<DB, Sto
     options.create_missing_column_families(!marker.is_made() || is_older);
     let columns = Column::ALL
         .map(|column| ColumnFamilyDescriptor::new(column.name(), column_options(column)));
-    // Nothing is in it. But after a full disk RocksDB waits for as much room as the largest write
-    // buffer of any column family takes, and that of this one would be 64 MiB.
+    // The default column family is empty. But after a full disk RocksDB waits for as much room as
+    // the largest write buffer of any column family takes, and the default for this one would be 64
+    // MiB.
     let mut unused = Options::default();
     unused.set_write_buffer_size(WRITE_BUFFER_BYTES / 16);
     let unused = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, unused);
@@ -229,7 +235,7 @@ fn open_db(path: &Path, marker: &Marker, mut options: Options) -> Result<DB, Sto
     DB::open_cf_descriptors(&options, path, columns).map_err(unopened)
 }
 
-/// Never 0, and never drawn again.
+/// Draws the random number of a life. It is never 0, and practically never drawn twice.
 fn draw_life() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let drawn = RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));
@@ -258,26 +264,26 @@ fn check_logs(path: &Path) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// Small buffers: several replicas may share a small machine.
+/// Options of the database, with small buffers, since several replicas may share a small machine.
 fn options(durability: Durability, tables: usize) -> Options {
     let mut options = Options::default();
-    // RocksDB keeps ten for its own purposes.
+    // RocksDB reserves ten descriptors for its own purposes.
     options.set_max_open_files(tables as i32 + 10);
     options.set_db_write_buffer_size(WRITE_BUFFER_BYTES);
     options.set_max_total_wal_size(WAL_BYTES);
     options.set_max_background_jobs(2);
-    // Else a finished table is synced in one go, and what is acknowledged waits for it.
+    // Otherwise a finished table is synced in one go, and acknowledgements wait for the sync.
     options.set_bytes_per_sync(SYNC_BYTES);
     options.set_keep_log_file_num(2);
     options.set_max_log_file_size(4 << 20);
     options.set_log_level(LogLevel::Warn);
-    // A record torn at the end was never acknowledged, as long as the marker agrees.
-    // One damaged before the end may have been, and the default would forget all
-    // that follows it.
+    // A record torn at the end was never acknowledged, if the marker agrees. A record damaged
+    // before the end may have been acknowledged, and RocksDB's default would forget all records
+    // after it.
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
     // A finished log must still exist, with its full length.
     options.set_track_and_verify_wals_in_manifest(true);
-    // Without a write-ahead log, only this keeps the column families consistent with
+    // Without a write-ahead log, only an atomic flush keeps the column families consistent with
     // each other.
     options.set_atomic_flush(durability == Durability::None);
     options
@@ -345,7 +351,7 @@ mod tests {
             };
             assert!(problem.contains(expected), "{problem}");
         }
-        // What it points to may be there later.
+        // The target of the link may exist later.
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(dir.path().join("disk"), &link).unwrap();
         for path in [link.join("CA"), link] {

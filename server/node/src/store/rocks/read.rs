@@ -1,5 +1,5 @@
-//! Reads the storage: at the start, the state that a replica continues from; while it
-//! runs, entries of its logs for other replicas. Every value's checksum is checked.
+//! Reads of the storage: at the start, the state from which a replica continues; while it runs,
+//! entries of its logs for other replicas. The checksum of every value is checked.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use leasehold_replica::codec;
 use leasehold_replica::message::{LogId, ReportedEntry, Value};
 
 impl Storage {
-    /// Entries of the log from `from` to `last`, rising by slot: as many as make up `bytes_max`,
-    /// at least one.
+    /// Returns entries of the log from `from` to `last` in ascending order of slot: at least one
+    /// entry, and then as many as fit into `bytes_max`.
     ///
     /// # Errors
     /// `Damaged`, `Engine`.
@@ -110,7 +110,7 @@ impl Storage {
         Ok(state)
     }
 
-    /// All values that were written before their checkpoint.
+    /// Reads all values that were written before their checkpoint.
     fn recover_staged(&self) -> Result<HashMap<(Key, Version), Bytes>, StorageError> {
         let mut staged = HashMap::new();
         self.each(Column::Staged, &[], |row, value| {
@@ -123,7 +123,8 @@ impl Storage {
         Ok(staged)
     }
 
-    /// Removes what no checkpoint names: a crash came before it.
+    /// Removes the staged values that no checkpoint names, because a crash came before their
+    /// checkpoint.
     fn forget_staged(
         &self,
         unnamed: impl Iterator<Item = (Key, Version)>,
@@ -211,7 +212,8 @@ impl Storage {
             .transpose()
     }
 
-    /// Visits a column family from `from` on, until the visitor returns false.
+    /// Visits the rows of a column family in order, starting at `from`, until the visitor returns
+    /// false.
     fn each(
         &self,
         column: Column,

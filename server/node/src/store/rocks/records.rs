@@ -1,4 +1,4 @@
-//! Records as keys and values, each value sealed with a checksum.
+//! Records as keys and values. Each value is sealed with a checksum.
 //!
 //! The functions that read a row back ([`unseal`], [`meta::parse_log_start`],
 //! [`staged::parse_row`]) take bytes that a disk may have changed. They are public so that fuzz
@@ -13,14 +13,14 @@ use leasehold_replica::action::{Checkpoint, Record, StoredValue};
 use leasehold_replica::codec::{self, Position};
 use leasehold_replica::message::LogId;
 
-/// Bytes of the checksum after each value.
+/// Size in bytes of the checksum after each value.
 const SEAL_BYTES: usize = 4;
 
 /// The column families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// Slot -> accepted commands. Executed ones stay: a replica that is behind may fetch
-    /// them.
+    /// Slot -> accepted commands. Executed commands stay, so that a replica that is behind may
+    /// fetch them.
     Log,
     /// Slot -> accepted configuration.
     Configs,
@@ -30,12 +30,12 @@ pub enum Column {
     Staged,
     /// Client -> session.
     Sessions,
-    /// See [`meta`].
+    /// Fixed rows with keys of their own; see [`meta`].
     Meta,
 }
 
 impl Column {
-    /// All of them.
+    /// All column families.
     pub const ALL: [Column; 6] = [
         Column::Log,
         Column::Configs,
@@ -68,7 +68,7 @@ impl Column {
             .expect("every column family is opened with the database")
     }
 
-    /// A key as an operator may read it.
+    /// Returns a key in a form that an operator can read.
     pub(super) fn readable(self, key: &[u8]) -> String {
         match (self, <[u8; 8]>::try_from(key)) {
             (Column::Log | Column::Configs | Column::Sessions, Ok(number)) => {
@@ -91,17 +91,18 @@ pub mod meta {
     pub(in super::super) const POSITION: &[u8] = b"position";
     pub(in super::super) const PROMISED: &[u8] = b"promised";
     pub(in super::super) const RESTART_WAIT: &[u8] = b"restart_wait";
-    /// Followed by the replica.
+    /// Prefix of a life's key, followed by the replica.
     pub(in super::super) const LIFE: &[u8] = b"life/";
-    /// Followed by the log and the ballot, so that ballots are in order.
+    /// Prefix of the key of an opening no-op, followed by the log and the ballot. Rows are in order
+    /// of ballots.
     pub(in super::super) const LOG_START: &[u8] = b"start/";
 
-    /// The key under which the newest life of `replica` is kept.
+    /// Returns the key under which the newest life of `replica` is kept.
     pub fn life(replica: ReplicaId) -> Vec<u8> {
         [LIFE, &[replica.0]].concat()
     }
 
-    /// Replica to which the life under `key` belongs; `None` for any other key.
+    /// Returns the replica to which the life under `key` belongs; `None` for any other key.
     pub fn parse_life(key: &[u8]) -> Option<ReplicaId> {
         match key.strip_prefix(LIFE)? {
             &[replica] if replica < 64 => Some(ReplicaId(replica)),
@@ -109,7 +110,7 @@ pub mod meta {
         }
     }
 
-    /// The key under which the opening no-op of `ballot` is kept.
+    /// Returns the key under which the opening no-op of `ballot` is kept.
     pub fn log_start(log: LogId, ballot: Ballot) -> Vec<u8> {
         let mut key = LOG_START.to_vec();
         key.push(match log {
@@ -121,7 +122,7 @@ pub mod meta {
         key
     }
 
-    /// The inverse of [`log_start`]; `None` for any other key.
+    /// Inverse of [`log_start`]; `None` for any other key.
     pub fn parse_log_start(key: &[u8]) -> Option<(LogId, Ballot)> {
         let (log, rest) = key.strip_prefix(LOG_START)?.split_first()?;
         let (round, replica) = rest.split_first_chunk::<8>()?;
@@ -139,7 +140,8 @@ pub mod meta {
     }
 }
 
-/// Covers the column family and the key as well: a value under the wrong key is damage.
+/// Checksum of a value, which also covers its column family and its key: a value under the wrong
+/// key is damage.
 fn checksum(column: Column, key: &[u8], value: &[u8]) -> [u8; SEAL_BYTES] {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(column.name().as_bytes());
@@ -152,7 +154,7 @@ fn checksum(column: Column, key: &[u8], value: &[u8]) -> [u8; SEAL_BYTES] {
 /// Checks the checksum at the end of `sealed` and removes it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem with the value.
 pub fn unseal(column: Column, key: &[u8], mut sealed: Bytes) -> Result<Bytes, &'static str> {
     let Some(length) = sealed.len().checked_sub(SEAL_BYTES) else {
         return Err("too short for a checksum");
@@ -164,7 +166,7 @@ pub fn unseal(column: Column, key: &[u8], mut sealed: Bytes) -> Result<Bytes, &'
     Ok(value)
 }
 
-/// The value with its checksum appended.
+/// Returns the value with its checksum appended.
 pub fn seal(column: Column, key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut sealed = Vec::with_capacity(value.len() + SEAL_BYTES);
     sealed.extend(value);

@@ -1,5 +1,5 @@
-//! A disk that is really full: a file system of a few MiB, mounted by the test, under a
-//! path that holds words of RocksDB's errors.
+//! Tests on a disk that is really full. The disk is a file system of a few MiB that the test
+//! mounts, under a path that contains words of RocksDB's errors.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,11 +7,12 @@ use std::process::Command;
 use super::tests::{accepted, stamp};
 use super::*;
 
-/// A file system of `mib` MiB, as long as this lives.
+/// A mounted file system, which is unmounted when this is dropped.
 struct MountedDisk(tempfile::TempDir);
 
 impl MountedDisk {
-    /// `None`, and why on standard error, where it cannot be mounted.
+    /// Mounts a file system of `mib` MiB. Returns `None`, and prints the reason on standard error,
+    /// if mounting is impossible.
     fn new(mib: u32) -> Option<MountedDisk> {
         MountedDisk::with(&format!("size={mib}m"))
     }
@@ -51,12 +52,12 @@ impl MountedDisk {
 
 impl Drop for MountedDisk {
     fn drop(&mut self) {
-        // Lazily: a process that still has a file open there closes it later.
+        // Unmounted lazily: a process that still has a file of the disk open closes the file later.
         let _ = Command::new("umount").arg("-l").arg(self.path()).status();
     }
 }
 
-/// Writes until there is no room; returns the slot that was refused.
+/// Writes until there is no room. Returns the slot of the refused write.
 fn fill(storage: &mut Storage) -> u64 {
     let text = "x".repeat(64 << 10);
     for slot in 1..4096 {
@@ -69,7 +70,7 @@ fn fill(storage: &mut Storage) -> u64 {
     panic!("the disk has no end");
 }
 
-/// Tries again, as the storage's thread does, until the write is taken.
+/// Repeats a write, as the storage's thread does, until it is accepted.
 fn again(storage: &mut Storage, slot: u64) {
     for _ in 0..600 {
         match storage.write(&[accepted(slot, "after")]) {
@@ -114,7 +115,8 @@ fn a_directory_in_use_is_told_from_a_full_disk() {
     assert!(matches!(second.err(), Some(StorageError::Locked { .. })));
 }
 
-/// Takes inodes until there is none; the files are gone with what is returned.
+/// Creates files in a new directory until no inode is left. The files are removed with the returned
+/// directory.
 fn take_inodes(disk: &MountedDisk) -> tempfile::TempDir {
     let taken = tempfile::tempdir_in(disk.path()).unwrap();
     for number in 0.. {

@@ -1,12 +1,12 @@
 //! Index of the values on disk that were written before their checkpoint.
 //!
-//! A checkpoint is one write, for which all others wait. So long values of a large one are
-//! written before it, some at a time, each in a row of its own, named by its key and version. The
-//! checkpoint then only says that the value is there.
+//! A checkpoint is one write, and all other writes wait for it. So the long values of a large
+//! checkpoint are written before it in several steps. Each such value has a row of its own, named
+//! by its key and version. The checkpoint then only says that the value is present.
 //!
-//! Such a row counts once the newest checkpoint names it. What it replaces goes with that
-//! checkpoint, and a start removes what none names. A row never changes: the log says what each
-//! version is.
+//! Such a row is valid once the newest checkpoint names it. That checkpoint also removes the rows
+//! that this one replaces, and a start removes rows that no checkpoint names. A row never changes,
+//! because the log determines the value of each version.
 
 use std::collections::HashMap;
 
@@ -16,17 +16,18 @@ use smallvec::SmallVec;
 
 type Versions = SmallVec<[Version; 1]>;
 
-/// The versions of each key that have rows of their own.
+/// Versions of each key that have rows of their own.
 #[derive(Debug, Default)]
 pub(super) struct StagedValues {
-    /// On disk.
+    /// Versions on disk, by key.
     rows: HashMap<Key, Versions>,
-    /// Versions that will replace those in `rows`, once the current write is on disk.
+    /// Versions that will replace those of the same keys in `rows`, once the current write is on
+    /// disk.
     changed: HashMap<Key, Versions>,
 }
 
 impl StagedValues {
-    /// Those that a start has found, and that a checkpoint names.
+    /// Index of the rows that a start has found and that a checkpoint names.
     pub(super) fn recovered(named: impl Iterator<Item = (Key, Version)>) -> StagedValues {
         StagedValues {
             rows: named
@@ -44,8 +45,9 @@ impl StagedValues {
         }
     }
 
-    /// A checkpoint gives `key` this version, or none: whether that has a row of its own, and
-    /// which others of the key go.
+    /// Notes that a checkpoint gives `key` this version, or removes the key (`None`). Returns
+    /// whether the version has a row of its own, and the other versions of the key. The rows of
+    /// these versions are to be removed.
     pub(super) fn complete(&mut self, key: &Key, version: Option<Version>) -> (bool, Versions) {
         if !self.rows.contains_key(key) && !self.changed.contains_key(key) {
             return (false, Versions::new());
@@ -81,10 +83,10 @@ impl StagedValues {
     }
 }
 
-/// Bytes of a version before a key.
+/// Size in bytes of the version in front of a key.
 const VERSION_BYTES: usize = 12;
 
-/// The key of a row.
+/// Returns the key of the row of a version.
 pub fn row(key: &[u8], version: Version) -> Vec<u8> {
     let mut row = Vec::with_capacity(VERSION_BYTES + key.len());
     row.extend(version.slot.to_be_bytes());
@@ -93,7 +95,7 @@ pub fn row(key: &[u8], version: Version) -> Vec<u8> {
     row
 }
 
-/// The inverse of [`row`]; `None` for any other key.
+/// Inverse of [`row`]; `None` for any other key.
 pub fn parse_row(row: &[u8]) -> Option<(Key, Version)> {
     let (slot, rest) = row.split_first_chunk::<8>()?;
     let (index, key) = rest.split_first_chunk::<4>()?;

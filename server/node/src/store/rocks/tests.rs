@@ -1,4 +1,4 @@
-//! Acknowledged writes are found again; damaged data is not believed.
+//! Tests that acknowledged writes are recovered, and that damaged data is refused.
 
 use std::path::Path;
 
@@ -334,7 +334,7 @@ fn anyone_elses_directory_is_refused_with_both_values() {
             "{message}"
         );
     }
-    // A refusal is no run.
+    // A refused start does not use up an incarnation.
     assert_eq!(open(dir.path()).1.incarnation, Incarnation(2));
 }
 
@@ -346,8 +346,8 @@ fn a_directory_in_use_is_refused() {
     assert!(matches!(refused.err(), Some(StorageError::Locked { .. })));
 }
 
-/// Flips one bit of a value behind the storage's back, where RocksDB's own
-/// checksums see nothing: they guard the file, not the memory it came from.
+/// Flips one bit of a value through the store's own interface. RocksDB's checksums do not detect
+/// the change, since they guard the file and not the memory from which it was written.
 fn flip(storage: &Storage, column: Column, key: &[u8]) {
     let handle = column.handle(&storage.db);
     let mut value = storage.db.get_cf(handle, key).unwrap().unwrap();
@@ -452,7 +452,7 @@ fn a_restart_wait_survives_a_kill_whatever_the_durability() {
         let wait = Duration::from_millis(1760);
         let records = [accepted(1, "a"), Record::RestartWait(wait)];
         storage.write(&records).unwrap();
-        // What a process that is killed leaves behind.
+        // Copy of the files that a killed process leaves behind.
         let left = tempfile::tempdir().unwrap();
         for entry in std::fs::read_dir(dir.path()).unwrap() {
             let entry = entry.unwrap();

@@ -1,25 +1,26 @@
-//! Checks that RocksDB's logs, the write-ahead logs and the manifest, can be handed to
-//! it: that they are made of records from their beginning to their end.
+//! Checks that RocksDB's logs, which are the write-ahead logs and the manifest, consist of records
+//! from beginning to end, so that RocksDB can read them.
 //!
-//! RocksDB checks every record's checksum itself. But it reads a damaged *kind* of
-//! record, if that looks like one of a recycled log, again and again without end:
-//! such a start would neither fail nor succeed. And where it finds a damaged log
-//! it does not say which one.
+//! RocksDB checks every record's checksum itself. But if a record has a damaged *kind* that looks
+//! like one of a recycled log, RocksDB reads the record again and again without end: such a start
+//! would neither fail nor succeed. And when RocksDB finds a damaged log, its error does not name
+//! the log.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-/// Checksum (4), length (2) and kind (1) come before what a record holds.
+/// Size of a record's header in bytes: checksum (4), length (2) and kind (1).
 pub(super) const HEADER_BYTES: usize = 7;
-/// No record crosses the end of a block; longer ones are written in pieces.
+/// Size of a block in bytes. No record crosses the end of a block; longer records are written in
+/// pieces.
 pub(super) const BLOCK_BYTES: usize = 32 << 10;
-/// Whole, first, middle and last piece. Others are of logs that are recycled,
-/// compressed or linked, which ours are not.
+/// Kinds of records: whole, first, middle and last piece. Other kinds belong to logs that are
+/// recycled, compressed or linked; ours are not.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=4;
 
-/// Problem with a log, if it holds anything on which RocksDB may hang or fail. An end that a
-/// crash may have torn is accepted here: the marker checks it.
+/// Returns the problem of a log that holds bytes on which RocksDB may hang or fail. A torn end, as
+/// a crash may leave it, is accepted here, because the marker checks the end.
 pub(super) fn problem(path: &Path) -> io::Result<Option<String>> {
     let mut file = File::open(path)?;
     let mut block = Vec::with_capacity(BLOCK_BYTES);

@@ -1,4 +1,4 @@
-//! Behaviour of the storage's thread with a disk that is slow, full, or broken.
+//! Tests of the storage's thread with a disk that is slow, full, or broken.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -9,10 +9,10 @@ use leasehold_leases::{Incarnation, ReplicaId};
 use super::*;
 use crate::store::rocks::tests::accepted;
 
-/// Longer than any test takes.
+/// Duration that is longer than any test.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// A disk that answers as it is told, and remembers what it was given.
+/// A disk that answers as scripted, and remembers the records that it was given.
 struct Scripted {
     answers: Arc<Mutex<VecDeque<Result<(), StorageError>>>>,
     entered: Sender<Vec<u64>>,
@@ -52,12 +52,12 @@ impl Store for Scripted {
     }
 }
 
-/// The writer is dropped last: its thread may wait for `go`.
+/// Harness that drops its writer last, since the writer's thread may wait for `go`.
 struct Harness {
     entered: Receiver<Vec<u64>>,
     go: Sender<()>,
     reports: Receiver<StorageReport>,
-    /// Room on the disk, whatever the disk answers to writes.
+    /// Whether the disk has room, independently of its answers to writes.
     has_room: Arc<AtomicBool>,
     writer: Writer,
 }
@@ -136,7 +136,7 @@ fn what_gathers_behind_a_write_goes_as_one() {
     harness.writer.close().unwrap();
 }
 
-/// Lets the disk refuse so often.
+/// Lets the disk refuse `times` writes.
 fn refuse(harness: &Harness, times: u32) {
     for _ in 0..times {
         harness.entered.recv().unwrap();
@@ -148,7 +148,7 @@ fn refuse(harness: &Harness, times: u32) {
 fn a_store_that_refuses_although_there_is_room_fails() {
     let mut harness = harness((0..).map(|_| full()).take(3 * REFUSALS_MAX as usize));
     harness.writer.persist(Sequence(1), vec![accepted(1, "")]);
-    // While there is none, it is tried for ever.
+    // A disk without room is tried again without end.
     refuse(&harness, REFUSALS_MAX + 5);
     harness.entered.recv().unwrap();
     harness.has_room.store(true, Ordering::Release);
@@ -224,8 +224,8 @@ fn any_other_failure_ends_the_thread_without_a_retry() {
     );
 }
 
-/// With durability "none" a vote leaves at once, but never ahead of a restart wait
-/// (hazard 15), and only as long as the disk keeps up.
+/// With durability "none" a vote leaves immediately, but never before an earlier restart wait is
+/// durable (hazard 15), and only while the disk keeps up.
 #[test]
 fn in_memory_all_but_a_restart_wait_is_durable_at_once() {
     let mut harness = harness_where([], true);
@@ -277,9 +277,9 @@ fn in_memory_all_but_a_restart_wait_is_durable_at_once() {
     assert!(reports.recv().is_err(), "nobody waits for the last");
 }
 
-/// A persist that counts as durable before it is written is not on a full disk. The slot may
-/// hold there what an earlier ballot left in it, so the contents of the log are reported to
-/// nobody.
+/// A full disk lacks persists that were reported as durable before they were written. Their slots
+/// may still hold values of an earlier ballot, so the contents of the log are reported to no
+/// replica.
 #[test]
 fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
     for in_memory in [true, false] {
@@ -301,7 +301,7 @@ fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
         ) {
             while_full += 1;
         }
-        // The log, and that all is durable now.
+        // Two reports: the log, and that all records are durable now.
         let expected = if in_memory { 0 } else { 2 };
         assert_eq!(while_full, expected, "in memory: {in_memory}");
         read(&harness.writer);
@@ -311,8 +311,8 @@ fn no_log_is_read_from_a_full_disk_that_lacks_what_counts_as_durable() {
     }
 }
 
-/// Waiting persists are taken again and again while the disk is full: only time brings another
-/// attempt, or the end.
+/// Waiting persists are taken repeatedly while the disk is full. Only the retry interval, or
+/// closing, causes another attempt.
 #[test]
 fn a_full_disk_is_not_tried_again_for_whatever_comes() {
     let mut harness = harness_with([full(), full()], NEVER, false);
@@ -325,12 +325,12 @@ fn a_full_disk_is_not_tried_again_for_whatever_comes() {
         let records = vec![accepted(slot, "")];
         harness.writer.persist(Sequence(slot), records);
         read(&harness.writer);
-        // It has taken the persist before it.
+        // The thread has taken the earlier persist by now.
         let report = harness.reports.recv().unwrap();
         assert!(matches!(report, StorageReport::LogRead { .. }));
     }
     assert_eq!(harness.entered.try_recv(), Err(TryRecvError::Empty));
-    // It tries once more before it ends, with what it was refused.
+    // The thread tries the refused records once more before it ends.
     harness.go.send(()).unwrap();
     let Harness {
         writer, entered, ..
@@ -350,7 +350,7 @@ fn a_backlog_is_written_in_order_and_in_bounded_pieces() {
     for slot in 2..=7 {
         harness.writer.persist(Sequence(slot), records(slot));
     }
-    // Larger than a group, and not to be torn.
+    // The persist is larger than a group, and must not be split.
     let large = [records(8), records(9), records(10), records(11)].concat();
     harness.writer.persist(Sequence(8), large);
     harness.writer.persist(Sequence(9), vec![accepted(12, "")]);
@@ -381,7 +381,7 @@ fn a_backlog_is_written_in_order_and_in_bounded_pieces() {
     assert_eq!(told, expected);
 }
 
-/// A disk that takes seconds for what waits does not keep the process from ending.
+/// A disk that would take seconds for the waiting records does not delay the end of the process.
 #[test]
 fn what_nobody_was_told_of_is_not_written_before_the_end() {
     let mut harness = harness([]);
@@ -400,7 +400,7 @@ fn what_nobody_was_told_of_is_not_written_before_the_end() {
     } = harness;
     writer.closing.store(true, Ordering::Release);
     go.send(()).unwrap();
-    // Another write fails.
+    // Any further write fails.
     drop(go);
     writer.close().unwrap();
     assert!(entered.recv().is_err(), "nothing else was written");
@@ -416,7 +416,7 @@ fn what_counts_as_durable_is_written_before_the_end() {
         let durable = harness.writer.persist(Sequence(slot), records);
         assert_eq!(durable, PersistOutcome::Now);
     }
-    // It waits for this one.
+    // The replica waits until this record is durable.
     let wait = vec![Record::RestartWait(NEVER)];
     assert_eq!(
         harness.writer.persist(Sequence(4), wait),

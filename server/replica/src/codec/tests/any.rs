@@ -1,4 +1,4 @@
-//! Random values of everything that may be encoded.
+//! Generators of random values of everything that may be encoded.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Commands that a leader has taken and that are not executed: none is queued twice,
-//! and a write is *infallible* only if no other can make execution refuse it.
+//! Commands that a leader has taken and that are not executed. They show that no command is queued
+//! twice. A write is *infallible* only if none of them can make execution refuse it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
@@ -12,16 +12,16 @@ use leasehold_wire::Command;
 use crate::machine::{Admission, InFlightBound, Sessions};
 use crate::message::{Proposal, RequestId};
 
-/// The writes of one client.
+/// Writes of one client that are in flight.
 #[derive(Clone, Debug, Default, Hash)]
 struct ClientWrites {
     sequences: Vec<u64>,
-    /// The highest low-water mark among them: a lower sequence may be refused.
+    /// Highest low-water mark of these writes: execution may refuse a lower sequence.
     acked_below: u64,
 }
 
 impl ClientWrites {
-    /// One copy of this write is in flight no more.
+    /// Notes that one copy of this write is no longer in flight.
     fn forget(&mut self, sequence: u64) {
         if off(Rule::H31Copies) {
             self.sequences.retain(|other| *other != sequence);
@@ -35,7 +35,7 @@ impl ClientWrites {
 #[derive(Clone, Debug, Default)]
 pub struct InFlight {
     writes: HashMap<u64, ClientWrites, SeededState>,
-    /// Reads, by the replica that answers them and the attempt's name.
+    /// Reads: the replica that answers them, and the name of the attempt.
     reads: BTreeSet<(ReplicaId, RequestId)>,
 }
 
@@ -47,8 +47,8 @@ impl Hash for InFlight {
 }
 
 impl InFlight {
-    /// Whether a command is queued or proposed already. Queued once more, a read would
-    /// make the queue longer, and so be asked again.
+    /// Whether a command is queued or proposed already. A repeated read that was queued again would
+    /// make the queue longer, and so be repeated again.
     pub fn knows(&self, proposed: &Proposal) -> bool {
         let command = &proposed.command;
         if !command.is_write() {
@@ -69,8 +69,8 @@ impl InFlight {
         }
     }
 
-    /// A command was executed: one copy of it. The log of an earlier leader may hold others. Those
-    /// are still executed if there was no capacity for a session before (hazard 31).
+    /// Notes that one copy of a command was executed. The log of an earlier leader may hold further
+    /// copies. These are still executed if there was no capacity for a session before (hazard 31).
     pub fn forget(&mut self, proposed: &Proposal) {
         let command = &proposed.command;
         if !command.is_write() {
@@ -83,12 +83,12 @@ impl InFlight {
         }
     }
 
-    /// Returns whether execution cannot reject this blind write of a batch with this replicated
-    /// clock (protocol §1, hazard 31), where no batch in flight says that there may be fewer
-    /// sessions. Its session outlives the batch and is not evicted for another. Neither the
-    /// executed sessions nor any slot of the log hold the same sequence or a low-water mark above
-    /// it. Executed sessions alone count: the slot in flight that would keep or open the session
-    /// may yet turn out empty.
+    /// Returns whether execution cannot reject this blind write of a batch with the replicated
+    /// clock `log_time_ms` (protocol §1, hazard 31). `sessions_max` is the lowest maximum of
+    /// sessions that any batch in flight states. The session of the write must outlive the batch
+    /// and not be evicted for another. Neither the executed sessions nor any slot of the log may
+    /// hold the same sequence or a low-water mark above it. Only executed sessions are considered:
+    /// a slot in flight that would keep or open the session may still turn out to be empty.
     pub fn is_infallible(
         &self,
         command: &Command,
@@ -132,8 +132,9 @@ mod tests {
         }
     }
 
-    /// In flight (sequence, low-water mark), executed sequences, replicated clock; the write with
-    /// sequence 2 is one of those in flight.
+    /// The columns of a case are: its name, the writes in flight (sequence, low-water mark), the
+    /// executed sequences, the replicated clock with the maximum number of sessions, and whether
+    /// the write with sequence 2 is infallible.
     #[test]
     fn a_write_is_sure_only_if_nothing_can_make_execution_refuse_it() {
         type Case = (

@@ -1,4 +1,4 @@
-//! State that a leader keeps while it leads.
+//! State of a leader: queued commands, proposals, probes and transfers.
 
 mod in_flight;
 mod queue;
@@ -22,36 +22,37 @@ pub use queue::{BatchLimits, CommandClass};
 use transfer::Transfer;
 pub use transfer::TransferProgress;
 
-/// A leadership.
+/// State of a leader, from the beginning to the end of its leadership.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     pub ballot: Ballot,
     pub since: Time,
-    /// The next slot of each log.
+    /// Next slot of each log in which this leader proposes.
     pub next: PerLog<Slot>,
     pub queue: Queue,
     pub in_flight: InFlight,
-    /// The newest slot of this ballot that holds a multi-key command.
+    /// Newest slot of this ballot that holds a multi-key command.
     last_multi: Slot,
     log_time_base_ms: u64,
-    /// Maximum number of sessions: the one in this leader's batches, and the least one that any
-    /// batch in flight may state.
+    /// Maximum number of sessions in this leader's batches. `least_sessions_max` is the lowest
+    /// maximum that any batch in flight states.
     sessions_max: u32,
     least_sessions_max: u32,
     /// Whether there are commits that peers have not been notified of.
     pub news_due: bool,
-    /// The newest probe sent: heartbeats are numbered.
+    /// Number of the newest probe sent; a probe is a numbered heartbeat.
     pub probe: u64,
-    /// Per replica, the newest probe it answered.
+    /// Newest probe that each replica has answered.
     probe_acks: Vec<u64>,
-    /// Per replica, when it last answered one, or voted.
+    /// Time at which each replica last answered a probe or voted.
     answered: Vec<Time>,
     pub transfer: Transfer,
 }
 
 impl Hash for Leadership {
-    /// When probes were answered decides nothing before the horizon but which writes share a
-    /// batch. Bounds on sessions are those of the settings.
+    /// Omits the times at which probes were answered: before the horizon they only decide which
+    /// writes share a batch. It also omits the maximum numbers of sessions, which come from the
+    /// settings.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.ballot, self.since, self.next, &self.queue).hash(state);
         (&self.in_flight, self.last_multi, self.log_time_base_ms).hash(state);
@@ -61,8 +62,8 @@ impl Hash for Leadership {
 }
 
 impl Leadership {
-    /// `log_time_base_ms`: the replicated clock from which this leadership counts on;
-    /// `sessions_max`: the bound on sessions.
+    /// Returns the state of a new leader. `log_time_base_ms` is the replicated clock from which
+    /// this leadership continues; `sessions_max` is the maximum number of sessions.
     pub fn new(
         ballot: Ballot,
         n: usize,
@@ -88,15 +89,15 @@ impl Leadership {
         }
     }
 
-    /// Takes a command that is neither queued nor proposed.
+    /// Queues a command that is neither queued nor proposed.
     pub fn enqueue(&mut self, class: CommandClass, proposed: Proposal) {
         assert!(!self.in_flight.knows(&proposed), "a command is queued once");
         self.in_flight.note(&proposed);
         self.queue.push(class, proposed);
     }
 
-    /// Takes a batch for the next slot, of a class and those that differ from it only in `nearby`
-    /// replicas: see [`Queue::next_batch`].
+    /// Takes a batch for the next slot. It holds commands of `class`, and of classes that differ
+    /// from it only in `nearby` replicas: see [`Queue::next_batch`].
     pub fn next_batch(
         &mut self,
         class: ReplicaSet,
@@ -116,7 +117,7 @@ impl Leadership {
         }
     }
 
-    /// Remembers a value that was in the log before this replica led.
+    /// Notes a value that was in the log before this replica led.
     pub fn note_recovered(&mut self, value: &Value) {
         if let Value::Commands(batch) = value {
             self.least_sessions_max = match (self.least_sessions_max, batch.sessions_max) {
@@ -129,7 +130,8 @@ impl Leadership {
         }
     }
 
-    /// Notes that `value` goes into `slot`. Returns `last_multi` as it is from then on.
+    /// Notes that `value` is proposed in `slot`. Returns the value of `last_multi` from this slot
+    /// on.
     pub fn note_multi(&mut self, slot: Slot, value: &Value) -> Slot {
         let mut commands = value.commands().iter();
         if commands.any(|proposed| proposed.command.is_multi()) {
@@ -138,8 +140,8 @@ impl Leadership {
         self.last_multi
     }
 
-    /// A bit for each command of `value` that is *infallible*: a blind write that execution
-    /// cannot refuse.
+    /// Returns one bit for each command of `value`. It is set if the command is *infallible*: a
+    /// blind write that execution cannot refuse.
     pub fn infallible_bits(&self, value: &Value, sessions: &Sessions) -> Arc<[u64]> {
         let Value::Commands(batch) = value else {
             return Arc::from([]);
@@ -158,34 +160,36 @@ impl Leadership {
         bits.into()
     }
 
-    /// A peer has answered a probe.
+    /// Notes that a peer has answered a probe.
     pub fn probe_answered(&mut self, from: ReplicaId, probe: u64) {
         let answered = &mut self.probe_acks[from.index()];
         *answered = (*answered).max(probe);
     }
 
-    /// A peer has said that it hears this leader. Returns when it last said so before.
+    /// Notes that a peer hears this leader. Returns the time at which this was last noted before.
     pub fn heard(&mut self, now: Time, from: ReplicaId) -> Time {
         std::mem::replace(&mut self.answered[from.index()], now)
     }
 
-    /// Returns the replicas that have answered a probe within `timeout`, or voted: probes wait
-    /// behind large Accepts.
+    /// Returns the replicas that have answered a probe or voted within `timeout`. Votes are
+    /// included because probes wait behind large Accepts.
     pub fn in_touch(&self, now: Time, timeout: Duration) -> ReplicaSet {
         let each = self.answered.iter().zip(0..);
         let lately = each.filter(|(at, _)| now.since(**at) < timeout);
         lately.map(|(_, id)| ReplicaId(id)).collect()
     }
 
-    /// Returns the replicas that have done so within `timeout`, and since this leadership began:
-    /// it begins with all replicas in touch.
+    /// Returns the replicas that have answered a probe or voted within `timeout` and since this
+    /// leadership began. The second condition is needed because a leadership begins with all
+    /// replicas in touch.
     pub fn heard_of(&self, now: Time, timeout: Duration) -> ReplicaSet {
         let touched = self.in_touch(now, timeout).iter();
         let answered = touched.filter(|who| self.answered[who.index()] > self.since);
         answered.collect()
     }
 
-    /// The newest probe that a majority, the leader `me` included, has answered.
+    /// Returns the newest probe that a majority has answered; the leader `me` is included in the
+    /// majority.
     pub fn confirmed_probe(&self, me: ReplicaId, majority: usize) -> u64 {
         let mut answered: SmallVec<[u64; 8]> = self.probe_acks.as_slice().into();
         answered[me.index()] = self.probe + 1;

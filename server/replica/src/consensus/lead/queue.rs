@@ -1,5 +1,5 @@
-//! Commands that a leader has taken and not yet proposed, by class (§3.9), and the number of open
-//! slots of each class.
+//! Queue of the commands that a leader has taken and not yet proposed, by class (§3.9), and the
+//! number of open slots of each class.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::iter;
@@ -12,15 +12,15 @@ use smallvec::SmallVec;
 use crate::message::{Batch, Proposal};
 use crate::parts::Capacity;
 
-/// No class may have more slots in flight than this for each that is still free.
+/// Maximum number of open slots of a class for each slot in flight that is still free.
 const OPEN_PER_FREE: usize = 3;
 
-/// Replicas that a command waits for.
+/// Replicas for which a command waits.
 #[derive(Clone, Copy, Debug)]
 pub enum CommandClass {
-    /// The holders of its keys.
+    /// Holders of the command's keys.
     Of(ReplicaSet),
-    /// All replicas, which are nearby: the command's keys were not looked up.
+    /// All replicas, because all are nearby. The keys of the command were not looked up.
     AllNearby(ReplicaSet),
 }
 
@@ -33,17 +33,18 @@ pub struct BatchLimits<'a> {
     pub cost: &'a dyn Fn(&Command) -> usize,
 }
 
-/// Commands by class: the holders of their keys. A write never waits for the holders of another's
-/// keys, unless they are nearby.
+/// Queued commands by class, which is the set of the holders of their keys. A write does not wait
+/// for the holders of another write's keys, unless they are nearby.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Queue {
     queues: BTreeMap<ReplicaSet, VecDeque<Proposal>>,
-    /// Class of the commands that were queued while all replicas were nearby: their keys were not
-    /// looked up.
+    /// Class of the commands that were queued while all replicas were nearby, with keys that were
+    /// not looked up; `None` if there are none.
     unclassed: Option<ReplicaSet>,
-    /// Class of the newest batch: the next one in round-robin order follows it.
+    /// Class of the newest batch. The next batch is of the class that follows it in round-robin
+    /// order.
     served: ReplicaSet,
-    /// Classes of uncommitted slots, and how many slots each has.
+    /// Class of each uncommitted slot. `open` is the number of these slots of each class.
     class_of: BTreeMap<Slot, ReplicaSet>,
     open: BTreeMap<ReplicaSet, usize>,
 }
@@ -61,12 +62,12 @@ impl Queue {
         self.queues.entry(class).or_default().push_back(proposed);
     }
 
-    /// Returns whether commands are queued with keys that were not looked up.
+    /// Returns whether the queue has commands with keys that were not looked up.
     pub fn has_unclassed(&self) -> bool {
         self.unclassed.is_some()
     }
 
-    /// Takes all commands with keys that were not looked up.
+    /// Takes all queued commands with keys that were not looked up.
     pub fn take_unclassed(&mut self) -> VecDeque<Proposal> {
         let taken = self
             .unclassed
@@ -75,9 +76,10 @@ impl Queue {
         taken.unwrap_or_default()
     }
 
-    /// Returns the next class in round-robin order: the first after the one served last that has
-    /// fewer open slots than it may have while `free` slots are left for all. So a class with a
-    /// dead holder fills neither the queue before the others nor all the slots in flight.
+    /// Returns the next class in round-robin order. It is the first one after the class served last
+    /// that has fewer open slots than its maximum, which depends on the number `free` of slots left
+    /// for all classes. So a class with a dead holder can neither block the other classes nor take
+    /// all the slots in flight.
     pub fn next_class(&self, free: usize) -> Option<ReplicaSet> {
         let open_max = free * OPEN_PER_FREE;
         let may = |class: &&ReplicaSet| self.open.get(class).copied().unwrap_or(0) < open_max;
@@ -116,7 +118,7 @@ impl Queue {
         limits: BatchLimits<'_>,
     ) -> Vec<Proposal> {
         let (mut capacity, mut commands) = (Capacity::default(), Vec::new());
-        // Either waits for the holders of both.
+        // With nearby replicas added, both classes wait for the same replicas.
         let alike = |other: &&ReplicaSet| other.union(nearby) == class.union(nearby);
         let others = self.queues.keys().filter(|other| **other != class);
         let joining = others.filter(alike);
@@ -137,7 +139,7 @@ impl Queue {
         let Some(queue) = self.queues.get_mut(&class) else {
             return;
         };
-        // A single command may be as large as a frame; it then goes alone.
+        // A single command may be as large as a frame. It is then proposed alone.
         let least = usize::from(commands.is_empty());
         let most = limits.commands.saturating_sub(commands.len());
         let fits = |proposed: &&Proposal| capacity.takes((limits.cost)(&proposed.command));
@@ -149,7 +151,7 @@ impl Queue {
         }
     }
 
-    /// A slot is committed: its class has one open slot less.
+    /// Notes that a slot is committed: its class then has one open slot fewer.
     pub fn close(&mut self, slot: Slot) {
         if let Some(class) = self.class_of.remove(&slot)
             && let Some(open) = self.open.get_mut(&class)
@@ -222,7 +224,7 @@ mod tests {
         assert_eq!(batches(&all, 9), expected);
     }
 
-    /// §3.9: batches are by class, but a nearby replica delays no command.
+    /// §3.9: a batch holds commands of one class, but a nearby replica delays no command.
     #[test]
     fn classes_that_differ_in_who_is_at_hand_share_a_batch() {
         let set = |ids: &[u8]| ids.iter().map(|id| ReplicaId(*id)).collect::<ReplicaSet>();
@@ -258,9 +260,9 @@ mod tests {
         assert_eq!(batches(&[0, 1, 2, 3]), [[1, 2, 3, 4, 5]]);
     }
 
-    /// This also holds for a class that is served before one with fewer holders: it takes no
-    /// command of that one into its batch, or the write would wait for a holder that is not its
-    /// own.
+    /// Checks this also for a class that is served before one with more holders: it takes no
+    /// command of that class into its batch. Otherwise its own write would wait for a holder that
+    /// it does not need.
     #[test]
     fn who_is_not_at_hand_is_waited_for_by_no_class_that_needs_it_not() {
         let set = |ids: &[u8]| ids.iter().map(|id| ReplicaId(*id)).collect::<ReplicaSet>();

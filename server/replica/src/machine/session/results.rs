@@ -1,14 +1,14 @@
-//! Results that a session keeps because its client may still ask for them, in few bytes.
+//! Compact form of the results that a session keeps because its client may still request them.
 
 use leasehold_wire::outcome::Result as Answer;
 use leasehold_wire::{Mismatch, Outcome, Version};
 
 use crate::machine::kv::not_a_record;
 
-/// More results for which there is room, as soon as there is none for one.
+/// Number of further results for which memory is reserved when there is none left.
 const ROOM: usize = 16;
 
-/// The result of a write. Nearly all are versions; anything longer is in a box.
+/// Result of a write. Nearly all results are versions; a longer one is in a box.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) enum CompactOutcome {
     Written { slot: u64, index: u32 },
@@ -36,7 +36,7 @@ impl From<Outcome> for CompactOutcome {
 }
 
 impl CompactOutcome {
-    /// The result as it was.
+    /// Returns the result in its original form.
     pub(super) fn outcome(&self) -> Outcome {
         match self {
             CompactOutcome::Written { slot, index } => Outcome::written(Version {
@@ -54,12 +54,12 @@ impl CompactOutcome {
     }
 }
 
-/// Results by sequence. A client that waits for each answer has one of them, and none has more
-/// than `leasehold_wire::UNACKNOWLEDGED_MAX` and one.
+/// Results of a session by sequence. A client that waits for each answer has one result. No client
+/// has more than `leasehold_wire::UNACKNOWLEDGED_MAX` plus one.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Results {
     One(u64, CompactOutcome),
-    /// Rising by sequence.
+    /// Results in ascending order of sequence.
     #[expect(
         clippy::box_collection,
         reason = "without the box every session is larger"
@@ -86,8 +86,8 @@ impl Results {
         }
     }
 
-    /// Adds a result, and forgets those below the low-water mark. Returns whether the
-    /// sequence is new.
+    /// Adds a result, and drops the results below the low-water mark `acked_below`. Returns whether
+    /// the sequence is new.
     pub(super) fn insert(&mut self, sequence: u64, kept: CompactOutcome, acked_below: u64) -> bool {
         match self {
             Results::One(of, first) if *of < acked_below || *of == sequence => {
@@ -133,7 +133,7 @@ impl Results {
         }
     }
 
-    /// All results, rising by sequence.
+    /// Returns all results in ascending order of sequence.
     pub(super) fn image(&self) -> Vec<(u64, Outcome)> {
         match self {
             Results::One(sequence, kept) => vec![(*sequence, kept.outcome())],
@@ -141,7 +141,8 @@ impl Results {
         }
     }
 
-    /// The inverse of [`Results::image`], for results in any order.
+    /// Builds the results from an image, which may be in any order: the inverse of
+    /// [`Results::image`].
     pub(super) fn restore(image: Vec<(u64, Outcome)>) -> Results {
         let kept = image
             .into_iter()
@@ -175,7 +176,8 @@ mod tests {
         }
     }
 
-    /// Against a plain map, with every order of four sequences and marks.
+    /// Compares the results with a plain map, for every series of four sequences and low-water
+    /// marks.
     #[test]
     fn results_are_those_of_a_plain_map() {
         for case in 0..8u64.pow(4) {

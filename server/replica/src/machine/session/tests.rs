@@ -59,7 +59,7 @@ fn sequences_may_be_executed_out_of_order() {
 #[test]
 fn a_session_opens_whatever_its_client_has_given_up() {
     let mut sessions = lasting(1000, 1000);
-    // Write 1 was given up: the client's mark is past it. Write 2 comes first.
+    // The client has abandoned write 1: its mark is above it. Write 2 arrives first.
     assert_eq!(sessions.admit(&write(7, 2, 2), 999), Admission::Fresh);
     sessions.record(&write(7, 2, 2), 999, outcome(5));
     assert_eq!(sessions.admit(&write(7, 1, 1), 999), Admission::Refused);
@@ -69,11 +69,12 @@ fn a_session_opens_whatever_its_client_has_given_up() {
     );
 }
 
-/// Every order of copies of three commands, with time passing or not before each.
+/// Tests every order of copies of three commands, with or without a pause before each.
 #[test]
 fn what_was_refused_is_refused_for_ever() {
     let ttl_ms = 1000;
-    // Sequence 1 is given up before 2 is sent, 2 is answered or given up before 3.
+    // The client abandons sequence 1 before it sends 2. It abandons 2, or has its answer, before it
+    // sends 3.
     let commands = [write(7, 1, 1), write(7, 2, 2), write(7, 3, 3)];
     let opened: Vec<Command> = commands.map(|command| command.opened(500)).into();
     let choices = opened.len() * 2;
@@ -145,7 +146,7 @@ fn images_restore_what_they_were_taken_of() {
     assert_eq!(restored.len(), 0);
 }
 
-/// A write of a session that was opened at `at_ms`, executed then.
+/// Opens a session of `client` at `at_ms`, and executes its first write at the same time.
 fn open(sessions: &mut Sessions, client: u64, at_ms: u64) {
     let command = write(client, 1, 1).opened(at_ms);
     assert_eq!(sessions.admit(&command, at_ms), Admission::Fresh);
@@ -167,7 +168,7 @@ fn the_least_recently_active_session_makes_room() {
     assert_eq!(sessions.admit(&next, 2999), Admission::NoRoom);
     open(&mut sessions, 4, 3000);
     assert!(!sessions.knows(2) && sessions.made_room() == 1);
-    // Of those that are silent since the same second the lowest number goes.
+    // Of the sessions last active in the same second, the one with the lowest client number ends.
     open(&mut sessions, 5, 4000);
     assert!(!sessions.knows(1) && sessions.knows(3));
     assert_eq!((sessions.len(), sessions.opens_from_ms()), (3, 2000));
@@ -185,7 +186,7 @@ fn a_session_that_made_room_is_not_opened_again() {
     assert_eq!(sessions.admit(&first, 9000), Admission::Refused);
     let second = write(7, 2, 2).opened(500);
     assert_eq!(sessions.admit(&second, 9000), Admission::Refused);
-    // Another that began before, and was never heard of, is refused with it.
+    // Another client that began before 2000, and has never had a session, is refused likewise.
     let other = write(9, 1, 1);
     assert_eq!(
         sessions.admit(&other.clone().opened(1999), 9000),
@@ -194,8 +195,8 @@ fn a_session_that_made_room_is_not_opened_again() {
     assert_eq!(sessions.admit(&other.opened(2000), 9000), Admission::Fresh);
 }
 
-/// Every order of copies of three commands and of new sessions, which need the room, with time
-/// passing or not before each.
+/// Tests every order of copies of three commands and of commands that open other sessions, with or
+/// without a pause before each. There is room for one session only.
 #[test]
 fn what_was_refused_or_executed_is_not_executed_later_however_sessions_make_room() {
     let commands = [write(7, 1, 1), write(7, 2, 2), write(7, 3, 3)];
@@ -246,7 +247,7 @@ fn many_sessions_that_expire_together_end_in_slices() {
     for left in [2 * EXPIRED_MAX - 1, EXPIRED_MAX - 1, 0, 0] {
         sessions.begin(5000, 0);
         assert_eq!(sessions.len(), left);
-        // One that has not ended yet goes on.
+        // A session that has not ended yet continues.
         let last = write(many - 1, 2, 2).opened(0);
         let goes_on = sessions.admit(&last, 5000) == Admission::Fresh;
         assert_eq!(goes_on, left > 0);
@@ -278,19 +279,19 @@ fn where_sessions_make_room_is_restored() {
     assert_eq!(restored.opens_from_ms(), sessions.opens_from_ms());
 }
 
-/// Tests whether a session is certain to be there at 4,999 of the replicated clock if sessions stay
-/// for 2 s, by what is in flight before and by the session's last activity.
+/// Tests whether a session is certain to exist at 4,999 ms of the replicated clock, if sessions
+/// stay for 2 s. That depends on the commands in flight and on the last activity of the session.
 #[test]
 fn a_session_is_certain_if_nothing_in_flight_can_end_it_or_take_its_room() {
     let write_of = |client, opened_ms| write(client, 2, 2).opened(opened_ms);
     for (sessions_max, clients, client, active_ms, certain) in [
         (4, 2, 1, 0, true),     // there is room for all
-        (4, 3, 1, 0, false),    // it may have to make room
-        (4, 3, 1, 2001, true),  // but not so soon
-        (4, 3, 1, 1999, false), // activity counts in whole seconds
+        (4, 3, 1, 0, false),    // the session may have to make room
+        (4, 3, 1, 2001, true),  // but it was active too recently to end
+        (4, 3, 1, 1999, false), // activity is rounded down to whole seconds
         (0, 1000, 1, 0, true),  // there is room for any number
-        (4, 2, 9, 0, true),     // a new session, and room for it
-        (4, 3, 9, 0, false),    // others may take the room
+        (4, 2, 9, 0, true),     // a new session, for which there is room
+        (4, 3, 9, 0, false),    // other sessions may take the room
     ] {
         let mut sessions = lasting(LONG_MS, 2000);
         sessions.begin(0, 0);
@@ -309,9 +310,9 @@ fn a_session_is_certain_if_nothing_in_flight_can_end_it_or_take_its_room() {
     }
 }
 
-/// Bytes that a session with one result takes, computed from the sizes of the types at the
-/// worst moment: a hash table that has just grown has 16 places for 7 entries, and each place
-/// has a byte more. A node of the tree has room for 11 entries, and holds at least 5.
+/// Computes the bytes that a session with one result takes, from the sizes of the types at the
+/// worst moment. A hash table that has just grown has 16 places for 7 entries, and each place takes
+/// one byte more than its entry. A node of the tree has room for 11 entries, and holds at least 5.
 #[test]
 fn a_session_takes_at_most_200_bytes() {
     let place = (size_of::<(u64, Session)>() + 1) as f64;
@@ -326,7 +327,7 @@ fn a_session_takes_at_most_200_bytes() {
     assert!(all.all(is_small), "nothing of it is elsewhere");
 }
 
-/// Covers any results, however late the client acknowledges them.
+/// The bound holds for all results, however late the client acknowledges them.
 #[test]
 fn a_session_takes_24_bytes_more_for_each_result_that_its_client_may_ask_for() {
     assert_eq!(size_of::<(u64, CompactOutcome)>(), 24);
@@ -364,7 +365,7 @@ fn sessions_with_many_results_weigh_more_when_they_are_written_down() {
     sessions.take_dirty();
     sessions.record(&write(7, 65, 1), 0, Outcome::default());
     assert_eq!(sessions.dirty_cost(), 5);
-    // A busy client with as many results in its session all of the time is written down once.
+    // A busy client whose session always has this many results is written down once.
     for sequence in 66..10_000 {
         sessions.record(&write(7, sequence, sequence - 64), 0, Outcome::default());
     }

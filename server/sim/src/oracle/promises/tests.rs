@@ -1,7 +1,8 @@
 use super::*;
 use crate::oracle::test_world::{LEASE, TestWorld, ack, promise, says};
 
-/// Replica 1, which hears of replica 0, each in its first run if not said otherwise.
+/// Replica 1, which receives messages of replica 0. Both are in their first run unless stated
+/// otherwise.
 struct TwoReplicas(TestWorld, Promises);
 
 impl TwoReplicas {
@@ -27,7 +28,7 @@ impl TwoReplicas {
         self.says((1, 1), (0, 1), ack(sequence))
     }
 
-    /// Whether replica 1 may read, having executed `upto`.
+    /// Whether replica 1 may read, if it has executed up to `upto`.
     fn may_read(&self, upto: u64) -> bool {
         let now = self.0.snapshot().time(1);
         let permit = self.1.permit(1, Slot(upto), |_| true);
@@ -66,7 +67,7 @@ fn a_lease_lasts_from_its_receipt_and_is_renewed() {
     replicas.0.later(LEASE / 2);
     replicas.promised(2, 9).unwrap();
     replicas.0.later(LEASE - Duration::from_nanos(1));
-    // The barrier of a chain is the least of its promises'.
+    // The barrier of a chain is the lowest barrier of its promises.
     assert!(replicas.may_read(5) && !replicas.may_read(4));
     replicas.0.later(Duration::from_nanos(1));
     assert!(!replicas.may_read(9));

@@ -18,7 +18,8 @@ impl SlotSix {
         SlotSix::accepted_at(BALLOT)
     }
 
-    /// In memory; on disk it is at the first ballot.
+    /// Returns a world in which slot 6 is accepted at `ballot` in memory, and at the first ballot
+    /// on disk.
     fn accepted_at(ballot: Ballot) -> SlotSix {
         let has = || ReplicaState {
             accepted: vec![(6, puts(&["a"]))],
@@ -38,13 +39,13 @@ impl SlotSix {
         }
     }
 
-    /// In a step of its own.
+    /// Lets `node` send a message in a step of its own.
     fn says(&mut self, node: usize, message: Message) -> Verdict {
         self.quorums.judge_again();
         self.adds(node, message)
     }
 
-    /// In the same step.
+    /// Lets `node` send a message in the same step as the last one.
     fn adds(&mut self, node: usize, message: Message) -> Verdict {
         let (node, _, envelope) = says((node, 1), (0, 1), message);
         let ctx = StepContext {
@@ -104,7 +105,7 @@ fn accepted() -> Record {
     }
 }
 
-/// Whether this key is chosen by votes with these tags, in this order.
+/// Whether `key` is chosen by votes with these tags, in this order.
 fn chosen(key: &'static str, votes: &[(usize, u64)]) -> bool {
     let mut slot_six = SlotSix::new();
     for (node, tag) in votes {

@@ -17,12 +17,12 @@ fn handle(request: u64) -> ClientHandle {
     }
 }
 
-/// Returns a put of a session that opens whenever it is first heard of.
+/// Returns a put of a session that is opened by the first command to arrive.
 fn put(sequence: u64, acked_below: u64) -> Command {
     Command::session(7, sequence, acked_below, Op::put("k", "v")).opened(LONG)
 }
 
-/// Commands that are chosen, one a slot, a minute of log time apart.
+/// Chosen commands, one in each slot, at intervals of a minute of log time.
 struct Log(ChosenValues, u64);
 
 impl Log {
@@ -98,7 +98,7 @@ fn what_is_answered_at_commit_needs_nothing_that_is_not_chosen() {
         let opens = |command: Command| command.opened(0);
         assert!(log.choose(&mut sessions, opens(put(1, 1))).is_ok());
         log.1 += 1;
-        // Slot 3: with what was executed alone, its session may have ended.
+        // Slot 3: judged only by what was executed, its session may have ended.
         let next = opens(put(sequence, sequence));
         sessions.requested(0, handle(1), &next);
         assert!(log.choose(&mut sessions, next).is_ok());
@@ -109,7 +109,7 @@ fn what_is_answered_at_commit_needs_nothing_that_is_not_chosen() {
         let verdict = sessions.replied(&log.0, 0, handle(1), &told);
         assert_eq!(verdict.is_ok(), good, "{ttl_ms} {sequence}: {verdict:?}");
     }
-    // A chosen slot between keeps it alive, executed or not.
+    // A chosen slot in between keeps the session alive, whether it is executed or not.
     let (mut sessions, mut log) = world(130_000);
     for (sequence, skip) in [(1, 0), (2, 1), (3, 0)] {
         log.1 += skip;
@@ -183,7 +183,7 @@ fn nothing_takes_effect_twice() {
 fn nothing_takes_effect_after_it_was_refused() {
     let (mut sessions, mut log) = world(1000);
     assert!(log.choose(&mut sessions, put(1, 1).opened(0)).is_ok());
-    // Only a command that names another time than its copy can do that.
+    // Only a command that names another opening time than its copy can cause this.
     assert!(log.choose(&mut sessions, put(1, 1)).is_err());
 }
 

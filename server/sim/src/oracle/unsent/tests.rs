@@ -23,7 +23,7 @@ fn merge() -> Command {
     Command::session(1, 1, 1, Op::put_fields("k", Vec::new()))
 }
 
-/// Replica 1 is asked for something on connection 7.
+/// Returns an oracle for which replica 1 has received a command on connection 7.
 fn unsent_with(command: &Command) -> UnsentOracle {
     let mut unsent = UnsentOracle::new(3);
     unsent.requested(50, 1, handle(7), command);
@@ -52,7 +52,7 @@ fn forwards(unsent: &mut UnsentOracle) -> bool {
     forwards_as(unsent, 1)
 }
 
-/// Replica 1 leads, and proposes what came to this replica.
+/// Lets replica 1, as the leader, propose the command with this origin. Returns whether it may.
 fn proposes(unsent: &mut UnsentOracle, origin: u8) -> bool {
     let proposed = Proposal {
         origin: ReplicaId(origin),

@@ -7,13 +7,14 @@ use leasehold_wire::{KeyValue, LeaseRequest, MoveRequest, PROBE_KEY, StatusReque
 
 use crate::front::access::tokens::{Digest, TokenEntry};
 
-/// Bytes of keys, of prefixes and of the ends of ranges: the first and the last that there
-/// are, and neighbours.
+/// Bytes of keys, of prefixes and of the ends of ranges: the first and the last possible byte, and
+/// two neighbours.
 const BYTES: [u8; 4] = [0x00, b'a', b'b', 0xFF];
-/// The same, and each byte's next: with them the keys include the first one behind every prefix.
+/// [`BYTES`], and the next byte after each. With these the keys include the first one after every
+/// prefix.
 const BYTES_AND_NEXT: [u8; 6] = [0x00, 0x01, b'a', b'b', b'c', 0xFF];
 
-/// Every text of these bytes, of 0 to `longest` of them.
+/// Returns every text of these bytes with a length of 0 to `longest`.
 fn texts(bytes: &[u8], longest: usize) -> Vec<Bytes> {
     let mut all = vec![Vec::new()];
     let mut begin = 0;
@@ -29,7 +30,7 @@ fn texts(bytes: &[u8], longest: usize) -> Vec<Bytes> {
     all.into_iter().map(Bytes::from).collect()
 }
 
-/// Keys, and the empty one, which is a prefix or an end of a range.
+/// Returns all keys, and the empty one, which is a prefix or an end of a range.
 pub(crate) fn keys(longest: usize) -> Vec<Bytes> {
     texts(&BYTES, longest)
 }
@@ -37,17 +38,17 @@ pub(crate) fn keys(longest: usize) -> Vec<Bytes> {
 /// Possible states of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It counts.
+    /// The token is valid.
     Counts,
-    /// It had expired before the connection began.
+    /// The token had expired before the connection began.
     ExpiredBefore,
-    /// It has expired since.
+    /// The token has expired since the connection began.
     ExpiredSince,
-    /// It was revoked since.
+    /// The token was revoked since the connection began.
     Revoked,
-    /// No file has it.
+    /// No file contains the token.
     Unknown,
-    /// None was said.
+    /// The client sent no token.
     Missing,
 }
 
@@ -61,7 +62,7 @@ impl Standing {
         Standing::Missing,
     ];
 
-    /// Whether a connection with such a token is welcome.
+    /// Whether a connection with a token in this state is welcomed.
     pub(crate) fn greets(self) -> bool {
         match self {
             Standing::Counts | Standing::ExpiredSince | Standing::Revoked => true,
@@ -70,7 +71,7 @@ impl Standing {
     }
 }
 
-/// A token's rights, as prefixes.
+/// Rights of a token, as prefixes.
 #[derive(Clone, Debug)]
 pub(crate) struct Role {
     pub(crate) name: &'static str,
@@ -81,7 +82,7 @@ pub(crate) struct Role {
 }
 
 impl Role {
-    /// Without rights.
+    /// Returns a role without rights.
     pub(crate) fn named(name: &'static str) -> Role {
         Role {
             name,
@@ -92,7 +93,7 @@ impl Role {
         }
     }
 
-    /// Every combination of rights, to keys with this prefix.
+    /// Returns a role for every combination of rights, each to the keys with this prefix.
     pub(crate) fn all_over(prefix: &Bytes) -> Vec<Role> {
         let names = [
             "none",
@@ -116,13 +117,13 @@ impl Role {
         names.into_iter().enumerate().map(role).collect()
     }
 
-    /// As a file has it.
+    /// Returns the role's entry in a token file.
     pub(crate) fn entry(&self, token: &[u8], expires_s: i64) -> TokenEntry {
         let text = |prefixes: &[Bytes]| {
             let texts = prefixes.iter().map(|it| String::from_utf8(it.to_vec()));
             texts.collect::<Result<Vec<_>, _>>().unwrap()
         };
-        // A date that this day has: no test needs more.
+        // The time of day is a whole number of ten seconds, which is enough for the tests.
         let day = 86_400;
         assert_eq!(expires_s.rem_euclid(10), 0);
         let seconds = expires_s.rem_euclid(day);
@@ -142,7 +143,7 @@ impl Role {
     }
 }
 
-/// The date so many days after 1970-01-01, counted day by day.
+/// Returns the date `days` days after 1970-01-01, counted day by day.
 fn date(days: i64) -> String {
     let (mut year, mut month, mut left) = (1970, 1, days);
     loop {
@@ -165,7 +166,7 @@ fn date(days: i64) -> String {
     }
 }
 
-/// Every kind of request that needs a decision of its own.
+/// Every kind of request that needs a separate decision about its rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Get,
@@ -203,7 +204,8 @@ pub(crate) const KINDS: [Kind; 15] = [
     Kind::Lease,
 ];
 
-/// A request of a new kind does not compile here before somebody has decided about it.
+/// Returns the kind of a request. The match is exhaustive, so a new request does not compile before
+/// its rights are decided.
 pub(crate) fn kind(body: &Body) -> Kind {
     match body {
         Body::Command(command) => match command.op.as_ref().unwrap() {
@@ -253,7 +255,8 @@ pub(crate) fn multi_put(keys: &[Bytes]) -> Body {
     command(Op::multi_put(keys.iter().map(entry).collect()))
 }
 
-/// A request of each kind that names one key or none; and the statuses, in every combination.
+/// Returns a request of each kind that names one key or none, and the statuses in every
+/// combination.
 pub(crate) fn bodies_about(key: &Bytes) -> Vec<Body> {
     let field = leasehold_wire::Field {
         name: "f".into(),
@@ -293,7 +296,7 @@ pub(crate) fn bodies_about(key: &Bytes) -> Vec<Body> {
     bodies
 }
 
-/// Scans of every range between such keys, and of those that end before they begin.
+/// Returns scans of every range between such keys, including ranges that end before they begin.
 pub(crate) fn scans(longest: usize) -> impl Iterator<Item = Body> {
     let bounds = keys(longest);
     let pairs = bounds.clone().into_iter().flat_map(move |from| {
@@ -303,7 +306,7 @@ pub(crate) fn scans(longest: usize) -> impl Iterator<Item = Body> {
     pairs.map(|(from, to)| command(Op::scan(from, to, 10)))
 }
 
-/// A request in a few words.
+/// Returns a short description of a request.
 pub(crate) fn words(body: &Body) -> String {
     match body {
         Body::Command(command) => format!("{:?}", command.op),
@@ -311,11 +314,11 @@ pub(crate) fn words(body: &Body) -> String {
     }
 }
 
-/// Oracle for the rights of a role: prefixes are compared with every key that there is, one by
+/// Oracle for the rights of a role, which compares the prefixes with every possible key, one by
 /// one.
 pub(crate) struct Oracle {
     role: Role,
-    /// Every key, in order, and whether the role may read it.
+    /// Every key, in order, and whether the role may read the key.
     universe: Vec<(Bytes, bool)>,
 }
 
@@ -367,7 +370,8 @@ impl Oracle {
         named.all(|key| (!tells || reads(key)) && (!changes || writes(key)))
     }
 
-    /// The first key must be readable, too: that is for ranges with no key.
+    /// Whether a scan is allowed. The first key must always be readable, also in a range without
+    /// keys.
     fn allows_scan(&self, from: &Bytes, to: &Bytes) -> bool {
         let first = self.universe.partition_point(|(key, _)| key < from);
         let rest = &self.universe[first..];

@@ -1,4 +1,4 @@
-//! Rights of tokens, compared with an independent statement of them.
+//! Tests that compare the rights of tokens with an independent statement of these rights.
 
 pub(crate) mod matrix;
 
@@ -16,7 +16,7 @@ use super::table::{Principal, TokenTable};
 use super::tokens::{Digest, Expiry, TokenEntry, new_token, parse, write};
 
 const FILE: &str = "/etc/leasehold/tokens.toml";
-/// When the tests begin, in seconds since 1970.
+/// Time at which the tests begin, in seconds since 1970.
 const NOW: i64 = 1_800_000_000;
 
 fn parsed(text: &str) -> Vec<TokenEntry> {
@@ -36,7 +36,7 @@ fn rights(role: &Role) -> Rights {
     }
 }
 
-/// Compares, and says where it differs.
+/// Compares the decisions about a request, and reports a difference.
 fn compare(oracle: &Oracle, role: &Role, rights: &Rights, body: &Body) {
     let found = check(rights, body);
     let expected = oracle.allows(body);
@@ -51,7 +51,7 @@ fn compare(oracle: &Oracle, role: &Role, rights: &Rights, body: &Body) {
     }
 }
 
-/// Every operation, with every key and all pairs of keys, for every role over every prefix.
+/// Every operation is tried with every key and all pairs of keys, for every role over every prefix.
 #[test]
 fn requests_about_keys_are_allowed_as_the_brute_force_says() {
     let mut kinds = Vec::new();
@@ -90,7 +90,7 @@ fn requests_about_several_keys_need_a_right_to_each() {
     }
 }
 
-/// All ranges, also those that end before they begin, over one prefix and over two.
+/// All ranges are tried, including those that end before they begin, over one prefix and over two.
 #[test]
 fn a_scan_is_allowed_if_every_key_in_it_may_be_read() {
     let prefixes = keys(2);
@@ -131,7 +131,7 @@ fn keys_are_merged_into_as_few_spans_as_there_are() {
     assert!(!Keys::default().contain(b"") && !Keys::default().contain_range(b"", b""));
 }
 
-/// However a token ends, nothing is left of its rights; nor has one any that never was.
+/// A token that has ended in any way has no rights left, and a token that never existed has none.
 #[test]
 fn a_token_counts_from_when_it_is_known_until_it_ends() {
     for prefix in [Bytes::from("a"), Bytes::new()] {
@@ -157,7 +157,7 @@ fn a_token_counts_from_when_it_is_known_until_it_ends() {
     }
 }
 
-/// A connection that has said the token of a role, after what its standing says has happened.
+/// Returns a connection that has sent the token of a role, after the event of the role's standing.
 fn greeted(role: &Role) -> (AuthState, Result<(), Error>) {
     let token = b"lh_token";
     let entry = role.entry(token, NOW + 10);
@@ -280,7 +280,7 @@ fn a_file_is_read_as_it_was_meant_and_written_as_it_is_read() {
     assert_eq!(parsed(&write(&[])), []);
 }
 
-/// The digests are those of any other program; the days are those of any calendar.
+/// The expected digests come from another program, and the expected days from a calendar.
 #[test]
 fn digests_and_dates_are_the_usual_ones() {
     let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

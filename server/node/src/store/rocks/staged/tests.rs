@@ -1,4 +1,4 @@
-//! Values that were written before their checkpoint count with it, and not before.
+//! Tests that values written before their checkpoint take effect with it, and not earlier.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn version(slot: u64) -> Version {
     Version { slot, index: 0 }
 }
 
-/// The rows that values have of their own.
+/// Returns the rows of staged values: the key and the slot of the version of each.
 fn rows(storage: &Storage) -> Vec<(Key, u64)> {
     let handle = Column::Staged.handle(&storage.db);
     let rows = storage.db.iterator_cf(handle, IteratorMode::Start);
@@ -119,7 +119,7 @@ fn a_row_goes_with_the_checkpoint_that_replaces_it() {
     )]);
     assert_eq!(rows(&storage), [("a".into(), 4)]);
     drop(storage);
-    // A start knows what the next checkpoint replaces.
+    // A start knows the rows that the next checkpoint replaces.
     let (mut storage, recovered) = open(dir.path());
     let kept = [
         ("a".into(), stored("4", 4)),
@@ -174,8 +174,8 @@ fn a_missing_row_is_damage() {
     assert!(message.contains(expected), "{message}");
 }
 
-/// A start finds the newest checkpoint and no rows but those that it names, whatever is written
-/// ahead, and by whichever run.
+/// A start finds the newest checkpoint, and only rows that it names, even if any run has written
+/// other values in advance.
 #[test]
 fn a_start_finds_the_newest_checkpoint_whatever_was_written_ahead() {
     const KEYS: [&str; 4] = ["a", "b", "c", "d"];
@@ -186,7 +186,7 @@ fn a_start_finds_the_newest_checkpoint_whatever_was_written_ahead() {
         let durability = durabilities[run % 3];
         let open = || Storage::open(dir.path(), &stamp(), durability).unwrap();
         let (mut storage, _) = open();
-        // What was executed, and the newest checkpoint of it.
+        // Executed state, and the state of the newest checkpoint.
         let mut executed: BTreeMap<Key, StoredValue> = BTreeMap::new();
         let mut durable = executed.clone();
         let mut slot = 0;
@@ -225,7 +225,7 @@ fn a_start_finds_the_newest_checkpoint_whatever_was_written_ahead() {
                     for (key, slot) in rows(&storage) {
                         assert_eq!(durable[&key].version, version(slot), "{key:?}");
                     }
-                    // The log gives some of them their versions again.
+                    // A replay of the log gives some values their versions again.
                     if rng.random() {
                         executed = durable.clone();
                     }
